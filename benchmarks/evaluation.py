@@ -195,7 +195,7 @@ def summary(
 
 def perplexity(model: Any, tokenizer: Any, size: dict[str, int], rounds: int, device: str) -> list[dict[str, Any]]:
     from holdfast.evaluation.text.documents import encode_document
-    from holdfast.evaluation.text.perplexity import cut, score_documents
+    from holdfast.evaluation.text.perplexity import Windows, cut, score_documents
     from holdfast.papers.worlds.embedded import embedded_corpus
 
     everything = "\n\n".join(embedded_corpus().prose_train)
@@ -210,7 +210,7 @@ def perplexity(model: Any, tokenizer: Any, size: dict[str, int], rounds: int, de
         rows = -(-tokens // WINDOW)
 
         def ours(documents: list[str] = documents, stride: int = stride) -> None:
-            score_documents(model, tokenizer, documents, window=WINDOW, stride=stride)
+            score_documents(model, tokenizer, documents, windows=Windows(window=WINDOW, stride=stride))
 
         def bare(ids: torch.Tensor = ids, rows: int = rows) -> None:
             with torch.no_grad():

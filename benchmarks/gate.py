@@ -44,7 +44,7 @@ import numpy as np
 from holdfast.evaluation.compare.decision import Adjustment, with_decision
 from holdfast.evaluation.compare.folders import Compared
 from holdfast.evaluation.compare.gate import Aim, judge, parse_rules
-from holdfast.evaluation.compare.samples import compare_columns, sheet_of
+from holdfast.evaluation.compare.samples import ComparisonOptions, compare_columns, sheet_of
 from holdfast.records.comparison import GAINED, LOST, Comparison, FamilyWise
 from holdfast.records.evaluation import Evaluation, Metric
 from holdfast.records.margins import parse_margins
@@ -86,7 +86,7 @@ def compared(name: str, metric: str, before: Rows, after: Rows, influences: dict
     entry = Evaluation(suite="s", name=name, kind="task", primary=metric, metrics=known, settings={}, model={}, key="k")
     sheet = sheet_of([before, after], [entry, entry])
     influences["s", name, metric] = {("s", name): sheet.influence(metric)}
-    [found] = compare_columns(sheet, entry, margins=parse_margins(["0"]))
+    [found] = compare_columns(sheet, entry, ComparisonOptions(margins=parse_margins(["0"])))
     return found
 
 

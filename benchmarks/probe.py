@@ -108,6 +108,7 @@ def measuring(model: Any, tokenizer: Any, tokens: int, place: Path) -> Any:
     from holdfast.evaluation.probe.changes import Change, Material
     from holdfast.evaluation.runner import evaluate
     from holdfast.evaluation.suite import decode_evaluation
+    from holdfast.models import Loaded
     from holdfast.records.evaluation import EvaluationFolder
     from holdfast.support.files import write_jsonl
     from holdfast.training.fresh_init import init_stds
@@ -122,7 +123,7 @@ def measuring(model: Any, tokenizer: Any, tokens: int, place: Path) -> Any:
         number = next(numbers)
         folder, identity = EvaluationFolder(place / str(number)), {"name": "a benchmark", "hash": str(number)}
         with contextlib.nullcontext() if change is None else change.on(model, material):
-            evaluate(model, tokenizer, plan, folder=folder, model_identity=identity)
+            evaluate(Loaded(model=model, tokenizer=tokenizer, identity=identity), plan, folder=folder)
 
     return measure
 

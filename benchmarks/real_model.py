@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import math
 import os
 import resource
@@ -312,11 +313,9 @@ class Bench:
         found = EvaluationFolder(folder)
         identity = {"name": model.name, "hash": loaded.identity["hash"]}
         evaluate(
-            loaded.model,
-            loaded.tokenizer,
+            dataclasses.replace(loaded, identity=identity),
             plan,
             folder=found,
-            model_identity=identity,
             cache=self.work / "evaluations",
             console=self.console,
         )

@@ -48,9 +48,11 @@ if TYPE_CHECKING:
     from holdfast.evaluation.compare.folders import compare_folders
     from holdfast.evaluation.compare.samples import compare_samples
     from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.evaluation.loading import ModelLoading
     from holdfast.evaluation.runner import compare_runs, evaluate
     from holdfast.evaluation.session import ModelRequest, evaluate_models
     from holdfast.evaluation.suite import parse_evaluation
+    from holdfast.models import Loaded
     from holdfast.ops.annealing import annealed_loss
     from holdfast.ops.heads import describe_head
     from holdfast.records.evaluation import EvaluationFolder
@@ -72,11 +74,12 @@ if TYPE_CHECKING:
     from holdfast.retention.plain_loop import attach_retention
     from holdfast.retention.registry import retention as retention_methods
     from holdfast.runs.config import TrainConfig, load_train_config, train_config
-    from holdfast.runs.fisher import compute_fisher
+    from holdfast.runs.fisher import FisherSettings, compute_fisher
     from holdfast.runs.run import train
     from holdfast.statistics.selection import select as select_trial
     from holdfast.studies.sweep.session import run_study
     from holdfast.studies.sweep.study import load_study
+    from holdfast.support.progress import ProgressDisplay
     from holdfast.training.fresh_init import init_stds
     from holdfast.training.mixin import RetentionMixin
     from holdfast.training.preferences import (
@@ -113,10 +116,12 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "evaluation.compare.samples": ("compare_samples",),
     "evaluation.compare.folders": ("compare_folders",),
     "evaluation.compare.continual": ("stage_matrix",),
+    "evaluation.loading": ("ModelLoading",),
     "evaluation.runner": ("compare_runs", "evaluate"),
     "evaluation.session": ("ModelRequest", "evaluate_models"),
     "evaluation.entries": ("EvaluationPlan",),
     "evaluation.suite": ("parse_evaluation",),
+    "models": ("Loaded",),
     "ops.annealing": ("annealed_loss",),
     "ops.heads": ("describe_head",),
     "reports.run_report": ("write_run_report",),
@@ -141,7 +146,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "studies.sweep.study": ("load_study",),
     "records.study": ("StudyRecord", "read_study"),
     "runs.config": ("TrainConfig", "load_train_config", "train_config"),
-    "runs.fisher": ("compute_fisher",),
+    "runs.fisher": ("FisherSettings", "compute_fisher"),
+    "support.progress": ("ProgressDisplay",),
     "training.fresh_init": ("init_stds",),
     "training.trainers": ("RetentionTrainer", "SFTRetentionTrainer"),
     "training.mixin": ("RetentionMixin",),
@@ -171,18 +177,22 @@ __all__ = [
     "EvaluationFolder",
     "EvaluationPlan",
     "ExponentialAverage",
+    "FisherSettings",
     "GRPORetentionTrainer",
     "HoldfastError",
     "Interrupted",
     "KTORetentionTrainer",
     "LabelAnnealing",
+    "Loaded",
     "MoFO",
     "ModelError",
+    "ModelLoading",
     "ModelRequest",
     "Multitask",
     "NotFinite",
     "OnPolicyTrainer",
     "Policies",
+    "ProgressDisplay",
     "Replay",
     "RetentionMixin",
     "RetentionTrainer",

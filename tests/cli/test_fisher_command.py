@@ -12,7 +12,7 @@ from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
 from holdfast.retention.fisher import SavedFisher
-from holdfast.runs.fisher import compute_fisher
+from holdfast.runs.fisher import FisherSettings, compute_fisher
 
 LEAST = ["fisher", "base", "--data", "old.jsonl", "--device", "cpu"]
 
@@ -69,7 +69,7 @@ def test_the_command_is_the_function_and_a_run_takes_it(desk):
     from holdfast.retention.methods.ewc import EWC
 
     assert main([*LEAST, "--samples", "5", "--output_dir", "one", "--max_length", "64"]) == 0
-    compute_fisher("base", "old.jsonl", samples=5, output_dir="two", max_length=64, device="cpu")
+    compute_fisher("base", "old.jsonl", FisherSettings(samples=5, max_length=64, device="cpu"), output_dir="two")
     assert contents("one") == contents("two")
 
     ends = []
@@ -97,6 +97,7 @@ def test_all_mistakes_show_at_once(desk, capsys):
         assert word in stated, word
     assert main(["fisher"]) == 2
     assert "data: is missing" in capsys.readouterr().err
+    wrong = FisherSettings(samples=0, estimator="exact", dtype="int8", device="tpu")
     with pytest.raises(ConfigError) as caught:
-        compute_fisher("./nowhere", "gone.jsonl", samples=0, estimator="exact", dtype="int8", device="tpu")
+        compute_fisher("./nowhere", "gone.jsonl", wrong)
     assert len(caught.value.problems) == 6

@@ -9,7 +9,7 @@ from evaluated_folders import TEXT, answers, both, texts, write, write_average
 from holdfast.evaluation.compare.decision import Adjustment, with_decision
 from holdfast.evaluation.compare.folders import compare_entries, compare_folders, match_entries, read_evaluations
 from holdfast.evaluation.compare.gate import bind_rules, judge, parse_rules
-from holdfast.evaluation.compare.samples import compare_samples
+from holdfast.evaluation.compare.samples import ComparisonOptions, compare_samples
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
 
@@ -70,7 +70,7 @@ def test_folders_are_one_family_and_rules_another(tmp_path, method):
         write_average(tmp_path / folder, [("keep", "one", "acc"), ("keep", "two", "acc")])
     sides = both(tmp_path)
     matching = match_entries(*(read_evaluations(f) for f in sides))
-    found = compare_entries(*sides, matching, family_wise=method, resamples=500)
+    found = compare_entries(*sides, matching, ComparisonOptions(family_wise=method, resamples=500))
     leading = [c for c in found.comparisons if c.primary]
     assert found.decision is not None and found.decision.tests == len(leading) == 4
     assert all((c.p_adjusted is not None) == c.primary for c in found.comparisons)

@@ -11,10 +11,12 @@ from evaluated_folders import write
 from holdfast.errors import RunFolderError
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.kinds.perplexity import PerplexityEntry
+from holdfast.evaluation.loading import ModelLoading
 from holdfast.evaluation.runner import compare_runs
 from holdfast.evaluation.session import ModelRequest, evaluate_models
 from holdfast.evaluation.suite import parse_evaluation
 from holdfast.records.run import RunFolder
+from holdfast.support.progress import ProgressDisplay
 from tiny import SENTENCES, build_model, build_tokenizer
 
 ROWS = [{"doc": str(i), "acc": float(i % 2)} for i in range(4)]
@@ -51,6 +53,6 @@ def test_an_evaluation_ends_with_everything_that_was_asked_for(tmp_path: Path) -
 
     assert not problems
     with pytest.raises(RunFolderError, match=r"keep/prose in .*a, found no file"):
-        evaluate_models(models, plan, out, device="cpu", say=say)
-    evaluate_models(models, plan, out, device="cpu")
+        evaluate_models(models, plan, out, loading=ModelLoading(device="cpu"), display=ProgressDisplay(say=say))
+    evaluate_models(models, plan, out, loading=ModelLoading(device="cpu"))
     assert (out / "a" / "keep.prose.json").is_file()

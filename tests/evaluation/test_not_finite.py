@@ -21,6 +21,7 @@ from holdfast.evaluation import runner
 from holdfast.evaluation.averages import SUITE
 from holdfast.evaluation.compare.continual import stage_matrix
 from holdfast.evaluation.compare.folders import compare_folders
+from holdfast.models import Loaded
 from holdfast.records.comparison import NOT_FINITE, Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric, why_not_finite
 from holdfast.support.files import read_json, write_json
@@ -121,8 +122,8 @@ def planned(config: dict[str, Any], folder: Path) -> Any:
 
 
 def measure(model: Any, tokenizer: Any, plan: Any, folder: Path, **more: Any) -> list[Evaluation]:
-    identity = {"name": "tuned", "hash": "bbb"}
-    return runner.evaluate(model, tokenizer, plan, folder=EvaluationFolder(folder), model_identity=identity, **more)
+    loaded = Loaded(model=model, tokenizer=tokenizer, identity={"name": "tuned", "hash": "bbb"})
+    return runner.evaluate(loaded, plan, folder=EvaluationFolder(folder), **more)
 
 
 @pytest.mark.parametrize("value", [NAN, INF])

@@ -10,7 +10,7 @@ import torch
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer
 from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.text.documents import encode_document
-from holdfast.evaluation.text.perplexity import cut, pack, resolve_window, score_documents
+from holdfast.evaluation.text.perplexity import Windows, cut, pack, resolve_window, score_documents
 
 
 def reference(model, ids: list[int], positions: list[int]) -> float:
@@ -29,7 +29,7 @@ def short_documents(n: int = 25) -> list[str]:
 def test_packed_rows_score_as_documents_alone(tiny_model, bos):
     tokenizer = make_tokenizer(bos=bos)
     documents = short_documents()
-    rows = score_documents(tiny_model, tokenizer, documents, batch_tokens=100)
+    rows = score_documents(tiny_model, tokenizer, documents, windows=Windows(batch_tokens=100))
     assert (
         len(pack(cut([encode_document(d, tokenizer) for d in documents], window=64, stride=32), batch_tokens=100))
         < len(documents) / 2
@@ -45,7 +45,8 @@ def test_packed_rows_score_as_documents_alone(tiny_model, bos):
 
 def test_batch_size_changes_nothing(tiny_model, tiny_tokenizer):
     documents = [*short_documents(9), "word " * 200]
-    one, many = (score_documents(tiny_model, tiny_tokenizer, documents, batch_tokens=size) for size in (1, 500))
+    narrow, wide = Windows(batch_tokens=1), Windows(batch_tokens=500)
+    one, many = (score_documents(tiny_model, tiny_tokenizer, documents, windows=w) for w in (narrow, wide))
     assert [r["nats"] for r in one] == pytest.approx([r["nats"] for r in many], rel=1e-5)
 
 
@@ -53,7 +54,7 @@ def test_batch_size_changes_nothing(tiny_model, tiny_tokenizer):
 def test_windows_score_every_token_once_with_enough_context(tiny_model, tiny_tokenizer, window, stride):
     document = " ".join(SENTENCES)
     ids = encode_document(document, tiny_tokenizer).ids
-    [row] = score_documents(tiny_model, tiny_tokenizer, [document], window=window, stride=stride)
+    [row] = score_documents(tiny_model, tiny_tokenizer, [document], windows=Windows(window=window, stride=stride))
     assert row["tokens"] == len(ids) - 1
     expected, end = 0.0, min(window, len(ids))
     scored = list(range(1, end))

@@ -14,6 +14,7 @@ from data_files import jsonl, text_rows
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer, parsed
 from holdfast.evaluation import runner
 from holdfast.evaluation.text import perplexity
+from holdfast.models import Loaded
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.run import RunFolder
 
@@ -58,11 +59,9 @@ def quiet() -> Console:
 def run(plan, folder: RunFolder, tokenizer, *, which="start", seed=0, identity=None, cache=None) -> list[Evaluation]:
     identity = identity or (START if which == "start" else RESULT)
     return runner.evaluate(
-        make_model(seed=seed),
-        tokenizer,
+        Loaded(model=make_model(seed=seed), tokenizer=tokenizer, identity=identity),
         plan,
         folder=folder.evaluated(which),
-        model_identity=identity,
         cache=cache,
         console=quiet(),
     )

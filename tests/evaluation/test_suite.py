@@ -13,6 +13,7 @@ from holdfast.evaluation.kinds.perplexity import PerplexityEntry
 from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.shipped import shipped_suites
 from holdfast.evaluation.suite import parse_evaluation, suite_schema
+from holdfast.models import Loaded
 from holdfast.records.evaluation import EvaluationFolder
 
 OWN = """\
@@ -356,7 +357,8 @@ def test_an_entry_of_ones_own(folder, tiny_model, tiny_tokenizer):
     assert (two.kind, two.name, two.own.most, short.name, short.own.most) == ("own", "Length", 2, "short", 3)
     assert runner.check_plan(plan, tiny_tokenizer) == []
     found = EvaluationFolder(folder / "out")
-    done = runner.evaluate(tiny_model, tiny_tokenizer, plan, folder=found, model_identity={"name": "m", "hash": "h"})
+    loaded = Loaded(model=tiny_model, tokenizer=tiny_tokenizer, identity={"name": "m", "hash": "h"})
+    done = runner.evaluate(loaded, plan, folder=found)
     assert [(e.primary, e.metrics["letters"].value, e.metrics["letters"].n) for e in done] == [
         ("letters", 1.5, 2),
         ("letters", 2.0, 3),

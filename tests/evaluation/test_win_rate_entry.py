@@ -12,10 +12,13 @@ from evaluation.conftest import SENTENCES, make_model, parsed
 from evaluation.fake_endpoint import FakeEndpoint, completion
 from holdfast.errors import DataError, HoldfastError
 from holdfast.evaluation import runner
+from holdfast.evaluation.loading import ModelLoading
 from holdfast.evaluation.session import evaluate_models, requests_of
+from holdfast.models import Loaded
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.statistics.length_controlled import length_controlled
+from holdfast.support.progress import ProgressDisplay
 
 pytest.importorskip("openai", reason="judging needs the extra 'judge'")
 
@@ -37,11 +40,9 @@ def asked_of(tmp_path: Path, server: FakeEndpoint, **changes):
 
 def run(plan, folder: RunFolder, tokenizer, which: str, *, seed: int, cache=None, start=True):
     return runner.evaluate(
-        make_model(seed=seed),
-        tokenizer,
+        Loaded(model=make_model(seed=seed), tokenizer=tokenizer, identity={"name": which, "hash": f"{which}-{seed}"}),
         plan,
         folder=folder.evaluated(which),
-        model_identity={"name": which, "hash": f"{which}-{seed}"},
         cache=cache,
         start=folder.evaluated("start") if start else None,
     )[0]
@@ -146,10 +147,11 @@ def test_of_several_models_the_first_is_what_the_others_are_held_against(tmp_pat
     models = requests_of([str(tmp_path / "base"), str(tmp_path / "tuned")])
     with FakeEndpoint(rule=longer_wins) as server:
         plan, said = asked_of(tmp_path, server), []
-        evaluate_models(models, plan, tmp_path / "out", device="cpu")
+        evaluate_models(models, plan, tmp_path / "out", loading=ModelLoading(device="cpu"))
         found = {m: EvaluationFolder(tmp_path / "out" / m).find("learn", "prompts") for m in ("base", "tuned")}
         count = len(server.asked)
-        evaluate_models(models, plan, tmp_path / "out", device="cpu", say=said.append)
+        display = ProgressDisplay(say=said.append)
+        evaluate_models(models, plan, tmp_path / "out", loading=ModelLoading(device="cpu"), display=display)
         assert len(server.asked) == count > 0
     assert found["base"].metrics["win_rate"].value == 0.5 != found["tuned"].metrics["win_rate"].value
     assert said == ["base: measured before, nothing to do", "tuned: measured before, nothing to do"]

@@ -28,7 +28,7 @@ def test_a_sequence_measures_in_as_many_processes_as_it_trains(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(
-        "holdfast.evaluation.session.evaluate_models", lambda *_, num_processes, **how: asked.append(num_processes)
+        "holdfast.evaluation.session.evaluate_models", lambda *_, processes, **how: asked.append(processes)
     )
     task: Any = SimpleNamespace(console=None)
     for train in ({"num_processes": 4}, {}):

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from holdfast.checkpoints.named import is_no_model, near_model
 from holdfast.cli.console import print_json, print_line, quiet_console, stderr_console, stdout_console
@@ -14,8 +14,9 @@ from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, part_of
 from holdfast.config.help import Section
 from holdfast.errors import ConfigError, ModelError, NotFinite, Problem
-from holdfast.evaluation.loading import LoadSettings, ServerSettings
+from holdfast.evaluation.loading import LoadSettings, ModelLoading, ServerSettings
 from holdfast.evaluation.request import PlanRequest, plan_of
+from holdfast.support.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -170,18 +171,20 @@ def run(argv: list[str]) -> int:
     """
     request = COMMAND.read(argv)
     models, plan, folder = request.requests, request.plan, request.output_dir
-    loading: dict[str, Any] = {
-        "device": request.device,
-        "trust_remote_code": request.trust_remote_code,
-        "server": part_of(request, ServerSettings),
-    }
+    loading = ModelLoading(
+        dtype=request.dtype,
+        device=request.device,
+        device_map=request.device_map,
+        trust_remote_code=request.trust_remote_code,
+        server=part_of(request, ServerSettings),
+    )
 
     from holdfast.evaluation.output import Output
     from holdfast.evaluation.session import check_request, evaluate_models, refuse_foreign
 
     if request.dry_run:
         refuse_foreign(folder)
-        check_request(models, plan, **loading)
+        check_request(models, plan, loading=loading)
 
         from holdfast.reports.evaluation_text import plan_blocks
         from holdfast.reports.terminal import Printer
@@ -200,13 +203,12 @@ def run(argv: list[str]) -> int:
             folder,
             suites=request.suite,
             cache=request.cache,
-            dtype=request.dtype,
-            device_map=request.device_map,
-            **loading,
-            num_processes=request.num_processes,
-            processes=processes,
-            console=stderr_console() if processes.is_main else quiet_console(),
-            say=lambda line: print_line(console, line) if processes.is_main else None,
+            loading=loading,
+            processes=processes if processes.world_size > 1 else request.num_processes,
+            display=ProgressDisplay(
+                console=stderr_console() if processes.is_main else quiet_console(),
+                say=lambda line: print_line(console, line) if processes.is_main else None,
+            ),
         )
     except NotFinite as error:  # what was measured is shown all the same
         not_finite = error

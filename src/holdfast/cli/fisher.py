@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import time
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Annotated
 from holdfast.cli.checkpoint_options import missing_folders
 from holdfast.cli.console import print_line, stdout_console, stoppable
 from holdfast.config.command_line import Command
-from holdfast.config.declare import Meta
+from holdfast.config.declare import Meta, part_of
 from holdfast.errors import Problem
 from holdfast.runs.fisher import FisherSettings
 from holdfast.support.environment import shown_seconds
@@ -84,7 +83,14 @@ def run(argv: list[str]) -> int:
 
     began, say = time.monotonic(), functools.partial(print_line, stdout_console())
     with stoppable():
-        fisher = compute_fisher(**dataclasses.asdict(request), say=say)
+        fisher = compute_fisher(
+            request.model,
+            request.data,
+            part_of(request, FisherSettings),
+            output_dir=request.output_dir,
+            overwrite=request.overwrite,
+            say=say,
+        )
     size = sum(entry.size for entry in fisher.reader.entries.values())
     seconds = shown_seconds(time.monotonic() - began)
     say(f"{fisher.folder}: {size:,} parameters, {fisher.record['tokens']:,} trained tokens, {seconds}")

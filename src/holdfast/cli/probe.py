@@ -17,9 +17,10 @@ from holdfast.config.declare import Meta, part_of, settings_of
 from holdfast.config.help import Section
 from holdfast.errors import ConfigError, Problem
 from holdfast.evaluation.ladder import Rung, order_problems, parse_ladder
-from holdfast.evaluation.loading import LoadSettings
+from holdfast.evaluation.loading import LoadSettings, ModelLoading
 from holdfast.evaluation.probe.settings import ChangeSettings, CurvatureSettings
 from holdfast.evaluation.request import PlanRequest, WhatSettings, plan_of
+from holdfast.support.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
@@ -225,7 +226,7 @@ def run(argv: list[str]) -> int:
     if request.write is not None:
         return write_noisy(request, request.write)
     plan, probe, models, folder = request.plan, request.probe, request.requests, request.output_dir
-    loading: dict[str, Any] = {name: getattr(request, name) for name in ("dtype", "device", "trust_remote_code")}
+    loading = ModelLoading(dtype=request.dtype, device=request.device, trust_remote_code=request.trust_remote_code)
 
     from holdfast.evaluation.ladder import unlike
     from holdfast.runs.probing import check_probe, probe_models
@@ -235,7 +236,7 @@ def run(argv: list[str]) -> int:
         raise ConfigError(differ, source="the ladder")
     console = stderr_console() if request.json else stdout_console()
     if request.dry_run:
-        check_probe(models, plan, probe, **loading)
+        check_probe(models, plan, probe, loading)
         labels, changes = ", ".join(model.label for model in models), ", ".join(c.name for c in probe.changes)
         count = len(models) * (1 + len(probe.changes))
         print_line(stdout_console(), f"{labels}: {changes}")
@@ -248,9 +249,8 @@ def run(argv: list[str]) -> int:
         folder,
         tokens=request.tokens,
         settings=request.recorded,
-        **loading,
-        console=stderr_console(),
-        say=lambda line: print_line(console, line),
+        loading=loading,
+        display=ProgressDisplay(console=stderr_console(), say=lambda line: print_line(console, line)),
     )
     if request.json:
         from holdfast.reports.html import write_page

@@ -104,27 +104,9 @@ class ReproduceRequest:
         if paper is None:
             hint = did_you_mean(self.paper.replace("_", "-"), papers())
             problems.append(Problem("paper", f"expected one of {', '.join(papers())}, got {show(self.paper)}.{hint}"))
-        if paper is not None and len(paper.recipes) == 1:
-            if self.recipes:
-                problems.append(Problem("recipes", f"{paper.name} is one study; leave it out."))
-        else:
-            known: list[str] = []
-            for other in papers().values() if paper is None else [paper]:
-                known += other.recipes
-            for recipe in self.recipes:
-                if recipe not in known:
-                    hint = did_you_mean(recipe, known)
-                    problems.append(
-                        Problem("recipes", f"expected some of {', '.join(known)}, got {show(recipe)}.{hint}")
-                    )
+        problems += self._recipe_problems(paper)
         if self.theory:
-            if paper is not None and paper.name not in THEORIES:
-                problems.append(Problem("theory", f"{paper.name} has no theory; {', '.join(THEORIES)} have one."))
-            for name in ("recipes", "medium", "workers"):
-                if getattr(self, name):
-                    problems.append(Problem(name, "--theory runs no study; leave it out."))
-            if self.output_dir is not None and self.output_dir.is_file():
-                problems.append(Problem("output_dir", f"expected a folder, got the file {self.output_dir}."))
+            problems += self._theory_problems(paper)
         if self.study:
             for name in ("theory", "workers", *SIZES):
                 if getattr(self, name, False):
@@ -132,6 +114,33 @@ class ReproduceRequest:
         if len(self.sizes) > 1:
             sizes = " and ".join(f"--{size}" for size in self.sizes)
             problems.append(Problem(self.sizes[0], f"expected one size, got {sizes}."))
+        return problems
+
+    def _recipe_problems(self, paper: Paper | None) -> list[Problem]:
+        """Recipes that the paper has not; where the paper is not known, those that none has."""
+        if paper is not None and len(paper.recipes) == 1:
+            return [Problem("recipes", f"{paper.name} is one study; leave it out.")] if self.recipes else []
+        known: list[str] = []
+        for other in papers().values() if paper is None else [paper]:
+            known += other.recipes
+        problems = []
+        for recipe in self.recipes:
+            if recipe not in known:
+                hint = did_you_mean(recipe, known)
+                text = f"expected some of {', '.join(known)}, got {show(recipe)}.{hint}"
+                problems.append(Problem("recipes", text))
+        return problems
+
+    def _theory_problems(self, paper: Paper | None) -> list[Problem]:
+        """A paper without a theory, and settings that are of studies."""
+        problems = []
+        if paper is not None and paper.name not in THEORIES:
+            problems.append(Problem("theory", f"{paper.name} has no theory; {', '.join(THEORIES)} have one."))
+        for name in ("recipes", "medium", "workers"):
+            if getattr(self, name):
+                problems.append(Problem(name, "--theory runs no study; leave it out."))
+        if self.output_dir is not None and self.output_dir.is_file():
+            problems.append(Problem("output_dir", f"expected a folder, got the file {self.output_dir}."))
         return problems
 
 

@@ -38,3 +38,13 @@ class ServerSettings:
     """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
     workers: Annotated[int, Meta(ge=1)] = 16
     """Concurrent requests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelLoading(LoadSettings):
+    """How the models of one evaluation are loaded, or reached behind a server."""
+
+    device_map: str | None = None
+    """Spreads each model over several devices, see `holdfast.models.load`; None: it is on one."""
+    server: ServerSettings = ServerSettings()
+    """How models behind servers are asked."""

@@ -44,6 +44,8 @@ from holdfast.support.progress import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from holdfast.models import Loaded
+
 _RULES = 3
 """Raised when what is scored, or what an interval counts as a sample, changes (BOS, borders, windows; copies since 3),
 so that older evaluations are made again instead of compared with."""
@@ -53,34 +55,29 @@ _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets")
 
 
 def evaluate(
-    model: Any,
-    tokenizer: Any,
+    loaded: Loaded,
     plan: EvaluationPlan,
     *,
     folder: EvaluationFolder,
-    model_identity: Mapping[str, Any],
     cache: str | Path | None = None,
     console: Console | None = None,
     start: EvaluationFolder | None = None,
     processes: ProcessGroup = SINGLE,
-    processor: Processor | None = None,
 ) -> list[Evaluation]:
     """Evaluates one model on all entries of a plan.
 
     Args:
-        model: a Hugging Face causal LM, PEFT-wrapped or not; left in the state it came in.
-        tokenizer: its tokenizer.
+        loaded: a Hugging Face causal LM, PEFT-wrapped or not, with its tokenizer; left in the state it came in. Its
+            processor is called where an entry has images; None: the model takes text only. Of its identity "name" and
+            "hash" are needed; the hash must change whenever the weights do. Further entries of `_OF_THE_MODEL` decide
+            the figures, too.
         plan: what to measure.
         folder: where evaluations and per-sample rows go; for a run, `RunFolder.evaluated("start")` or `("result")`.
-        model_identity: `{"name": ..., "hash": ...}`; the hash must change whenever the weights do. Further entries of
-            `_OF_THE_MODEL` decide the figures, too.
         cache: folder shared between runs; None: none.
         console: where progress bars go; None: standard error. Bars show on terminals only.
         start: what was measured of the model that this one is held against, where an entry does that; `folder` itself
             where it is that model.
         processes: those that share the work; every one of them calls this.
-        processor: gives the processor of a vision-language model, called where an entry has images; None: the model
-            takes text only.
 
     Returns:
         One evaluation an entry, in the plan's order, and then one an average.
@@ -93,13 +90,14 @@ def evaluate(
     store = _Kept(
         plan=plan,
         folder=folder,
-        tokenizer_hash=tokenizer_fingerprint(tokenizer),
-        model_identity=model_identity,
+        tokenizer_hash=tokenizer_fingerprint(loaded.tokenizer),
+        model_identity=loaded.identity,
         cache=cache,
         start=start,
-        processor=processor,
+        processor=loaded.processor,
     )
-    about_model = {**circumstances(model, tokenizer, tokenizer_rules(tokenizer)), **model_identity}
+    rules = tokenizer_rules(loaded.tokenizer)
+    about_model = {**circumstances(loaded.model, loaded.tokenizer, rules), **loaded.identity}
     evaluations: list[Evaluation] = []
     for number, entry in enumerate(plan.entries, 1):
         key, evaluation = processes.broadcast(functools.partial(store.find, entry, evaluations))
@@ -113,8 +111,8 @@ def evaluate(
             with counted(title, console=console) as report:
                 report(0)
                 on = Subject(
-                    model=model, tokenizer=tokenizer, processor=processor, plan=plan, report=report, partial=partial,
-                    folder=folder, start=start, processes=processes,
+                    model=loaded.model, tokenizer=loaded.tokenizer, processor=loaded.processor, plan=plan,
+                    report=report, partial=partial, folder=folder, start=start, processes=processes,
                     verdicts=folder.path if cache is None else Path(cache) / "verdicts",
                 )  # fmt: skip
                 outcome = measure(entry, on)
@@ -140,22 +138,23 @@ def evaluate(
         write = functools.partial(store.write, evaluation, outcome.rows)
         evaluations.append(processes.broadcast(write))
         partial.remove()
-    averages = processes.broadcast(lambda: _with_averages(folder, plan, model_identity))
+    averages = processes.broadcast(lambda: _with_averages(folder, plan, loaded.identity))
     failures = []
     for evaluation in evaluations:
         if evaluation.failed is not None:
             failures.append(f"{evaluation.suite}/{evaluation.name}: {evaluation.failed}")
     if failures:
         raise NotFinite(
-            f"{model_identity.get('name')}: expected finite figures, got NaN or infinity in {len(failures)} of "
-            f"{len(evaluations)} entries: {' '.join(failures)} The rows are in {folder.path}. {_why_not_finite(model)}"
+            f"{loaded.identity.get('name')}: expected finite figures, got NaN or infinity in {len(failures)} of "
+            f"{len(evaluations)} entries: {' '.join(failures)} The rows are in {folder.path}. "
+            f"{_why_not_finite(loaded.model)}"
         )
     return [*evaluations, *averages]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
-    """What is measured already of one model: in its folder, and in the cache. Fields as the arguments of `evaluate`."""
+    """What is measured already of one model: in its folder, and in the cache. Fields as of `kept_evaluations`."""
 
     plan: EvaluationPlan
     folder: EvaluationFolder
@@ -272,8 +271,8 @@ def kept_evaluations(
     start: EvaluationFolder | None = None,
     processor: Processor | None = None,
 ) -> list[Evaluation] | None:
-    """What `evaluate` would give without the model, None where something is left to compute. Arguments as there; what
-    is in the cache is in the folder when this returns."""
+    """What `evaluate` would give without the model, None where something is left to compute. Arguments as there, those
+    of the model one by one; what is in the cache is in the folder when this returns."""
     store = _Kept(
         plan=plan,
         folder=folder,
@@ -323,6 +322,7 @@ def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 40
         RunFolderError: what was measured of an entry is gone.
     """
     from holdfast.evaluation.compare.folders import compare_entries, match_entries
+    from holdfast.evaluation.compare.samples import ComparisonOptions
 
     keys = _keys(plan)
     folders, sides = (folder.evaluated("start"), folder.evaluated("result")), []
@@ -330,9 +330,8 @@ def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 40
         check_whole(evaluated, plan)
         evaluations = (evaluated.find(*key) for key in keys)
         sides.append([evaluation for evaluation in evaluations if evaluation is not None])
-    compared = compare_entries(
-        *folders, match_entries(*sides), confidence=plan.confidence, resamples=resamples, seed=plan.seed
-    )
+    options = ComparisonOptions(confidence=plan.confidence, resamples=resamples, seed=plan.seed)
+    compared = compare_entries(*folders, match_entries(*sides), options)
     refused = [str(entry) for entry in compared.unmatched if entry.why == "refused"]
     if refused:
         raise DataError(*refused)

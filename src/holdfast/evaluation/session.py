@@ -28,7 +28,7 @@ from holdfast.evaluation.compare.folders import weights_of
 from holdfast.evaluation.entries import EvaluationPlan, Processor
 from holdfast.evaluation.images import processor_fingerprint
 from holdfast.evaluation.kinds.own import OwnEntry
-from holdfast.evaluation.loading import ServerSettings
+from holdfast.evaluation.loading import ModelLoading
 from holdfast.evaluation.processes import SINGLE, ProcessGroup, check_count, device_of_process, launch
 from holdfast.evaluation.served import connect, is_address, refused_entries
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord
@@ -44,6 +44,7 @@ from holdfast.support.environment import (
 )
 from holdfast.support.files import read_as, read_object, write_json
 from holdfast.support.paths import expanded, real
+from holdfast.support.progress import ProgressDisplay
 from holdfast.support.resources import release_memory
 
 if TYPE_CHECKING:
@@ -132,15 +133,9 @@ def evaluate_models(
     *,
     suites: Sequence[str] = (),
     cache: str | Path | None = None,
-    dtype: str = "auto",
-    device: str | None = None,
-    device_map: str | None = None,
-    trust_remote_code: bool = False,
-    server: ServerSettings | None = None,
-    num_processes: int = 1,
-    processes: ProcessGroup = SINGLE,
-    console: Any = None,
-    say: Callable[[str], None] = lambda line: None,
+    loading: ModelLoading = ModelLoading(),
+    processes: int | ProcessGroup = 1,
+    display: ProgressDisplay = ProgressDisplay(),
 ) -> EvaluationRecord:
     """Measures every model on every entry of a plan.
 
@@ -150,15 +145,10 @@ def evaluate_models(
         output_dir: see the module's docstring; new, empty or of an earlier call.
         suites: names for the record.
         cache: folder that evaluations are shared in; None: none.
-        dtype: one of `holdfast.models.DTYPES`.
-        device: None: the first accelerator, else the CPU.
-        device_map: spreads a model over several devices, see `holdfast.models.load`.
-        trust_remote_code: runs Python code that comes with a model.
-        server: how models behind servers are asked; None: as `ServerSettings` has it.
-        num_processes: so many processes share the questions, each with the whole model; they are started here.
-        processes: those that share them already (torchrun); every one of them calls this with the same arguments.
-        console: for progress bars; None: standard error.
-        say: called with what is done, a line at a time.
+        loading: dtype and device of the models, and how those behind servers are asked.
+        processes: how many share the questions, each with the whole model; they are started here. Or those that share
+            them already (torchrun); every one of them calls this with the same arguments.
+        display: where progress is shown.
 
     Raises:
         ConfigError: a model, a task or its data does not fit, or a label's folder would hold figures of two models; all
@@ -167,27 +157,29 @@ def evaluate_models(
         NotFinite: figures of some models are not finite, after all were measured.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
-    count = max(num_processes, processes.world_size)
-    if count > 1 and device_map is not None:
+    count = processes if isinstance(processes, int) else processes.world_size
+    if count > 1 and loading.device_map is not None:
         raise ConfigError(
             f"device_map: each of {count} processes has the whole model on a device of its own. Take one "
             f"process, or leave device_map out."
         )
-    if processes.world_size < count:
-        check_count(count, device)
+    if isinstance(processes, int) and count > 1:
+        check_count(count, loading.device)
         request: dict[str, Any] = {
             "models": list(models), "plan": plan, "output_dir": output_dir, "suites": suites, "cache": cache,
-            "dtype": dtype, "device": device, "trust_remote_code": trust_remote_code, "server": server,
+            "loading": loading,
         }  # fmt: skip
-        with launch(count) as processes:
-            _send(request, processes)
-            return evaluate_models(**request, processes=processes, console=console, say=say)
+        with launch(count) as launched:
+            _send(request, launched)
+            return evaluate_models(**request, processes=launched, display=display)
     from holdfast.support.dates import dates_of
 
+    if count > 1:
+        loading = dataclasses.replace(loading, device=device_of_process(loading.device))
+    processes = SINGLE if isinstance(processes, int) else processes
     run = _Session(
-        models=models, plan=plan, out=Path(output_dir), cache=cache, processes=processes, dtype=dtype,
-        device=device if processes.world_size == 1 else device_of_process(device), device_map=device_map,
-        trust_remote_code=trust_remote_code, server=server or ServerSettings(), console=console, say=say,
+        models=models, plan=plan, out=Path(output_dir), cache=cache, processes=processes, loading=loading,
+        display=display,
     )  # fmt: skip
     with quiet_libraries(), terminated_is_interrupted():
         if not processes.is_main:
@@ -219,22 +211,14 @@ class _Session:
     out: Path
     cache: str | Path | None
     processes: ProcessGroup
-    dtype: str
-    device: str | None
-    device_map: str | None
-    trust_remote_code: bool
-    server: ServerSettings
-    console: Any
-    say: Callable[[str], None]
+    loading: ModelLoading
+    display: ProgressDisplay
 
     def kept(self) -> dict[str, str]:
         """What is measured already, see `check_request`."""
         return self.processes.broadcast(
-            lambda: check_request(
-                self.models, self.plan, out=self.out, cache=self.cache, dtype=self.dtype, device=self.device,
-                trust_remote_code=self.trust_remote_code, server=self.server,
-            )
-        )  # fmt: skip
+            lambda: check_request(self.models, self.plan, out=self.out, cache=self.cache, loading=self.loading)
+        )
 
     def loaded(self, model: ModelRequest) -> Loaded:
         """The model, in memory or behind a server.
@@ -251,14 +235,15 @@ class _Session:
     def _load(self, model: ModelRequest) -> Loaded:
         from holdfast.models import load
 
+        loading = self.loading
         if is_address(model.name):
-            return connect(model.name, self.server)
+            return connect(model.name, loading.server)
         return load(
             model.name,
-            dtype=precision(model.name, self.dtype, self.device),
-            device=self.device,
-            device_map=self.device_map,
-            trust_remote_code=self.trust_remote_code,
+            dtype=precision(model.name, loading.dtype, loading.device),
+            device=loading.device,
+            device_map=loading.device_map,
+            trust_remote_code=loading.trust_remote_code,
         )
 
     def measure(self, model: ModelRequest, loaded: Loaded) -> None:
@@ -269,16 +254,13 @@ class _Session:
             if key in loaded.identity:
                 identity[key] = loaded.identity[key]
         evaluate(
-            loaded.model,
-            loaded.tokenizer,
+            dataclasses.replace(loaded, identity=identity),
             self.plan,
             folder=EvaluationFolder(self.out / model.label),
-            model_identity=identity,
             cache=self.cache,
-            console=self.console,
+            console=self.display.console,
             start=EvaluationFolder(self.out / self.models[0].label),
             processes=self.processes,
-            processor=loaded.processor,
         )
 
     def run_worker(self) -> EvaluationRecord:
@@ -306,14 +288,14 @@ class _Session:
             for number, model in enumerate(self.models, 1):
                 if model.label in kept_hashes:
                     keep()
-                    self.say(f"{model.label}: measured before, nothing to do")
+                    self.display.say(f"{model.label}: measured before, nothing to do")
                     _put(record, model, _known(record, model, kept_hashes[model.label], self.cache), self.out)
                     continue
                 count = f" ({number} of {len(self.models)})" if len(self.models) > 1 else ""
-                self.say(f"{model.label}: loading {model.name}{count}")
-                dtype = precision(model.name, self.dtype, self.device)
-                if dtype != self.dtype:
-                    self.say(
+                self.display.say(f"{model.label}: loading {model.name}{count}")
+                dtype = precision(model.name, self.loading.dtype, self.loading.device)
+                if dtype != self.loading.dtype:
+                    self.display.say(
                         f"{model.label}: in {dtype}, since this processor has no instructions for bfloat16, in which "
                         f"the weights were saved (--dtype bfloat16 keeps it)"
                     )
@@ -328,7 +310,7 @@ class _Session:
                     broken.append(str(error))
                 del loaded
                 release_memory()
-                self.say(f"{model.label}: {len(self.plan.entries)} entries measured")
+                self.display.say(f"{model.label}: {len(self.plan.entries)} entries measured")
             self.processes.broadcast(lambda: record)
             for model in self.models:
                 check_whole(EvaluationFolder(self.out / model.label), self.plan)
@@ -350,15 +332,12 @@ def check_request(
     *,
     out: Path | None = None,
     cache: str | Path | None = None,
-    dtype: str = "auto",
-    device: str | None = None,
-    trust_remote_code: bool = False,
-    server: ServerSettings | None = None,
+    loading: ModelLoading = ModelLoading(),
 ) -> dict[str, str]:
     """Finds out before anything is measured whether all of it can be: models, tokenizers, tasks and their data.
 
     Args:
-        models, plan, cache, dtype, device, trust_remote_code, server: as for `evaluate_models`.
+        models, plan, cache, loading: as for `evaluate_models`.
         out: the output folder, in which a model that was measured before needs no tasks and no data any more; None: all
             are checked.
 
@@ -371,14 +350,13 @@ def check_request(
     from holdfast.evaluation.runner import check_plan, kept_evaluations, tokenizer_fingerprint
     from holdfast.models import check_fit, usable_device
 
-    server = server or ServerSettings()
-    problems = _problems(usable_device, device)
+    problems = _problems(usable_device, loading.device)
     hashes: dict[str, str] = {}
     start = EvaluationFolder((out or Path()) / models[0].label) if models else None
     checked: set[tuple[str, str]] = set()
     wrong_entries: Sequence[str] = []
     for model in models:
-        candidate = _Candidate(model=model, plan=plan, server=server, trust=trust_remote_code)
+        candidate = _Candidate(model=model, plan=plan, loading=loading)
         candidate.read()
         title = f"{model.label}: " if len(models) > 1 else ""
         problems += [f"{title}{problem}" for problem in candidate.problems]
@@ -386,7 +364,7 @@ def check_request(
             continue
         folder = EvaluationFolder((out or Path()) / model.label)
         if out is not None and (cache is not None or folder.path.is_dir()):  # else nothing is kept; hashes take a while
-            identity = candidate.identity(dtype, device)
+            identity = candidate.identity()
             if wrong := _other_weights(folder, plan, identity.get("weights", identity["hash"])):
                 problems.append(f"{model.label}: {wrong}")
                 continue
@@ -401,7 +379,7 @@ def check_request(
                 hashes[model.label] = identity["hash"]
                 continue
         if candidate.is_readable:
-            for problem in _problems(check_fit, model.name, trust_remote_code=trust_remote_code):
+            for problem in _problems(check_fit, model.name, trust_remote_code=loading.trust_remote_code):
                 problems.append(f"{title}{problem}")
         processor = "" if candidate.processor is None else processor_fingerprint(candidate.processor)
         reader = tokenizer_fingerprint(candidate.tokenizer), processor
@@ -421,8 +399,7 @@ class _Candidate:
 
     model: ModelRequest
     plan: EvaluationPlan
-    server: ServerSettings
-    trust: bool
+    loading: ModelLoading
     """Runs Python code that comes with a model."""
     tokenizer: Any = None
     """None where it cannot be read."""
@@ -441,13 +418,13 @@ class _Candidate:
         if is_address(name):
             self.problems = _problems(self._reach)
             return
-        self.problems = _problems(check_model, name, trust_remote_code=self.trust, fit=False)
+        self.problems = _problems(check_model, name, trust_remote_code=self.loading.trust_remote_code, fit=False)
         self.is_readable = not self.problems
         if self.is_readable or Path(name).is_dir():  # what is not on the hub has no tokenizer there either
             self.problems += _problems(self._load)
 
     def _reach(self) -> None:
-        loaded = connect(self.model.name, self.server)
+        loaded = connect(self.model.name, self.loading.server)
         self.tokenizer, self.served_hash = loaded.tokenizer, loaded.identity["hash"]
         scores = loaded.model.scores_prompts
         if refused := refused_entries(self.plan, loaded.model.name, loaded.tokenizer, scores_prompts=scores):
@@ -456,16 +433,16 @@ class _Candidate:
     def _load(self) -> None:
         from holdfast.models import load_tokenizer, processor_of
 
-        self.tokenizer = load_tokenizer(self.model.name, trust_remote_code=self.trust)
-        self.processor = processor_of(self.model.name, trust_remote_code=self.trust)
+        self.tokenizer = load_tokenizer(self.model.name, trust_remote_code=self.loading.trust_remote_code)
+        self.processor = processor_of(self.model.name, trust_remote_code=self.loading.trust_remote_code)
 
-    def identity(self, dtype: str, device: str | None) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """As `runner.evaluate` takes it; the hash is empty where the weights are not on disk."""
         from holdfast.models import configuration_of
 
         if self.served_hash is not None:
             return {"name": self.model.label, "hash": self.served_hash, "weights": None}
-        weights = _hash(self.model, precision(self.model.name, dtype, device))
+        weights = _hash(self.model, precision(self.model.name, self.loading.dtype, self.loading.device))
         identity: dict[str, Any] = {"name": self.model.label, "hash": weights}
         if weights:
             identity["configuration"] = configuration_of(self.model.name)

@@ -318,20 +318,9 @@ def _entry(suite: str, value: Any) -> tuple[Entry | None, list[Problem]]:
     [key] = keys
     if is_reference(key):
         return _own(suite, key, value)
-    kind, known = KINDS[key], settings_of_kind(key)
-    fields, problems = coerce_all(known, value)
-    if not problems:
-        for setting in known.values():
-            if setting.required and setting.name not in fields:
-                problems.append(missing(setting))
-    source = fields.pop(key, None)
-    if source is None:
-        return None, problems
-    fields[kind.source] = _source(source, key, "split" in fields, problems)
-    for name in kind.file_settings:
-        if fields.get(name) is not None:
-            fields[name] = _file(fields[name], name, problems)
-    if problems:
+    kind = KINDS[key]
+    source, fields, problems = _source_and_fields(key, value)
+    if source is None or problems:
         return None, problems
     is_file = kind.source == "data" or source.endswith(TASK_SUFFIXES)
     name = fields.pop("name", None) or (_stem(source) if is_file else source) + kind.name_suffix
@@ -343,6 +332,24 @@ def _entry(suite: str, value: Any) -> tuple[Entry | None, list[Problem]]:
     entry = kind(suite=suite, name=name, **fields)
     problems = problems_of(entry)
     return (None, problems) if problems else (entry, [])
+
+
+def _source_and_fields(key: str, value: Mapping[str, Any]) -> tuple[str | None, dict[str, Any], list[Problem]]:
+    """(what the key of an entry's kind names, the entry's fields with its files as paths, what is wrong with them)."""
+    kind, known = KINDS[key], settings_of_kind(key)
+    fields, problems = coerce_all(known, value)
+    if not problems:
+        for setting in known.values():
+            if setting.required and setting.name not in fields:
+                problems.append(missing(setting))
+    source = fields.pop(key, None)
+    if source is None:
+        return None, fields, problems
+    fields[kind.source] = _source(source, key, "split" in fields, problems)
+    for name in kind.file_settings:
+        if fields.get(name) is not None:
+            fields[name] = _file(fields[name], name, problems)
+    return source, fields, problems
 
 
 def _not_one_kind(value: Mapping[Any, Any], keys: Sequence[str]) -> str:

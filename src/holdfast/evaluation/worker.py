@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.errors import HoldfastError
 from holdfast.evaluation.processes import join_launched
 from holdfast.support.own_code import load_own
+from holdfast.support.progress import ProgressDisplay
 
 
 def main() -> int:
@@ -23,7 +24,7 @@ def main() -> int:
         load_own(reference)
     request = processes.broadcast(lambda: nothing)
     try:
-        evaluate_models(**request, processes=processes, console=Console(quiet=True))
+        evaluate_models(**request, processes=processes, display=ProgressDisplay(console=Console(quiet=True)))
     except HoldfastError as error:
         sys.stderr.write(f"{error}\n")  # a file, whose end the main process shows
         return error.exit_code

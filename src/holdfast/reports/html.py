@@ -193,6 +193,21 @@ def _blocks(blocks: Iterable[b.Block], figures: Traces) -> list[Html]:
 
 def _block(x: b.Block, figures: Traces) -> Html:
     match x:
+        case Chart():
+            return _chart(x, figures)
+        case b.Fold():
+            return _fold(x, figures)
+        case b.Panel():
+            return tag("div", *_blocks(x.blocks, figures), cls=f"panel {x.kind}".strip())
+        case b.Section():
+            intro = tag("p", x.intro, cls="intro") if x.intro else None
+            return tag("section", tag("h2", x.title), intro, *_blocks(x.blocks, figures), id=x.anchor or None)
+    return _text_block(x)
+
+
+def _text_block(x: b.Block) -> Html:
+    """A block in which there are no charts."""
+    match x:
         case None:
             return Html()
         case b.Paragraph():
@@ -210,19 +225,14 @@ def _block(x: b.Block, figures: Traces) -> Html:
         case b.Tiles():
             return tag("div", *map(_tile, x.items), cls=f"tiles n{len(x.items)}")
         case b.Table():
-            title = tag("h3", x.title) if x.title else None
-            note = tag("p", x.note, cls="note above") if x.note else None
-            return tag("div", title, note, _tables(x), cls=f"panel {x.kind}".strip(), data_find=x.find or None)
-        case Chart():
-            return _chart(x, figures)
-        case b.Fold():
-            return _fold(x, figures)
-        case b.Panel():
-            return tag("div", *_blocks(x.blocks, figures), cls=f"panel {x.kind}".strip())
-        case b.Section():
-            intro = tag("p", x.intro, cls="intro") if x.intro else None
-            return tag("section", tag("h2", x.title), intro, *_blocks(x.blocks, figures), id=x.anchor or None)
+            return _table_panel(x)
     raise AssertionError(f"no such block: {x!r}")
+
+
+def _table_panel(x: b.Table) -> Html:
+    title = tag("h3", x.title) if x.title else None
+    note = tag("p", x.note, cls="note above") if x.note else None
+    return tag("div", title, note, _tables(x), cls=f"panel {x.kind}".strip(), data_find=x.find or None)
 
 
 def _list(items: Iterable[b.Text]) -> Html:

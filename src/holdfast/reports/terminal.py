@@ -172,21 +172,25 @@ def _lines(x: b.Block) -> Iterator[tuple[str, str]]:
         case b.Heading():
             yield x.text, "bold"
         case b.Bullets():
-            for item in x.items:
-                yield Lines(f"- {b.plain_text(item)}"), ""
+            yield from ((Lines(f"- {b.plain_text(item)}"), "") for item in x.items)
         case b.Facts():
-            width = max(9, 1 + _longest(label for label, _ in x.items))
-            for label, text in x.items:
-                yield f"{label:<{width}} {b.plain_text(text, below=' ')}", ""
+            yield from ((line, "") for line in _fact_lines(x))
         case b.Banner():
-            for text in (b.plain_text(x.content), *x.items):
-                yield text, STYLE.get(x.tone, "")
+            style = STYLE.get(x.tone, "")
+            yield from ((text, style) for text in (b.plain_text(x.content), *x.items))
         case b.Code():
-            for line in x.text.splitlines():
-                yield f"  {line}", ""
+            yield from ((f"  {line}", "") for line in x.text.splitlines())
         case b.Tiles():
-            for tile in x.items:
-                yield tile.text, STYLE.get(tile.tone, "")
+            yield from ((tile.text, STYLE.get(tile.tone, "")) for tile in x.items)
+
+
+def _fact_lines(facts: b.Facts) -> list[str]:
+    """Labels and their texts, in two columns."""
+    width = max(9, 1 + _longest(label for label, _ in facts.items))
+    lines = []
+    for label, text in facts.items:
+        lines.append(f"{label:<{width}} {b.plain_text(text, below=' ')}")
+    return lines
 
 
 def plain_table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -26,6 +26,7 @@ Sources: Kaplan et al. 2020 (arXiv:2001.08361), section 2.1; Chowdhery et al. 20
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -227,10 +228,10 @@ def count_work(config: TrainConfig, *, tokens: float, lengths: Sequence[int]) ->
     a_step = rows * int(args.gradient_accumulation_steps) * config.processes
     strategy = str(args.packing_strategy) if args.packing else None
     if strategy == "bfd_split":
-        pieces = [piece for length in lengths for piece in _split(length, window)]
+        pieces = list(itertools.chain(*(_split(length, window) for length in lengths)))
     else:
         pieces = [min(length, window) for length in lengths]
-    kept = 1.0 if strategy == "wrapped" else sum(pieces) / sum(lengths)
+    read_share = 1.0 if strategy == "wrapped" else sum(pieces) / sum(lengths)
     attending = sum(piece**2 for piece in pieces) / sum(pieces)
     padded = 1.0
     if strategy == "wrapped":
@@ -244,7 +245,7 @@ def count_work(config: TrainConfig, *, tokens: float, lengths: Sequence[int]) ->
         steps = float(args.max_steps)
         read = steps * a_step * row
     else:
-        epoch = tokens * kept
+        epoch = tokens * read_share
         steps = max(1, math.ceil(epoch / row / a_step - 1e-9)) * float(args.num_train_epochs)
         read = epoch * float(args.num_train_epochs)
     return Work(
@@ -257,8 +258,8 @@ def count_work(config: TrainConfig, *, tokens: float, lengths: Sequence[int]) ->
 
 
 def _split(length: int, window: int) -> list[int]:
-    whole, rest = divmod(length, window)
-    return [window] * whole + ([rest] if rest else [])
+    count, rest = divmod(length, window)
+    return [window] * count + ([rest] if rest else [])
 
 
 # ------------------------------------------------------------------------------------------- operations and memory

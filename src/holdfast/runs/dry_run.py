@@ -84,12 +84,12 @@ def look(config: TrainConfig) -> Look:
             f"neither tokens nor time are known beforehand"
         )
         return Look(tokenizer=tokenizer, notes=tuple(notes))
-    found = preview(config, processor or tokenizer, rows)
+    data_preview = preview(config, processor or tokenizer, rows)
     if processor is not None:
         notes.append("memory and time of a vision-language model are not counted; tokens are, those of images too")
-    sample = "" if found.looked == found.of else f"by {found.looked:,} rows: "
-    notes += [f"{sample}{note}" for note in found.notes]
-    return Look(preview=found, tokenizer=tokenizer, cost=_cost(config, found), notes=tuple(notes))
+    sample = "" if data_preview.looked == data_preview.of else f"by {data_preview.looked:,} rows: "
+    notes += [f"{sample}{note}" for note in data_preview.notes]
+    return Look(preview=data_preview, tokenizer=tokenizer, cost=_cost(config, data_preview), notes=tuple(notes))
 
 
 def check_fit(config: TrainConfig) -> None:
@@ -136,11 +136,11 @@ def check_fit(config: TrainConfig) -> None:
             trust_remote_code=args.trust_remote_code,
             adapter=adapter,
         )
-        named = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         if config.holdfast.train_only:
-            named = matched(named, config.holdfast.train_only)
+            names = matched(names, config.holdfast.train_only)
         if config.holdfast.learning_rate_multipliers:
-            factors_of(named, config.holdfast.learning_rate_multipliers)
+            factors_of(names, config.holdfast.learning_rate_multipliers)
     except ConfigError as error:
         problems += error.problems
     if problems:

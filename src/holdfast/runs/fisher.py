@@ -8,6 +8,7 @@ Memory: weights, one gradient and one float32 accumulator: 12 bytes a parameter 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,34 +68,24 @@ class FisherSettings:
 def compute_fisher(
     model: str | os.PathLike[str],
     data: str | os.PathLike[str],
+    settings: FisherSettings = FisherSettings(),
     *,
-    samples: int = 256,
-    estimator: str = "empirical",
-    seed: int = 0,
     output_dir: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
-    max_length: int | None = None,
-    dtype: str = "float32",
-    device: str = "auto",
     say: Callable[[str], None] = lambda line: None,
 ) -> SavedFisher:
     """Computes the diagonal Fisher information of a model on data and writes it to a folder.
 
     ```python
-    compute_fisher("base-model", "old_task.jsonl", samples=1024)      # base-model-fisher/
+    compute_fisher("base-model", "old_task.jsonl", FisherSettings(samples=1024))      # base-model-fisher/
     ```
 
     Args:
         model: folder (safetensors) or hub id of a causal language model.
         data: file, folder or hub id, in any format that `holdfast train` reads; its own format decides what is trained.
-        samples: how many at most, drawn without replacement.
-        estimator: "empirical" (the data's labels) or "sampled" (drawn from the model).
-        seed: which samples, and the drawn labels.
+        settings: which samples, whose labels, in which dtype and where.
         output_dir: the folder to write; None: `<model>-fisher` beside the model.
         overwrite: replace another Fisher diagonal that is there. One of the same request is not computed again.
-        max_length: tokens that samples are cut to; None: as in training (1024), at most the model's context.
-        dtype: of weights and gradients; the accumulator is float32.
-        device: "auto", "cpu" or "cuda".
         say: gets a few lines on what is done.
 
     Returns:
@@ -108,10 +99,8 @@ def compute_fisher(
     """
     name, data = os.fspath(model), os.fspath(data)
     folder = expanded(output_dir) if output_dir is not None else default_folder(name)
-    asked = {"samples": samples, "estimator": estimator, "seed": seed, "max_length": max_length}
-    settings, mistakes = decode(FisherSettings, {**asked, "dtype": dtype, "device": device})
-    problems = _source_problems(name, data) + mistakes
-    if settings is None or problems:
+    problems = _source_problems(name, data) + decode(FisherSettings, dataclasses.asdict(settings))[1]
+    if problems:
         raise ConfigError(problems)
     refuse_folder(folder, overwrite=True)
     with scratch_folder(None, "holdfast-fisher-") as work, quiet_libraries(), quiet_datasets(0):
@@ -158,8 +147,8 @@ def default_folder(model: str) -> Path:
 def _source_problems(model: str, data: str) -> list[Problem]:
     from holdfast.runs.config_checks import check_model, check_path
 
-    found = check_path("data", data) if data else [Problem("data", "expected a file, folder or hub id, got nothing")]
-    return check_model(model, key="model") + found
+    problems = check_path("data", data) if data else [Problem("data", "expected a file, folder or hub id, got nothing")]
+    return check_model(model, key="model") + problems
 
 
 def refuse_folder(folder: Path, *, overwrite: bool) -> None:
@@ -171,12 +160,12 @@ def refuse_folder(folder: Path, *, overwrite: bool) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise RunFolderError(f"Expected a folder to write at {folder}, found a file. Choose another output_dir.")
-    held = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    if held and set(held) != {FILE, RECORD}:
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if names and set(names) != {FILE, RECORD}:
         raise RunFolderError(
-            f"{folder} is not empty and holds no Fisher diagonal ({', '.join(held[:4])}). Choose another output_dir."
+            f"{folder} is not empty and holds no Fisher diagonal ({', '.join(names[:4])}). Choose another output_dir."
         )
-    if held and not overwrite:
+    if names and not overwrite:
         raise RunFolderError(
             f"{folder} holds another Fisher diagonal ({_described(folder)}). Choose another output_dir, or add "
             f"--overwrite."

@@ -94,12 +94,12 @@ def _plain(value: Any) -> Any:
 
 def set_fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass that are not at their defaults (None where a field has none)."""
-    found = {}
+    fields = {}
     for f in dataclasses.fields(value):
         default = None if f.default is dataclasses.MISSING else f.default
         if getattr(value, f.name) != default:
-            found[f.name] = getattr(value, f.name)
-    return found
+            fields[f.name] = getattr(value, f.name)
+    return fields
 
 
 def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,20 +107,20 @@ def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
     `model`)."""
     known = known_settings(trainer_named(resolved))
     best = bool(resolved.get("load_best_model_at_end"))
-    found = {}
+    settings = {}
     for name, value in resolved.items():
         aside = _NOT_DECIDING.fullmatch(name) and not (best and _CHOOSES_BEST.fullmatch(name))
         if aside or (name in known and known[name].source == "launch" and name != "num_processes"):
             continue
         if name in ("model_name_or_path", "dataset_name") and isinstance(value, str) and os.path.exists(value):
             value = os.path.normpath(value)
-        found[name] = _canonical(value)
+        settings[name] = _canonical(value)
     if resolved.get("early_stopping"):
-        found["early_stopping"] = _canonical([resolved["early_stopping"], _watched(resolved)])
+        settings["early_stopping"] = _canonical([resolved["early_stopping"], _watched(resolved)])
     methods, problems = parse_retention(resolved.get("retention"), load=False)
     if not problems:
-        found["retention"] = [_canonical(m.identity()) for m in methods if not m.off]
-    return found
+        settings["retention"] = [_canonical(m.identity()) for m in methods if not m.off]
+    return settings
 
 
 def _watched(resolved: Mapping[str, Any]) -> Any:
@@ -129,7 +129,10 @@ def _watched(resolved: Mapping[str, Any]) -> Any:
 
     plan, _ = parse_evaluation(resolved.get("evaluation"))
     names = {rule["entry"] for rule in resolved["early_stopping"]}
-    entries = {f"{e.suite}/{e.name}": e.deciding() for e in plan.entries if f"{e.suite}/{e.name}" in names}
+    entries = {}
+    for entry in plan.entries:
+        if f"{entry.suite}/{entry.name}" in names:
+            entries[f"{entry.suite}/{entry.name}"] = entry.deciding()
     when = plan.along and {k: v for k, v in dataclasses.asdict(plan.along).items() if k != "entries"}
     return to_jsonable({"along": when, "entries": entries, "batch_size": plan.batch_size, "seed": plan.seed})
 
@@ -155,11 +158,12 @@ def explain_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
         new: of the run asked for.
     """
     before, now = deciding(old), deciding(new)
-    return [
-        f"{name}: {_brief(name, before.get(name))} there, {_brief(name, now.get(name))} now"
-        for name in dict.fromkeys([*before, *now])
-        if before.get(name) != now.get(name)
-    ]
+    differences = []
+    for name in dict.fromkeys([*before, *now]):
+        if before.get(name) != now.get(name):
+            old_value, new_value = _brief(name, before.get(name)), _brief(name, now.get(name))
+            differences.append(f"{name}: {old_value} there, {new_value} now")
+    return differences
 
 
 def _brief(name: str, value: Any) -> str:
@@ -170,8 +174,8 @@ def _brief(name: str, value: Any) -> str:
                 method = identity["method"]
                 aside = {"method", "from", *FORMERLY.get(method, ())}
                 items.append({identity.get("from", method): {k: v for k, v in identity.items() if k not in aside}})
-        methods, found = parse_retention(items, load=False)
-        if not found:
+        methods, problems = parse_retention(items, load=False)
+        if not problems:
             labels = [m.label() + (f" with source {m.sha256[:12]}" if m.sha256 else "") for m in methods]
             return " + ".join(labels) or "none"
     if value is None:

@@ -49,12 +49,12 @@ def accelerate_file(launch: Mapping[str, Any]) -> AccelerateFile:
     """
     if not (launch.get("accelerate_config") or launch.get("config_file")):
         return AccelerateFile()
-    given = read_yaml(_config_file(launch), option="--accelerate_config")
+    content = read_yaml(_config_file(launch), option="--accelerate_config")
     known = {setting.name for setting in settings_of(AccelerateFile)}
-    found, problems = decode(AccelerateFile, {key: value for key, value in given.values.items() if key in known})
-    given.check(problems)
-    assert found is not None
-    return found
+    file, problems = decode(AccelerateFile, {key: value for key, value in content.values.items() if key in known})
+    content.check(problems)
+    assert file is not None
+    return file
 
 
 def processes(launch: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> int:
@@ -107,12 +107,9 @@ def command(launch: Mapping[str, Any], argv: Sequence[str], *, has_accelerator: 
         if machines == 1:
             words.append("--standalone")
         else:
-            words += [
-                w
-                for key, option in _FOR_TORCHRUN.items()
-                if launch.get(key) is not None
-                for w in (option, str(launch[key]))
-            ]
+            for key, option in _FOR_TORCHRUN.items():
+                if launch.get(key) is not None:
+                    words += [option, str(launch[key])]
         return [*words, "-m", "holdfast", "train", *argv]
     words = [sys.executable, "-m", "accelerate.commands.launch"]
     for key, value in launch.items():
@@ -154,13 +151,13 @@ def check_started(launch: Mapping[str, Any], *, has_accelerator: bool, environ: 
     Raises:
         ConfigError: it asks for several, and no launcher started this one.
     """
-    asked = processes(launch, environ)
+    count = processes(launch, environ)
     needed = is_needed(launch, has_accelerator=has_accelerator, environ=environ)
-    if needed and asked > int(environ.get("WORLD_SIZE") or 1):
+    if needed and count > int(environ.get("WORLD_SIZE") or 1):
         raise ConfigError(
-            f"num_processes: expected {asked} processes, got this one, which would train alone. Write the settings to "
+            f"num_processes: expected {count} processes, got this one, which would train alone. Write the settings to "
             f"a file and start 'holdfast train --config FILE', which starts them all; or start this program by "
-            f"torchrun --nproc_per_node {asked}; or leave num_processes and accelerate_config out."
+            f"torchrun --nproc_per_node {count}; or leave num_processes and accelerate_config out."
         )
 
 
@@ -177,9 +174,9 @@ def check_world(environ: Mapping[str, str] = os.environ) -> None:
             f"srun started {tasks} tasks, which do not know of each other: each would train alone. Start one task a "
             f"node (--ntasks-per-node 1), and torchrun in it, as configs/cluster/slurm.sh does."
         )
-    asked, found = int(environ.get(LAUNCHED) or 0), int(environ.get("WORLD_SIZE") or 1)
-    if asked > 1 and found != asked:
+    expected, started = int(environ.get(LAUNCHED) or 0), int(environ.get("WORLD_SIZE") or 1)
+    if expected > 1 and started != expected:
         raise HoldfastError(
-            f"Expected {asked} processes, the launcher started {found}. Use torchrun --nproc_per_node {asked} -m "
-            f"holdfast train ... yourself."
+            f"Expected {expected} processes, the launcher started {started}. Use torchrun --nproc_per_node {expected} "
+            f"-m holdfast train ... yourself."
         )

@@ -59,10 +59,10 @@ def train_in_processes(wanted: TrainConfig, folder: Path, *, evaluations: Path |
         raise Interrupted(f"Interrupted; what is done stays in {folder}.")
     if code != 0:
         if (folder / ENDED).is_file():
-            told = read_object(folder / ENDED)
+            failure = read_object(folder / ENDED)
             (folder / ENDED).unlink()
             kinds = {kind.__name__: kind for kind in (TrainingDiverged, NotFinite)}
-            raise kinds.get(str(told.get("kind")), HoldfastError)(*str(told.get("error")).split("\n"))
+            raise kinds.get(str(failure.get("kind")), HoldfastError)(*str(failure.get("error")).split("\n"))
         raise HoldfastError(
             f"Training over {wanted.processes} processes ended with exit code {code}; its output is above, or in a log."
         )

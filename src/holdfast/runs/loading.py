@@ -6,6 +6,7 @@ Safetensors only, no remote code unless `trust_remote_code: true`, no download u
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,8 +70,8 @@ def loaded_otherwise(model: ModelConfig) -> dict[str, Any]:
     dtype, is another model. Empty where the weights are used as they are stored."""
     stored = models.saved_dtype(model.model_name_or_path)
     taken = model.dtype if model.dtype not in (None, "auto", stored) else None
-    found = [part for part in (quantised_by(model), taken) if part]
-    return {"loaded": found} if found else {}
+    changes = list(filter(None, (quantised_by(model), taken)))
+    return {"loaded": changes} if changes else {}
 
 
 def load_tokenizer(config: TrainConfig) -> Any:
@@ -299,15 +300,18 @@ def check_files(config: TrainConfig) -> list[str]:
         reward_functions(config.script)
     tokenizer, processor = load_tokenizer(config), load_processor(config)
     plan, notes = config.evaluation, []
-    named = [name for method in config.retention if not method.off for name in method.named_data()]
-    if data_is_here(config) and all(map(is_path, named)):
+    of_methods: list[str] = []
+    for method in config.retention:
+        if not method.off:
+            of_methods += method.named_data()
+    if data_is_here(config) and all(map(is_path, of_methods)):
         load_data(config, processor or tokenizer)
     else:
         notes.append("the data is on the hub and was not looked at")
     asking = bool(judges_need(plan))  # of another machine, or it had been refused: it may have the package
     local = [e for e in plan.entries if e.local_files() and not (asking and isinstance(e, WinRateEntry))]
-    seen = None if processor is None else lambda: processor
-    if problems := check_plan(dataclasses.replace(plan, entries=tuple(local)), tokenizer, seen):
+    get_processor = None if processor is None else lambda: processor
+    if problems := check_plan(dataclasses.replace(plan, entries=tuple(local)), tokenizer, get_processor):
         raise ConfigError(problems, source="evaluation")
     if others := [entry.name for entry in plan.entries if entry not in local]:
         notes.append(f"{', '.join(others)}: looked at when the run begins")
@@ -321,16 +325,18 @@ def data_is_here(config: TrainConfig) -> bool:
 
     if not config.mixture.datasets:
         return config.script.dataset_name is not None and is_path(config.script.dataset_name)
-    return all(
-        is_path(entry.path) or (entry.path in BUILDERS and all(map(is_path, _files(entry.data_files) or ["hub"])))
-        for entry in config.mixture.datasets
-    )
+    for entry in config.mixture.datasets:
+        files = _files(entry.data_files)
+        of_files = entry.path in BUILDERS and bool(files) and all(map(is_path, files))
+        if not is_path(entry.path) and not of_files:
+            return False
+    return True
 
 
 def _files(named: Any) -> list[str]:
     """The files that an entry of `datasets` names."""
     if isinstance(named, Mapping):
-        return [file for value in named.values() for file in _files(value)]
+        return list(itertools.chain(*map(_files, named.values())))
     return [named] if isinstance(named, str) else [str(file) for file in named or ()]
 
 
@@ -373,10 +379,11 @@ def _as_trained(held_out: Any, rows: Any) -> Any:
     Raises:
         DataError: they hold images and the training rows none, whose collator makes no pixels.
     """
-    seen, wanted = ("images" in (getattr(data, "column_names", None) or ()) for data in (held_out, rows))
-    if seen and not wanted:
+    measures_images = "images" in (getattr(held_out, "column_names", None) or ())
+    trains_images = "images" in (getattr(rows, "column_names", None) or ())
+    if measures_images and not trains_images:
         raise DataError("The held-out rows hold images, the training rows none. Measure text by rows without images.")
-    if wanted and not seen:
+    if trains_images and not measures_images:
         held_out = held_out.add_column("images", [[]] * len(held_out)).cast_column("images", rows.features["images"])
     return held_out
 
@@ -397,10 +404,10 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
 
     rows, files = _all_rows(config), None
     name, script = config.script.dataset_name, config.script
-    whole = script.dataset_train_split == "train" and not script.dataset_streaming and not config.mixture.datasets
+    reads_files = not script.dataset_streaming and not config.mixture.datasets and script.dataset_train_split == "train"
     if config.mixture.test_split_size is not None:
         rows = _split(config, rows)["train"]
-    elif whole and name is not None and is_path(name):
+    elif reads_files and name is not None and is_path(name):
         files = data_files(name)  # so that a bad row is named by file and line
         if not_read is not None:
             not_read.update({f"the file {file}": None for file in left_out(name, files)})
@@ -420,10 +427,10 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
             not_read.update(columns_with_values(rows, [name for name in rows.column_names if name not in used]))
         answers = config.holdfast.on_policy.self_distillation is not None
         return read_prompts(rows, lambda rows: read(rows)[0], answers=answers), "prompts"
-    found, layout = read(rows)
-    if {"messages", "labels"} <= set(found.column_names or ()):
+    standardised, layout = read(rows)
+    if {"messages", "labels"} <= set(standardised.column_names or ()):
         config.training.assistant_only_loss = False  # each message says whether it is trained
-    return found, layout
+    return standardised, layout
 
 
 def _read_from(config: TrainConfig) -> list[Path] | None:
@@ -432,7 +439,9 @@ def _read_from(config: TrainConfig) -> list[Path] | None:
     from holdfast.support.paths import expanded
 
     if config.mixture.datasets:
-        files = [expanded(file) for entry in config.mixture.datasets for file in _files(entry.data_files)]
+        files: list[Path] = []
+        for entry in config.mixture.datasets:
+            files += map(expanded, _files(entry.data_files))
         return [file for file in files if file.is_file()] or None
     name = config.script.dataset_name
     if name is None or not is_path(name) or is_saved_dataset(expanded(name)):
@@ -472,10 +481,10 @@ def _interleaved(mixture: Any, fractions: Sequence[float | None], args: Any) -> 
     if any(fraction is None for fraction in fractions):
         raise ValueError("`fraction` must be set for either all datasets in the mixture or none of them.")
     used = [(entry, float(share)) for entry, share in zip(mixture.datasets, fractions, strict=True) if share]
-    whole = [dataclasses.replace(mixture, datasets=[dataclasses.replace(e, fraction=None)]) for e, _ in used]
+    mixtures = [dataclasses.replace(mixture, datasets=[dataclasses.replace(e, fraction=None)]) for e, _ in used]
     total = sum(share for _, share in used)
     return interleave_datasets(
-        [get_dataset(one)["train"].repeat(None) for one in whole],
+        [get_dataset(alone)["train"].repeat(None) for alone in mixtures],
         probabilities=[share / total for _, share in used],
         seed=args.seed if args.data_seed is None else args.data_seed,
     )

@@ -61,7 +61,7 @@ class MeasureAt(TrainerCallback):
         reached: gets each point; what it raises ends the run. `Interrupted` leaves the run to be continued.
         start: what was measured of the model that the run starts from, for entries that the result is held against it
             in.
-        tokenizer, processor: as of `runner.evaluate`.
+        tokenizer, processor: as of `models.Loaded`.
     """
 
     def __init__(
@@ -90,17 +90,12 @@ class MeasureAt(TrainerCallback):
 
     def _measure(self, step: int, model: Any, tokenizer: Any) -> list[Evaluation]:
         from holdfast.evaluation.runner import evaluate
+        from holdfast.models import Loaded
 
+        identity = {"name": f"step {step}", "hash": f"{self.key}-{step}"}
+        loaded = Loaded(model=model, tokenizer=tokenizer, identity=identity, processor=self.processor)
         with untouched(model):
-            return evaluate(
-                model,
-                tokenizer,
-                self.plan,
-                folder=EvaluationFolder(self.folder / f"step-{step}"),
-                model_identity={"name": f"step {step}", "hash": f"{self.key}-{step}"},
-                start=self.start,
-                processor=self.processor,
-            )
+            return evaluate(loaded, self.plan, folder=EvaluationFolder(self.folder / f"step-{step}"), start=self.start)
 
 
 class StopEarly(MeasureAt):
@@ -175,7 +170,7 @@ class StopEarly(MeasureAt):
             RunFolderError: one is not there, or of another model.
         """
         assert folder is not None
-        found = {}
+        figures = {}
         for entry in self.plan.entries:
             e = folder.find(entry.suite, entry.name)
             if e is None or (hash is not None and e.model.get("hash") != hash):
@@ -183,8 +178,8 @@ class StopEarly(MeasureAt):
                     f"early_stopping: expected what was measured of {entry.suite}/{entry.name} in {folder.path}, which "
                     f"decides where the run ends, and it is gone. Put it back, or choose a new output_dir."
                 )
-            found[f"{entry.suite}/{entry.name}"] = e.metrics[e.primary]
-        return found
+            figures[f"{entry.suite}/{entry.name}"] = e.metrics[e.primary]
+        return figures
 
 
 @contextlib.contextmanager

@@ -49,9 +49,9 @@ def check_shared_folder(folder: Path, args: Any) -> None:
     try:
         wait_for_everyone()
         until = time.monotonic() + SEEN_WITHIN
-        while not (seen := _is_in(name, folder)) and time.monotonic() < until:
+        while not (sees_file := _is_in(name, folder)) and time.monotonic() < until:
             time.sleep(0.2)
-        without = [rank for rank, there in enumerate(gather_object([seen])) if not there]
+        without = [rank for rank, sees in enumerate(gather_object([sees_file])) if not sees]
     finally:
         if first:
             (folder / name).unlink(missing_ok=True)
@@ -79,13 +79,14 @@ def check_same(found: Mapping[str, Any], args: Any) -> None:
     from accelerate.utils import gather_object
 
     everyones = gather_object([dict(found)])
-    problems = [
-        f"{what} differs between nodes: process {rank} reads other files than process 0. Copy the same to all of them, "
-        f"or name a shared folder."
-        for what, value in everyones[0].items()
-        for rank in [next((r for r, theirs in enumerate(everyones) if theirs.get(what) != value), None)]
-        if rank is not None
-    ]
+    problems = []
+    for what, expected in everyones[0].items():
+        others = [rank for rank, hashes in enumerate(everyones) if hashes.get(what) != expected]
+        if others:
+            problems.append(
+                f"{what} differs between nodes: process {others[0]} reads other files than process 0. Copy the same to "
+                f"all of them, or name a shared folder."
+            )
     if problems:
         raise ConfigError(problems)
 

@@ -161,22 +161,22 @@ def read_prompts(rows: Any, read: Any, *, answers: bool = False) -> Any:
         raise DataError(f"{_KEY}: expected prompts of text, got rows with images.")
     if "input_ids" in rows.column_names and "messages" not in rows.column_names:
         raise DataError(f"{_KEY}: expected prompts as text or messages, got rows that are tokenised.")
-    found = rows.map(
+    prompts = rows.map(
         lambda row: {"prompt": _prompt(row), **({DEMONSTRATION: after_prompt(row)} if answers else {})},
         remove_columns=rows.column_names,
     )
     if answers:
-        if lacking := [number for number, row in enumerate(found, 1) if not (_asks(row) and row[DEMONSTRATION])]:
+        if lacking := [number for number, row in enumerate(prompts, 1) if not (_asks(row) and row[DEMONSTRATION])]:
             raise DataError(
                 f"{_KEY}.self_distillation: expected in every row a question of the user and its answer, which the "
-                f"teacher reads, got {len(lacking)} of {len(found)} rows without both; the first is row {lacking[0]}. "
-                f"Leave them out."
+                f"teacher reads, got {len(lacking)} of {len(prompts)} rows without both; the first is row "
+                f"{lacking[0]}. Leave them out."
             )
-        return found
-    kept = found.filter(lambda row: bool(row["prompt"]))
-    if not len(kept):
-        raise DataError(f"{_KEY}: expected prompts, got {len(found)} rows without one.")
-    return kept
+        return prompts
+    with_prompt = prompts.filter(lambda row: bool(row["prompt"]))
+    if not len(with_prompt):
+        raise DataError(f"{_KEY}: expected prompts, got {len(prompts)} rows without one.")
+    return with_prompt
 
 
 def _asks(row: Mapping[str, Any]) -> bool:
@@ -212,13 +212,14 @@ def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int |
     Raises:
         DataError: prompts that leave no room for an answer.
     """
-    longest, place = max((_tokens(row, tokenizer), number) for number, row in enumerate(rows))
+    longest, row_of_longest = max((_tokens(row, tokenizer), number) for number, row in enumerate(rows))
     room = completion_length(config)
     if context is not None and longest + room > context:
         trainer = config.holdfast.trainer if config.holdfast.on_policy is None else _KEY
         raise DataError(
-            f"{trainer}: the prompt of row {place + 1} has {longest} tokens, which with answers of up to {room} are "
-            f"more than the {context} that the model reads. Lower max_completion_length, or leave long prompts out."
+            f"{trainer}: the prompt of row {row_of_longest + 1} has {longest} tokens, which with answers of up to "
+            f"{room} are more than the {context} that the model reads. Lower max_completion_length, or leave long "
+            f"prompts out."
         )
     return longest
 

@@ -54,11 +54,12 @@ def check_packages(values: Mapping[str, Any], *, here: bool = True) -> list[str]
         here: whether the run is to be on this machine; of another one it is not known what is there.
     """
     lacking = "which is not installed" if here else "which is not looked for there"
-    return [
-        Problem(key, f"{show} needs the package {modules[0]}, {lacking}: pip install {line}")
-        for key, show, modules, line in needed(values)
-        if not here or not any(map(_is_there, modules))
-    ]
+    problems: list[str] = []
+    for key, value, modules, distribution in needed(values):
+        if not here or not any(map(_is_there, modules)):
+            text = f"{value} needs the package {modules[0]}, {lacking}: pip install {distribution}"
+            problems.append(Problem(key, text))
+    return problems
 
 
 def judges_need(plan: EvaluationPlan) -> list[str]:
@@ -67,16 +68,20 @@ def judges_need(plan: EvaluationPlan) -> list[str]:
     Args:
         plan: what is measured.
     """
-    return [
-        Problem("evaluation", f"{entry.suite}/{entry.name}: {problem}")
-        for entry in plan.entries
-        if isinstance(entry, WinRateEntry)
-        for problem in missing_package("judging")
-    ]
+    problems: list[str] = []
+    for entry in plan.entries:
+        if isinstance(entry, WinRateEntry):
+            for problem in missing_package("judging"):
+                problems.append(Problem("evaluation", f"{entry.suite}/{entry.name}: {problem}"))
+    return problems
 
 
-def needed(values: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
-    """(key, its value, modules of which one is enough, what pip installs) of everything that settings need.
+Need = tuple[str, str, tuple[str, ...], str]
+"""(key, its value, modules of which one is enough, what pip installs) of a setting."""
+
+
+def needed(values: Mapping[str, Any]) -> Iterator[Need]:
+    """Everything that settings need.
 
     Args:
         values: a run's settings.
@@ -85,28 +90,34 @@ def needed(values: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...
     for name in [trackers] if isinstance(trackers, str) else trackers:
         if (modules := TRACKERS.get(str(name))) is not None:
             yield "report_to", str(name), modules, _DISTRIBUTIONS.get(modules[0], modules[0])
-    attention = str(values.get("attn_implementation") or "")
-    if attention in ("flash_attention_2", "flash_attention_3"):
-        module = "flash_attn" if attention.endswith("2") else "flash_attn_interface"
-        yield "attn_implementation", attention, (module, "kernels"), FLASH if attention.endswith("2") else "kernels"
-    elif "/" in attention:
-        yield "attn_implementation", attention, ("kernels",), "kernels"
+    yield from _needed_for_attention(str(values.get("attn_implementation") or ""))
     if values.get("use_liger_kernel"):
         yield "use_liger_kernel", "true", ("liger_kernel",), "liger-kernel"
     for key in ("load_in_4bit", "load_in_8bit"):
         if values.get(key):
             yield key, "true", ("bitsandbytes",), "bitsandbytes"
-    name = str(getattr(values.get("optim"), "value", values.get("optim") or ""))
-    if name.startswith(_BITSANDBYTES):
-        yield "optim", name, ("bitsandbytes",), "bitsandbytes"
-    for begin, (module, distribution) in OPTIMISERS.items():
-        if name.startswith(begin):
-            yield "optim", name, (module,), distribution
+    yield from _needed_for_optimiser(str(getattr(values.get("optim"), "value", values.get("optim") or "")))
     deepspeed = [key for key in ("deepspeed", "use_deepspeed") if values.get(key)]
     if str(values.get("accelerate_config") or "").startswith("zero"):
         deepspeed.append("accelerate_config")
     for key in deepspeed[:1]:
         yield key, str(values[key])[:40], ("deepspeed",), "deepspeed"
+
+
+def _needed_for_attention(name: str) -> Iterator[Need]:
+    if name in ("flash_attention_2", "flash_attention_3"):
+        module = "flash_attn" if name.endswith("2") else "flash_attn_interface"
+        yield "attn_implementation", name, (module, "kernels"), FLASH if name.endswith("2") else "kernels"
+    elif "/" in name:
+        yield "attn_implementation", name, ("kernels",), "kernels"
+
+
+def _needed_for_optimiser(name: str) -> Iterator[Need]:
+    if name.startswith(_BITSANDBYTES):
+        yield "optim", name, ("bitsandbytes",), "bitsandbytes"
+    for begin, (module, distribution) in OPTIMISERS.items():
+        if name.startswith(begin):
+            yield "optim", name, (module,), distribution
 
 
 def _is_there(module: str) -> bool:

@@ -72,13 +72,13 @@ def _problem(values: Mapping[str, Any], config: Any = None) -> str | None:
         except Exception:  # what absurd values raise has no common base; whoever loads the model says it in words
             return None
     more = values.get("model_init_kwargs")
-    asked = values.get("attn_implementation")
+    attention = values.get("attn_implementation")
     if isinstance(more, Mapping):
-        asked = more.get("attn_implementation", asked)
+        attention = more.get("attn_implementation", attention)
     make = functools.partial(
         auto_class(config.model_type).from_config,
         trust_remote_code=bool(values.get("trust_remote_code")),
-        attn_implementation=asked if asked in ("sdpa", "eager", "flex_attention") else None,
+        attn_implementation=attention if attention in ("sdpa", "eager", "flex_attention") else None,
     )
     with quiet_transformers():
-        return packing_problem(config, make, attention=asked, own=not values.get("torch_compile"))
+        return packing_problem(config, make, attention=attention, own=not values.get("torch_compile"))

@@ -61,8 +61,8 @@ def plan_text(
     rows += [("note", note) for note in config.notes]
     if command:
         rows.append(("starts", " ".join(without_secrets(command))))
-    there = "" if machine.here else " for a machine with a GPU, whose packages are not known here"
-    title = f"Dry run: the request is sound{there}; nothing was trained."
+    elsewhere = "" if machine.here else " for a machine with a GPU, whose packages are not known here"
+    title = f"Dry run: the request is sound{elsewhere}; nothing was trained."
     return lines(title, "", *(f"  {subject:<11} {text}" for subject, text in rows))
 
 
@@ -121,7 +121,7 @@ def without_secrets(words: list[str]) -> list[str]:
     """A command line whose tokens and keys are not shown."""
     from holdfast.support.secrets import SECRET
 
-    shown: list[str] = []
+    public: list[str] = []
     is_value = False
     for word in words:
         name, equals, _ = word.removeprefix("--").replace("-", "_").partition("=")
@@ -130,9 +130,9 @@ def without_secrets(words: list[str]) -> list[str]:
             word = "***"
         elif secret and equals:
             word = f"--{name}=***"
-        shown.append(word)
+        public.append(word)
         is_value = secret and not equals
-    return shown
+    return public
 
 
 def _trained_weights(config: TrainConfig) -> str:

@@ -32,13 +32,13 @@ class PreparedRow:
 
     def pieces(self, tokenizer: Any) -> list[tuple[str, bool]]:
         """Its text in stretches that are all trained, or all only read."""
-        found: list[tuple[list[int], bool]] = []
+        stretches: list[tuple[list[int], bool]] = []
         for token, trained in zip(self.ids, self.trained, strict=True):
-            if found and found[-1][1] == trained:
-                found[-1][0].append(token)
+            if stretches and stretches[-1][1] == trained:
+                stretches[-1][0].append(token)
             else:
-                found.append(([token], trained))
-        return [(tokenizer.decode(ids, skip_special_tokens=False), trained) for ids, trained in found]
+                stretches.append(([token], trained))
+        return [(tokenizer.decode(ids, skip_special_tokens=False), trained) for ids, trained in stretches]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +113,8 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
         "loss_type": "nll",
         "dataset_num_proc": None,
     }
-    with tempfile.TemporaryDirectory() as place, quiet_libraries(), quiet_datasets(len(places)):
-        for name, value in {**plain, "output_dir": place}.items():
+    with tempfile.TemporaryDirectory() as folder, quiet_libraries(), quiet_datasets(len(places)):
+        for name, value in {**plain, "output_dir": folder}.items():
             if hasattr(args, name):
                 setattr(args, name, value)
         if config.training.packing and config.training.packing_strategy in ("bfd_split", "wrapped"):
@@ -127,14 +127,14 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
                 processing_class=copy.deepcopy(tokenizer),
                 retain=[],
             )
-            found = tuple(_prepared(trainer.data_collator([row])) for row in trainer.train_dataset)
+            prepared = tuple(_prepared(trainer.data_collator([row])) for row in trainer.train_dataset)
         except (ValueError, RuntimeError, KeyError, TypeError, TemplateError) as error:
             raise DataError(f"The training rows cannot be prepared: {first_line(error)}") from error
-    return Preview(rows=found, looked=len(places), of=count, notes=tuple(trainer.data_notes))
+    return Preview(rows=prepared, looked=len(places), of=count, notes=tuple(trainer.data_notes))
 
 
 def _prepared(batch: Any) -> PreparedRow:
     ids, labels = batch["input_ids"][0].tolist(), batch["labels"][0].tolist()
     mask = batch["attention_mask"][0].tolist() if "attention_mask" in batch else [1] * len(ids)
-    kept: Sequence[int] = [i for i, held in enumerate(mask) if held]
-    return PreparedRow(ids=tuple(ids[i] for i in kept), trained=tuple(labels[i] != _IGNORED for i in kept))
+    unmasked: Sequence[int] = [i for i, is_token in enumerate(mask) if is_token]
+    return PreparedRow(ids=tuple(ids[i] for i in unmasked), trained=tuple(labels[i] != _IGNORED for i in unmasked))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import ModelError, NotFinite
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.kinds.perplexity import PerplexityEntry
+from holdfast.evaluation.loading import ModelLoading
 from holdfast.evaluation.probe.changes import Change, Material, kept
 from holdfast.evaluation.probe.outcome import line_of
 from holdfast.evaluation.probe.settings import CurvatureSettings, named_models
@@ -25,7 +26,7 @@ from holdfast.records.probe import AS_IT_IS, NOISE, QUANTIZE, TOWARD, Line, Prob
 from holdfast.support.environment import shown_name
 from holdfast.support.files import fingerprint
 from holdfast.support.ledger import Ledger, read_ledger
-from holdfast.support.progress import counted
+from holdfast.support.progress import ProgressDisplay, counted
 
 if TYPE_CHECKING:
     from holdfast.evaluation.probe.curvature import Curvature
@@ -59,15 +60,11 @@ class ProbedCheckpoint:
         plan: EvaluationPlan,
         probe: Probe,
         out: Path,
-        dtype: str,
-        device: str | None,
-        trust_remote_code: bool,
-        console: Any,
-        say: Callable[[str], None],
+        loading: ModelLoading,
+        display: ProgressDisplay,
     ) -> None:
         self.request, self.plan, self.probe, self.folder = request, plan, probe, out / request.label
-        self.dtype, self.device, self.trust_remote_code = dtype, device, trust_remote_code
-        self.console, self.say = console, say
+        self.loading, self.display = loading, display
         self._merged = out / MERGED / request.label
         self.notes: list[str] = []
         """What a reader should know."""
@@ -94,21 +91,22 @@ class ProbedCheckpoint:
         """In memory."""
         from holdfast.models import load
 
-        self.say(f"{self.request.label}: loading {self.request.name}")
-        return load(self.name, dtype=self.dtype, device=self.device, trust_remote_code=self.trust_remote_code)
+        self.display.say(f"{self.request.label}: loading {self.request.name}")
+        loading = self.loading
+        return load(self.name, dtype=loading.dtype, device=loading.device, trust_remote_code=loading.trust_remote_code)
 
     @functools.cached_property
     def tokenizer(self) -> Any:
         from holdfast.models import load_tokenizer
 
-        return load_tokenizer(self.name, trust_remote_code=self.trust_remote_code)
+        return load_tokenizer(self.name, trust_remote_code=self.loading.trust_remote_code)
 
     @functools.cached_property
     def processor(self) -> Callable[[], Any] | None:
         """As `models.processor_of` gives it."""
         from holdfast.models import processor_of
 
-        return processor_of(self.name, trust_remote_code=self.trust_remote_code)
+        return processor_of(self.name, trust_remote_code=self.loading.trust_remote_code)
 
     @functools.cached_property
     def hash(self) -> str:
@@ -116,7 +114,7 @@ class ProbedCheckpoint:
         from holdfast.models import configuration_of, weights_hash
 
         with contextlib.suppress(ModelError):  # on a hub, and not here yet
-            return fingerprint([weights_hash(self.name, dtype=self.dtype), configuration_of(self.name)])
+            return fingerprint([weights_hash(self.name, dtype=self.loading.dtype), configuration_of(self.name)])
         return fingerprint([self.loaded.identity["hash"], self.loaded.identity["configuration"]])
 
     @functools.cached_property
@@ -131,13 +129,13 @@ class ProbedCheckpoint:
             return Material(others=others)
         if self.probe.std == "init":
             try:
-                stds = init_stds(self.name, trust_remote_code=self.trust_remote_code)
+                stds = init_stds(self.name, trust_remote_code=self.loading.trust_remote_code)
             except ModelError as error:
                 self.notes.append(
                     f"{self.request.label}: how it was initialised is not known ({error}), so noise is scaled by each "
                     f"tensor's present standard deviation, and its gammas are not those of models where it is."
                 )
-                self.say(self.notes[-1])
+                self.display.say(self.notes[-1])
             else:
                 self.stds_of = "init"
                 return Material(stds=stds, others=others)
@@ -154,8 +152,8 @@ class ProbedCheckpoint:
         known = next((m for m in before if m.hash == self.hash), None)
         if known is None:
             aside = ("name", "hash", "configuration")
-            found = {k: v for k, v in self.loaded.identity.items() if k not in aside}
-            known = ProbedModel(label="", name="", hash=self.hash, **found)
+            details = {k: v for k, v in self.loaded.identity.items() if k not in aside}
+            known = ProbedModel(label="", name="", hash=self.hash, **details)
         small = sorted({c.size for c in self.probe.changes if c.kind == NOISE and c.size < LEAST_IN_HALF})
         if small and known.dtype in ("bfloat16", "float16"):
             sizes = ", ".join(f"{size:g}" for size in small)
@@ -176,25 +174,25 @@ class ProbedCheckpoint:
     def measured(self, change: Change | None) -> list[Evaluation]:
         """The evaluations as it is, or under a change; those that failed are among them."""
         from holdfast.evaluation.runner import evaluate, kept_evaluations
+        from holdfast.models import Loaded
 
         folder = EvaluationFolder(self.folder / (AS_IT_IS if change is None else change.name))
         identity = {"name": self.request.label, "hash": self._hash_under(change)}
-        if found := kept_evaluations(self.plan, self.tokenizer, folder, identity, processor=self.processor):
-            return found
+        evaluations = kept_evaluations(self.plan, self.tokenizer, folder, identity, processor=self.processor)
+        if evaluations:
+            return evaluations
         model = self.loaded.model
         changed = contextlib.nullcontext() if change is None else change.on(model, self.material)
         with changed, contextlib.suppress(NotFinite):  # the evaluations say so
             evaluate(
-                model,
-                self.tokenizer,
+                Loaded(model=model, tokenizer=self.tokenizer, identity=identity, processor=self.processor),
                 self.plan,
                 folder=folder,
-                model_identity=identity,
-                console=self.console,
+                console=self.display.console,
                 start=EvaluationFolder(self.folder / AS_IT_IS),
-                processor=self.processor,
             )
-        return [e for entry in self.plan.entries if (e := folder.find(entry.suite, entry.name)) is not None]
+        measured = [folder.find(entry.suite, entry.name) for entry in self.plan.entries]
+        return [evaluation for evaluation in measured if evaluation is not None]
 
     def _hash_under(self, change: Change | None) -> str:
         """What identifies the figures of the changed model."""
@@ -216,9 +214,9 @@ class ProbedCheckpoint:
         from holdfast.evaluation.kinds.perplexity import documents_of
         from holdfast.evaluation.text.documents import encode_document
 
-        asked = self.probe.curvature
+        settings = self.probe.curvature
         entry = next(e for e in self.plan.entries if isinstance(e, PerplexityEntry) and is_text(e))
-        documents = documents_of(entry, self.tokenizer)[: asked.curvature]
+        documents = documents_of(entry, self.tokenizer)[: settings.curvature]
         encoded = [encode_document(document, self.tokenizer) for document in documents]
         names = [e.doc for e in encoded]
         kept_products = _Kept(self, fingerprint([_RULES, self.hash, names]), encoded)
@@ -228,10 +226,10 @@ class ProbedCheckpoint:
         noise = (None, None) if stds is None else self._trace(kept_products, stds)
         lines = []
         for label, change in self._directions():
-            place = f"{change.name} direction {self._hash_under(change)}"
-            found = kept_products(place, partial(_along, change, self.material))
+            key = f"{change.name} direction {self._hash_under(change)}"
+            slope_and_curvature = kept_products(key, partial(_along, change, self.material))
             losses = line_of(self.folder, label, self.probe.changes, entry, names)
-            lines.append(Line(label=label, losses=losses, **found))
+            lines.append(Line(label=label, losses=losses, **slope_and_curvature))
         return Sharpness(
             model=self.request.label,
             documents=len(documents),
@@ -242,29 +240,29 @@ class ProbedCheckpoint:
             trace_interval=interval,
             noise_trace=noise[0],
             noise_trace_interval=noise[1],
-            probes=asked.probes,
+            probes=settings.probes,
             lines=lines,
         )
 
     def _trace(self, products: _Kept, stds: Mapping[str, float] | None) -> tuple[float, tuple[float, float]]:
         """Hutchinson's estimate with its interval over the random vectors."""
         what = "trace" if stds is None else f"noise trace {fingerprint(dict(stds), length=8)}"
-        found = [
-            products(f"{what} {seed}", partial(_random, seed, stds)) for seed in range(self.probe.curvature.probes)
-        ]
-        mean, half = math.fsum(found) / len(found), t_half_width(found, confidence=self.plan.confidence)
+        traces = []
+        for seed in range(self.probe.curvature.probes):
+            traces.append(products(f"{what} {seed}", partial(_random, seed, stds)))
+        mean, half = math.fsum(traces) / len(traces), t_half_width(traces, confidence=self.plan.confidence)
         return mean, (mean - half, mean + half)
 
     def _directions(self) -> Iterator[tuple[str, Change]]:
         """Each line through the model that changes lie on, as a change of size 1: noise of the first seed, and each
         model that is stepped towards."""
-        seen = set()
+        labels = set()
         first = next((c.seed for c in self.probe.changes if c.kind == NOISE), None)
         for change in self.probe.changes:
             on_line = change.kind == TOWARD or (change.kind == NOISE and change.seed == first)
             label = change.label or f"noise, seed {change.seed}"
-            if on_line and label not in seen:
-                seen.add(label)
+            if on_line and label not in labels:
+                labels.add(label)
                 yield label, dataclasses.replace(change, size=1.0)  # type: ignore[arg-type]
 
 
@@ -274,7 +272,7 @@ class _Kept:
     def __init__(self, checkpoint: ProbedCheckpoint, key: str, encoded: Sequence[Any]) -> None:
         self.checkpoint, self.key, self.encoded = checkpoint, key, encoded
         self.file = checkpoint.folder / "curvature.jsonl"
-        self.held = {k: row["value"] for k, row in read_ledger(self.file).items()} if self.file.is_file() else {}
+        self.products = {k: row["value"] for k, row in read_ledger(self.file).items()} if self.file.is_file() else {}
 
     @functools.cached_property
     def curvature(self) -> Curvature:
@@ -283,14 +281,14 @@ class _Kept:
         return Curvature(self.checkpoint.loaded.model, self.encoded)
 
     def __call__(self, name: str, compute: Callable[[Curvature, Report], Any]) -> Any:
-        place = f"{self.key} {name}"
-        if place not in self.held:
-            shown = f"Curvature of {self.checkpoint.request.label}: {name}"
-            with counted(shown, console=self.checkpoint.console) as report:
-                self.held[place] = compute(self.curvature, report)
+        key = f"{self.key} {name}"
+        if key not in self.products:
+            title = f"Curvature of {self.checkpoint.request.label}: {name}"
+            with counted(title, console=self.checkpoint.display.console) as report:
+                self.products[key] = compute(self.curvature, report)
             with Ledger(self.file) as ledger:
-                ledger.add([{"key": place, "value": self.held[place]}])
-        return self.held[place]
+                ledger.add([{"key": key, "value": self.products[key]}])
+        return self.products[key]
 
 
 def _at_start(curvature: Curvature, report: Report) -> list[float]:
@@ -319,10 +317,10 @@ def _by_parameter(model: Any, stds: Mapping[str, float]) -> dict[str, float]:
     """Standard deviations by parameter, of those that may be given by the names in checkpoints."""
     from holdfast.checkpoints.live_tensors import checkpoint_names
 
-    return {
-        name: next(stds[n] for n in (name, *checkpoint_names(name)) if n in stds)
-        for name, _ in model.named_parameters()
-    }
+    by_parameter = {}
+    for name, _ in model.named_parameters():
+        by_parameter[name] = next(stds[n] for n in (name, *checkpoint_names(name)) if n in stds)
+    return by_parameter
 
 
 def is_text(entry: Any) -> bool:

@@ -8,12 +8,13 @@ by the weights, the change and the data: nothing is measured twice, and what was
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError, Interrupted, NotFinite, RunFolderError, UserError
 from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.loading import ModelLoading
 from holdfast.evaluation.probe.outcome import (
     comparable_over_rungs,
     inflections,
@@ -35,6 +36,7 @@ from holdfast.support.environment import (
     versions,
 )
 from holdfast.support.files import write_json
+from holdfast.support.progress import ProgressDisplay
 from holdfast.support.resources import release_memory
 
 
@@ -46,11 +48,8 @@ def probe_models(
     *,
     tokens: Mapping[str, float] | None = None,
     settings: Mapping[str, Any] | None = None,
-    dtype: str = "auto",
-    device: str | None = None,
-    trust_remote_code: bool = False,
-    console: Any = None,
-    say: Callable[[str], None] = lambda line: None,
+    loading: ModelLoading = ModelLoading(),
+    display: ProgressDisplay = ProgressDisplay(),
 ) -> ProbeRecord:
     """Measures every model under every change.
 
@@ -61,11 +60,8 @@ def probe_models(
         output_dir: new, empty or of an earlier call.
         tokens: pre-training budgets by label; given, the models are a ladder.
         settings: for the record.
-        dtype: one of `holdfast.models.DTYPES`.
-        device: None: the first accelerator, else the CPU.
-        trust_remote_code: runs Python code that comes with a model.
-        console: for progress bars; None: standard error.
-        say: called with what is done, a line at a time.
+        loading: dtype and device of the models; a probe changes weights in place, so none is behind a server.
+        display: where progress is shown.
 
     Returns:
         The record, which is in the folder too. A change under which a figure is not finite is part of it.
@@ -85,9 +81,9 @@ def probe_models(
             f"one."
         )
     created = read_probe(out).created if (out / RECORD_FILE).is_file() else now()
-    with result_folder(out) as made, quiet_libraries(), terminated_is_interrupted(), dates_of(created):
-        check_probe(models, plan, probe, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-        made.keep()
+    with result_folder(out) as new_folder, quiet_libraries(), terminated_is_interrupted(), dates_of(created):
+        check_probe(models, plan, probe, loading)
+        new_folder.keep()
         before = read_probe(out).models if (out / RECORD_FILE).is_file() else []
         record = ProbeRecord(
             models=[],
@@ -102,32 +98,27 @@ def probe_models(
         ended = "failed"
         try:
             for model in models:
-                checkpoint = ProbedCheckpoint(
-                    model, plan=plan, probe=probe, out=out, dtype=dtype, device=device,
-                    trust_remote_code=trust_remote_code, console=console, say=say,
-                )  # fmt: skip
+                checkpoint = ProbedCheckpoint(model, plan=plan, probe=probe, out=out, loading=loading, display=display)
                 start = checkpoint.measured(None)
                 if broken := [f"{e.suite}/{e.name}: {e.failed}" for e in start if e.failed is not None]:
                     raise NotFinite(f"{model.label}: expected finite figures of the model as it is, got {broken[0]}")
                 for number, change in enumerate(probe.changes, 1):
-                    told = _told(start, checkpoint.measured(change))
-                    say(f"{model.label}: {change.name} ({number} of {len(probe.changes)}): {told}")
+                    figures = _leading_figures(start, checkpoint.measured(change))
+                    display.say(f"{model.label}: {change.name} ({number} of {len(probe.changes)}): {figures}")
                 if probe.curvature.curvature:
                     record.sharpness.append(checkpoint.sharpness())
                 record.models.append(checkpoint.described((tokens or {}).get(model.label), before))
                 record.notes.extend(n for n in checkpoint.notes if n not in record.notes)
                 del checkpoint
                 release_memory()
-            record.sensitivities.extend(
-                s
-                for model in models
-                for s in sensitivities(out, model.label, probe.changes, confidence=plan.confidence, seed=plan.seed)
-            )
+            for model in models:
+                record.sensitivities.extend(
+                    sensitivities(out, model.label, probe.changes, confidence=plan.confidence, seed=plan.seed)
+                )
             if tokens and len(models) > 1:
                 ends = models[0].label, models[-1].label
                 pairs = sample_correlations(out, record.sensitivities, probe.changes)
-                held = record.sensitivities
-                moved = trends(held, *ends, confidence=plan.confidence, correlations=pairs)
+                moved = trends(record.sensitivities, *ends, confidence=plan.confidence, correlations=pairs)
                 alike, notes = comparable_over_rungs(moved, record.models)
                 record.trends.extend(alike)
                 record.notes.extend(notes)
@@ -149,10 +140,7 @@ def check_probe(
     models: Sequence[ModelRequest],
     plan: EvaluationPlan,
     probe: Probe,
-    *,
-    dtype: str = "auto",
-    device: str | None = None,
-    trust_remote_code: bool = False,
+    loading: ModelLoading = ModelLoading(),
 ) -> None:
     """Finds out before anything is measured whether all of it can be.
 
@@ -164,17 +152,19 @@ def check_probe(
 
     problems: list[str] = []
     try:
-        check_request(models, plan, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+        check_request(models, plan, loading=loading)
     except ConfigError as error:
         problems += error.problems
-    asked = probe.curvature
-    if asked.curvature:
+    if probe.curvature.curvature:
         if not any(is_text(entry) for entry in plan.entries):
             problems.append("curvature: expected text to measure it on. Add --corpus FILE.")
-        if dtype not in ("auto", "float32"):
-            problems.append(f"curvature: expected --dtype float32, got {dtype}: products of its gradients are noise.")
-        for model in models if dtype == "auto" and not problems else ():
-            stored = getattr(check_causal_lm(model.name, trust_remote_code=trust_remote_code), "dtype", None)
+        if loading.dtype not in ("auto", "float32"):
+            problems.append(
+                f"curvature: expected --dtype float32, got {loading.dtype}: products of its gradients are noise."
+            )
+        for model in models if loading.dtype == "auto" and not problems else ():
+            shape = check_causal_lm(model.name, trust_remote_code=loading.trust_remote_code)
+            stored = getattr(shape, "dtype", None)
             if stored is not None and "float32" not in str(stored):
                 problems.append(
                     f"curvature: {model.label} is stored in {str(stored).removeprefix('torch.')}, whose gradients "
@@ -184,8 +174,8 @@ def check_probe(
         try:
             shapes = {n: e.shape for n, e in open_source(name).entries.items()}
             for model in models:
-                own = {n: e.shape for n, e in open_source(model.name).entries.items()}
-                differ = sorted(n for n in own if shapes.get(n) != own[n])
+                expected = {n: e.shape for n, e in open_source(model.name).entries.items()}
+                differ = sorted(n for n in expected if shapes.get(n) != expected[n])
                 if differ:
                     problems.append(
                         f"toward: expected a model of {model.label}'s shapes, but {len(differ)} tensors of {name} are "
@@ -197,14 +187,14 @@ def check_probe(
         raise ConfigError(problems, source="the probe")
 
 
-def _told(start: Sequence[Evaluation], measured: Sequence[Evaluation]) -> str:
+def _leading_figures(start: Sequence[Evaluation], measured: Sequence[Evaluation]) -> str:
     """The figures that lead, with their change."""
-    found = []
-    before = {(e.suite, e.name): e for e in start}
-    for e in measured:
-        one, old = e.metrics[e.primary], before[e.suite, e.name]
-        value = (
-            f"{one.value:.4g} ({one.value - old.metrics[e.primary].value:+.3g})" if e.failed is None else "not finite"
-        )
-        found.append(f"{e.name} {value}")
-    return ", ".join(found[:4])
+    figures = []
+    before = {(e.suite, e.name): e.metrics[e.primary].value for e in start}
+    for e in measured[:4]:
+        text = "not finite"
+        if e.failed is None:
+            value = e.metrics[e.primary].value
+            text = f"{value:.4g} ({value - before[e.suite, e.name]:+.3g})"
+        figures.append(f"{e.name} {text}")
+    return ", ".join(figures)

@@ -76,12 +76,14 @@ def _reward(name: str) -> tuple[Callable[..., Any], str]:
         raise ConfigError(
             f"expected one of {', '.join(known)}, or FILE.py:FUNCTION, got {name!r}.{did_you_mean(name, known)}"
         )
-    own = load_own(name)
-    if not callable(own.value):
-        raise ConfigError(f"{name}: expected a function, got a value of type {type(own.value).__name__}.")
-    return own.value, own.sha256
+    reward = load_own(name)
+    if not callable(reward.value):
+        raise ConfigError(f"{name}: expected a function, got a value of type {type(reward.value).__name__}.")
+    return reward.value, reward.sha256
 
 
 def _listed(about: Sequence[dict[str, str]]) -> str:
-    words = [f"{one['name']} ({one['sha256'][:12]})" if "sha256" in one else one["name"] for one in about]
+    words = []
+    for reward in about:
+        words.append(f"{reward['name']} ({reward['sha256'][:12]})" if "sha256" in reward else reward["name"])
     return ", ".join(words) or "none"

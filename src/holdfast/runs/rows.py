@@ -28,22 +28,22 @@ def remarks_on_rows(config: TrainConfig, processing: Any, rows: Any, not_read: C
     from holdfast.data.formats import rows_by_name
     from holdfast.runs.loading import load_eval_data
 
-    found = [unread.sentence(not_read)] if not_read else []
-    read = rows_by_name(processing, say=found.append)
+    remarks = [unread.sentence(not_read)] if not_read else []
+    read = rows_by_name(processing, say=remarks.append)
     for method in config.retention:
         for name in method.named_data() if method.name == "replay" and not method.off else ():
             old, _ = read(name)
-            found += [f"{name}: {remark}" for remark in chat_templates.remarks(_sample(old), processing)]
+            remarks += [f"{name}: {remark}" for remark in chat_templates.remarks(_sample(old), processing)]
     held_out: Counts = {}
     load_eval_data(config, processing, held_out)
-    found += [unread.sentence(held_out, "the held-out rows")] if held_out else []
+    remarks += [unread.sentence(held_out, "the held-out rows")] if held_out else []
     sample = _sample(rows)
     if any(isinstance(value, list) and value and isinstance(value[0], dict) for value in sample[0].values()):
-        found += chat_templates.remarks(sample, processing)
+        remarks += chat_templates.remarks(sample, processing)
         ends = _ends_of_replies(config, getattr(processing, "tokenizer", processing))
         if remark := chat_templates.remark_on_end(processing, ends):
-            found.append(remark)
-    return found
+            remarks.append(remark)
+    return remarks
 
 
 def remarks_on_held_out_rows(config: TrainConfig, tokenizer: Any, rows: Any) -> list[str]:
@@ -75,7 +75,7 @@ def _sample(rows: Any) -> list[dict[str, Any]]:
         return list(itertools.islice(rows, _LOOKED))
     rows = rows.select_columns([column for column in rows.column_names if column != "images"])
     if len(rows) > _LOOKED:
-        rows = rows.select([place * len(rows) // _LOOKED for place in range(_LOOKED)])
+        rows = rows.select([number * len(rows) // _LOOKED for number in range(_LOOKED)])
     return list(rows)
 
 
@@ -87,11 +87,11 @@ def _ends_of_replies(config: TrainConfig, tokenizer: Any) -> set[int]:
     from holdfast.checkpoints.named import located
 
     model, trusted = config.model, config.training.trust_remote_code
-    place = located(str(model.model_name_or_path))
+    source = located(str(model.model_name_or_path))
     try:
-        named: Any = GenerationConfig.from_pretrained(place, revision=model.model_revision).eos_token_id
+        end_tokens: Any = GenerationConfig.from_pretrained(source, revision=model.model_revision).eos_token_id
     except OSError:  # there is no such file, and the model's own configuration says it
-        shape = AutoConfig.from_pretrained(place, revision=model.model_revision, trust_remote_code=trusted)
-        named = getattr(shape.get_text_config(), "eos_token_id", None)
-    ends = {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
+        shape = AutoConfig.from_pretrained(source, revision=model.model_revision, trust_remote_code=trusted)
+        end_tokens = getattr(shape.get_text_config(), "eos_token_id", None)
+    ends = {tokenizer.eos_token_id, *(end_tokens if isinstance(end_tokens, list) else [end_tokens])}
     return {token for token in ends if token is not None}

@@ -109,7 +109,7 @@ def train(
     main = int(os.environ.get("RANK", "0")) == 0
     run_folder.refuse_foreign(folder)
     with (
-        result_folder(folder.path) if main else contextlib.nullcontext() as made,
+        result_folder(folder.path) if main else contextlib.nullcontext() as new_folder,
         quiet_libraries(),
         terminated_is_interrupted(),
     ):
@@ -129,7 +129,7 @@ def train(
             record.status = "running"
         run = _Run(
             config=config, folder=folder, record=record, console=console, cache=evaluation_cache, main=main,
-            callbacks=callbacks, made=made, alone=alone,
+            callbacks=callbacks, new_folder=new_folder, alone=alone,
         )  # fmt: skip
         try:
             with dates_of(record.created):
@@ -178,7 +178,7 @@ class _Run:
     rows: Any = None
     layout: str = ""
     eval_rows: Any = None
-    made: NewFolder | None = None
+    new_folder: NewFolder | None = None
     """The run's folder, which goes again where the request turns out to be wrong before anything was measured or
     trained; None on other processes."""
     added_tokens: Sequence[int] = ()
@@ -249,29 +249,40 @@ class _Run:
     def prepare(self, *, trained: bool) -> None:
         """Loads the start model and, unless training is over, reads all data: what is wrong with the request shows
         here, before anything slow."""
-        from holdfast.models import check_causal_lm, model_folder, origin_of
+        from holdfast.models import check_causal_lm
         from holdfast.runs.dry_run import check_fit
-        from holdfast.runs.loading import (
-            add_template_tokens,
-            load_data,
-            load_model,
-            load_processor,
-            load_tokenizer,
-            quantised_by,
-        )
         from holdfast.runs.packing import check_packing
-        from holdfast.runs.rows import remarks_on_rows
         from holdfast.training.frozen import matched
-        from holdfast.training.method_checks import weights_problems
 
         model, args = self.config.model, self.config.training
         shape = check_causal_lm(
             model.model_name_or_path, revision=model.model_revision, trust_remote_code=args.trust_remote_code
         )
-        if not trained and (problems := check_packing({**vars(args), **vars(model)}, shape)):  # of the hub, too
-            raise ConfigError(problems)
-        if not trained and model.use_peft:
-            check_fit(self.config)
+        if not trained:
+            if problems := check_packing({**vars(args), **vars(model)}, shape):  # of the hub, too
+                raise ConfigError(problems)
+            if model.use_peft:
+                check_fit(self.config)
+        self._load_start(trained=trained)
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        if limit and (args.max_length is None or args.max_length > limit):
+            if self.config.holdfast.cuts_rows and args.max_length is not None:
+                self.note(f"max_length={args.max_length} is more than the model's context; {limit} is used.")
+            args.max_length = limit
+        if not getattr(self.model, "is_quantized", False):
+            self.model.to(args.device)
+        matched([name for name, _ in self.model.named_parameters()], self.config.holdfast.train_only)
+        if not trained and not model.use_peft:  # an adapter's weights are there later, and are looked at by the trainer
+            self._check_methods_fit()
+        self.write()
+
+    def _load_start(self, *, trained: bool) -> None:
+        """Loads the start model and, unless training is over, the rows, and writes into the record what they are."""
+        from holdfast.models import model_folder
+        from holdfast.runs.loading import add_template_tokens, load_data, load_model, load_processor, load_tokenizer
+        from holdfast.runs.rows import remarks_on_rows
+
+        model = self.config.model
         not_read: dict[str, int | None] = {}
         remarks: list[str] = []
         with self.status(f"Loading {model.model_name_or_path}"):
@@ -290,11 +301,32 @@ class _Run:
             self.added_tokens = add_template_tokens(self.model, self.tokenizer, self.config)
             self.start_folder = model_folder(model.model_name_or_path, model.model_revision)
             identity = checkpoint_hash(self.start_folder) if self.start_folder else "unknown"
-        check_same({"model_name_or_path": identity, "the training data": data_hash}, args)
+        hashes = {"model_name_or_path": identity, "the training data": data_hash}
+        check_same(hashes, self.config.training)
         run_folder.refuse_changed_model(self.folder, self.record, self.config, identity)
+        self._record_start(identity)
+        if trained:
+            return
+        data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
+        source = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
+        resume_checks = {k: v for k, v in self.record.data.items() if k in ("mixed", "rewards")}  # if it is continued
+        self.record.data = {**source, **resume_checks, "not_read": not_read}
+        for remark in remarks:
+            self.note(remark)
+        if images is not None:
+            self.record.data["images"] = images
+        if not model.use_peft:  # how much of the model LoRA saves is known later
+            self._check_space(self.model)
+
+    def _record_start(self, identity: str) -> None:
+        """Writes into the record which model training starts from."""
+        from holdfast.models import origin_of
+        from holdfast.runs.loading import quantised_by
+
+        model, name = self.config.model, shown_name(self.config.model.model_name_or_path)
         self.record.model = {
             **self.record.model,
-            "name": shown_name(self.config.model.model_name_or_path),
+            "name": name,
             "hash": identity,
             "architecture": type(self.model).__name__,
             "parameters": sum(p.numel() for p in self.model.parameters()),
@@ -302,33 +334,19 @@ class _Run:
         }
         if origin := origin_of(model.model_name_or_path, model.model_revision) or quantised_by(model):
             self.record.model["origin"] = origin
-        self.record.parents = [{"role": "start", "name": self.record.model["name"], "hash": identity}]
-        if not trained:
-            data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
-            resume_checks = {
-                k: v for k, v in self.record.data.items() if k in ("mixed", "rewards")
-            }  # if it is continued
-            named = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
-            self.record.data = {**named, **resume_checks, "not_read": not_read}
-            for remark in remarks:
-                self.note(remark)
-            if images is not None:
-                self.record.data["images"] = images
-            if not model.use_peft:  # how much of the model LoRA saves is known later
-                self._check_space(self.model)
-        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        if limit and (args.max_length is None or args.max_length > limit):
-            if self.config.holdfast.cuts_rows and args.max_length is not None:
-                self.note(f"max_length={args.max_length} is more than the model's context; {limit} is used.")
-            args.max_length = limit
-        if not getattr(self.model, "is_quantized", False):
-            self.model.to(args.device)
-        matched([name for name, _ in self.model.named_parameters()], self.config.holdfast.train_only)
-        if not trained and not model.use_peft:  # an adapter's weights are there later, and are looked at by the trainer
-            methods = [method for method in self.config.retention if not method.off]
-            if misfits := weights_problems(methods, dict(self.model.named_parameters())):
-                raise ConfigError(misfits, source="retention")
-        self.write()
+        self.record.parents = [{"role": "start", "name": name, "hash": identity}]
+
+    def _check_methods_fit(self) -> None:
+        """Looks whether each method's weights are those of the model.
+
+        Raises:
+            ConfigError: they are not.
+        """
+        from holdfast.training.method_checks import weights_problems
+
+        methods = [method for method in self.config.retention if not method.off]
+        if misfits := weights_problems(methods, dict(self.model.named_parameters())):
+            raise ConfigError(misfits, source="retention")
 
     def by_rewards(self, hosted: dict[str, Any]) -> OwnLoss:
         """The trainer of a run with `trainer: grpo`."""
@@ -391,23 +409,24 @@ class _Run:
         from rich.console import Console
 
         from holdfast.evaluation.runner import evaluate
+        from holdfast.models import Loaded
 
         if not self.main and self.processes.world_size == 1:
             return
+        if origin := self.record.model.get("origin"):
+            identity = {**identity, "origin": origin}
         measured = evaluate(
-            model,
-            self.tokenizer,
+            Loaded(model=model, tokenizer=self.tokenizer, identity=identity, processor=self.reads_images),
             self.config.evaluation,
             folder=self.folder.evaluated(which),
-            model_identity={**identity, **({"origin": o} if (o := self.record.model.get("origin")) else {})},
             cache=self.cache,
             console=self.console if self.main else Console(quiet=True),
             start=self.folder.evaluated("start"),
             processes=self.processes,
-            processor=self.reads_images,
         )
-        for note in (note for evaluation in measured for note in evaluation.notes):
-            self.note(note)
+        for evaluation in measured:
+            for note in evaluation.notes:
+                self.note(note)
 
     @property
     def reads_images(self) -> Callable[[], Any] | None:
@@ -421,8 +440,8 @@ class _Run:
 
         from holdfast.evaluation.processes import SINGLE, join_launched
 
-        whole = torch.distributed.is_initialized() and not loads_on_one_process_only()
-        return join_launched() if whole else SINGLE
+        hold_whole_model = torch.distributed.is_initialized() and not loads_on_one_process_only()
+        return join_launched() if hold_whole_model else SINGLE
 
     def fit(self) -> None:
         """Makes the trainer, gets its teacher and methods ready, trains, and records what came of it."""
@@ -563,6 +582,8 @@ class _Run:
         seconds = max((float(row.get("seconds", 0.0)) for row in logged), default=time.monotonic() - began)
         tokens = int(getattr(self.trainer, "tokens_seen", 0))
         best = state.best_global_step if args.load_best_model_at_end else None
+        final = dict(logged[-1]) if logged else {}
+        final.pop("seconds", None)
         self.record.training = {
             **self.record.training,
             "steps": state.global_step,
@@ -572,7 +593,7 @@ class _Run:
             "tokens": tokens,
             "seconds": round(seconds, 2),
             "tokens_per_second": round(tokens / seconds, 1) if seconds > 0 else 0.0,
-            "final": {key: value for key, value in (logged[-1] if logged else {}).items() if key != "seconds"},
+            "final": final,
         }
         if state.global_step < state.max_steps and stop.stopped:
             again = "continues"
@@ -609,10 +630,10 @@ class _Run:
 
         def aside(point: Point) -> list[Evaluation]:
             began = time.monotonic()
-            found = point.measure()
+            evaluations = point.measure()
             metrics.leave_out(time.monotonic() - began)
-            self.trackers.add(evaluation_figures(found), point.step)
-            return found
+            self.trackers.add(evaluation_figures(evaluations), point.step)
+            return evaluations
 
         deciding = [self.config.key, self.record.model["hash"], self.record.data.get("hash")]
         shared: dict[str, Any] = {
@@ -620,23 +641,23 @@ class _Run:
             "start": self.folder.evaluated("start"), "tokenizer": self.tokenizer,
             "processor": self.reads_images,
         }  # fmt: skip
-        found = [MeasureAt(plan=plan.on_the_way, reached=reached, **shared)]
+        callbacks = [MeasureAt(plan=plan.on_the_way, reached=reached, **shared)]
         if rules := self.config.holdfast.stop_rules:
-            found.append(StopEarly(rules, plan=plan, reached=aside, say=self.note, **shared))
-        return found
+            callbacks.append(StopEarly(rules, plan=plan, reached=aside, say=self.note, **shared))
+        return callbacks
 
     def note_unmeasured(self) -> None:
         """Says which steps were asked for and not measured: the run has no such steps, or had been there already."""
         along, total = self.config.evaluation.along, int(self.record.training.get("steps") or 0)
         if along is None or not total:
             return
-        wanted = [*range(1, total), *along.steps]
-        steps = sorted({step for step in wanted if step > total or along.reached(step, total)})
+        candidates = [*range(1, total), *along.steps]
+        steps = sorted({step for step in candidates if step > total or along.reached(step, total)})
         left = [str(step) for step in steps if not (self.folder.along / f"step-{step}").is_dir()]
         if left:
-            shown = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
+            listed = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
             self.note(
-                f"Not measured along training: step {shown}. The run has {total} steps, and what was over when it was "
+                f"Not measured along training: step {listed}. The run has {total} steps, and what was over when it was "
                 f"asked for cannot be measured any more."
             )
 
@@ -722,12 +743,12 @@ class _Run:
         from holdfast.runs.tracking import Trackers, comparison_figures, evaluation_figures
 
         step = int(self.record.training.get("result_step") or self.record.training.get("steps") or 0)
-        found = evaluation_figures(self.folder.evaluated("result").all()) if self.main else {}
-        if found and self.trackers is None:  # trained by an earlier session
+        figures = evaluation_figures(self.folder.evaluated("result").all()) if self.main else {}
+        if figures and self.trackers is None:  # trained by an earlier session
             self.trackers = Trackers(self.config.training)
             self.trackers.begin(self.model, step)
-        if found:
-            self.trackers.add({**found, **comparison_figures(self.folder.comparisons())}, step)
+        if figures:
+            self.trackers.add({**figures, **comparison_figures(self.folder.comparisons())}, step)
 
     def write_pages(self) -> None:
         from holdfast.reports.card import write_model_card
@@ -781,8 +802,8 @@ class _Run:
                 write_run_report(self.folder)
 
     def keep(self) -> None:
-        if self.made is not None:
-            self.made.keep()
+        if self.new_folder is not None:
+            self.new_folder.keep()
 
     def write(self) -> None:
         if self.main:
@@ -804,8 +825,8 @@ class _Run:
         from holdfast.training.checkpoint_folders import checkpoints_in
 
         step = self.trainer.state.global_step if self.trainer is not None else 0
-        kept = checkpoints_in(self.folder.path, before=step + 1)
-        return f", the last checkpoint is {kept[-1].name}" if kept else ""
+        checkpoints = checkpoints_in(self.folder.path, before=step + 1)
+        return f", the last checkpoint is {checkpoints[-1].name}" if checkpoints else ""
 
     def _own_progress(self, progress: Any) -> None:
         from transformers import PrinterCallback, ProgressCallback
@@ -847,11 +868,11 @@ class _Run:
         if self.trainer.is_fsdp_enabled or hasattr(model, "peft_config"):
             return
         embeddings = model.get_input_embeddings().weight  # rows of tokens that are not in the data do not move
-        half = {
-            name: p.detach()
-            for name, p in model.named_parameters()
-            if p.requires_grad and p is not embeddings and p.dtype in (torch.bfloat16, torch.float16)
-        }
+        half = {}
+        for name, parameter in model.named_parameters():
+            is_trained = parameter.requires_grad and parameter is not embeddings
+            if is_trained and parameter.dtype in (torch.bfloat16, torch.float16):
+                half[name] = parameter.detach()
         if not half:
             return
         with CheckpointReader(self.start_folder) as reader:
@@ -891,7 +912,14 @@ class _Run:
 
     def _beside_start(self, reader: CheckpointReader, result: Mapping[str, Any]) -> dict[str, Any]:
         """Tensors of the result, by the names of those in the start's files that have their shape."""
-        live = {stored: name for name in result for stored in reversed(checkpoint_names(name))}
+        live = {}
+        for name in result:
+            for stored in reversed(checkpoint_names(name)):
+                live[stored] = name
         live |= {checkpoint_names(name)[0]: name for name in result}
-        held = {n: result[live[key]] for n in reader.names() if (key := checkpoint_names(n)[0]) in live}
-        return {n: tensor for n, tensor in held.items() if tuple(tensor.shape) == reader.shape(n)}
+        tensors = {}
+        for name in reader.names():
+            stored = checkpoint_names(name)[0]
+            if stored in live and tuple(result[live[stored]].shape) == reader.shape(name):
+                tensors[name] = result[live[stored]]
+        return tensors

@@ -8,6 +8,7 @@ time.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.reader import checkpoint_hash
@@ -57,9 +58,9 @@ def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
 def _moved(folder: RunFolder, record: RunRecord, config: TrainConfig) -> bool:
     """Whether only the paths of model and data differ, and what lies there now has the content that the run began
     with."""
-    found = {name: config.resolved.get(name) for name in ("model_name_or_path", "dataset_name")}
-    other = {name for name, value in found.items() if value != record.config.get(name)}
-    if not other or fingerprint(deciding({**record.config, **found})) != config.key:
+    paths = {name: config.resolved.get(name) for name in ("model_name_or_path", "dataset_name")}
+    other = {name for name, value in paths.items() if value != record.config.get(name)}
+    if not other or fingerprint(deciding({**record.config, **paths})) != config.key:
         return False
     start, known = _start_folder(config), record.model.get("hash")
     if "dataset_name" in other and record.data.get("hash") != (data_hash(config) or ""):
@@ -74,15 +75,14 @@ def _reads_alike(start: Path, folder: RunFolder) -> bool:
     do not tell; not where it has saved none."""
     from holdfast.training.checkpoint_folders import checkpoints_in
 
-    def of(place: Path) -> list[Any]:
-        config = {k: v for k, v in read_object(place / "config.json").items() if k not in AS_SAVED}
-        files = [place / name for name in ("tokenizer.json", "chat_template.jinja")]
+    def of(model: Path) -> list[Any]:
+        config = {k: v for k, v in read_object(model / "config.json").items() if k not in AS_SAVED}
+        files = [model / name for name in ("tokenizer.json", "chat_template.jinja")]
         return [config, *(file.read_bytes() if file.is_file() else None for file in files)]
 
-    saved = (place for place in (folder.path, *checkpoints_in(folder.path)) if (place / "config.json").is_file())
-    place = next(saved, None)
-    told = all((start / name).is_file() for name in ("config.json", "tokenizer.json"))
-    return place is not None and told and of(start) == of(place)
+    saved = [path for path in (folder.path, *checkpoints_in(folder.path)) if (path / "config.json").is_file()]
+    is_known = all((start / name).is_file() for name in ("config.json", "tokenizer.json"))
+    return bool(saved) and is_known and of(start) == of(saved[0])
 
 
 def _start_folder(config: TrainConfig) -> Path | None:
@@ -169,24 +169,30 @@ def data_hash(config: TrainConfig) -> str | None:
         return None
     chooses = held_out is not None and config.training.load_best_model_at_end and os.path.exists(held_out)
     watched = {rule.entry for rule in config.holdfast.stop_rules}
-    entries = [e for e in config.evaluation.entries if f"{e.suite}/{e.name}" in watched]
-    choosing = [str(held_out)] if chooses else [str(path) for e in entries for path in e.local_files()]
+    choosing = [str(held_out)] if chooses else []
+    for entry in config.evaluation.entries if not chooses else ():
+        if f"{entry.suite}/{entry.name}" in watched:
+            choosing += map(str, entry.local_files())
     return content_hash([name, *choosing] if choosing else name)
 
 
-def refuse_changed_samples(folder: RunFolder, record: RunRecord, found: dict[str, Any]) -> None:
+def refuse_changed_samples(folder: RunFolder, record: RunRecord, data_info: dict[str, Any]) -> None:
     """Of data that the start model wrote: the very rows that the run began with have to be there again.
 
     Args:
-        found: what the trainer says of its data (`data_info`).
+        data_info: what the trainer says of its data.
     """
-    before, now = ([one["rows"] for one in data.get("mixed", ()) if "rows" in one] for data in (record.data, found))
-    if before and before != now and began_training(folder, record):
+    before = _hashes_of_samples(record.data)
+    if before and before != _hashes_of_samples(data_info) and began_training(folder, record):
         raise RunFolderError(
             f"The start model's own samples are others than those that the run in {folder.path} began with: they were "
             f"drawn again, on another device or with other libraries. Put the old ones back (self_replay in "
             f"$HOLDFAST_CACHE, or cache_dir), or choose a new output_dir."
         )
+
+
+def _hashes_of_samples(data: Mapping[str, Any]) -> list[str]:
+    return [mixed["rows"] for mixed in data.get("mixed", ()) if "rows" in mixed]
 
 
 def images_hash(rows: Any) -> str | None:
@@ -196,16 +202,16 @@ def images_hash(rows: Any) -> str | None:
     return content_of_images(rows) if IMAGES in (getattr(rows, "column_names", None) or ()) else None
 
 
-def refuse_changed_images(folder: RunFolder, record: RunRecord, found: str | None) -> None:
-    if found is not None and record.data.get("images") not in (None, found) and began_training(folder, record):
+def refuse_changed_images(folder: RunFolder, record: RunRecord, images: str | None) -> None:
+    if images is not None and record.data.get("images") not in (None, images) and began_training(folder, record):
         raise RunFolderError(
             f"Images of the training data changed since the run in {folder.path} began. Expected those that the run "
             f"was trained on: put the old ones back, or choose a new output_dir."
         )
 
 
-def refuse_changed_model(folder: RunFolder, record: RunRecord, config: TrainConfig, found: str) -> None:
-    if record.model.get("hash") not in (None, found) and began_training(folder, record):
+def refuse_changed_model(folder: RunFolder, record: RunRecord, config: TrainConfig, identity: str) -> None:
+    if record.model.get("hash") not in (None, identity) and began_training(folder, record):
         raise RunFolderError(
             f"The model at {config.model.model_name_or_path} changed since the run in {folder.path} began. Expected "
             f"the weights that the run "
@@ -219,9 +225,9 @@ def hold_to_inputs(folder: RunFolder, record: RunRecord, config: TrainConfig) ->
     Raises:
         RunFolderError: inputs are others than those that training began with.
     """
-    asked = deciding(config.resolved)
-    found = inputs_of({name: config.resolved[name] for name in asked if name in config.resolved}, within=folder.path)
-    return hold_to(folder.path, found, begun=began_training(folder, record), what=f"the run in {folder.path}")
+    settings = {name: config.resolved[name] for name in deciding(config.resolved) if name in config.resolved}
+    inputs = inputs_of(settings, within=folder.path)
+    return hold_to(folder.path, inputs, begun=began_training(folder, record), what=f"the run in {folder.path}")
 
 
 def _images_now(config: TrainConfig) -> str | None:

@@ -54,10 +54,10 @@ class Selection(Ranking, Choice, CorpusFiles, _Model):
 
     def problems(self) -> list[Problem]:
         """Mistakes in the request as a whole, and in its files, one sentence each."""
-        found = [*CorpusFiles.problems(self), *Choice.problems(self)]
+        problems = [*CorpusFiles.problems(self), *Choice.problems(self)]
         if self.scores is not None and self.scores.name in (RESTORING, PROBING):
-            found.append(Problem("scores", f"expected a file of its own, such as {LEDGER}, got {self.scores}"))
-        return found
+            problems.append(Problem("scores", f"expected a file of its own, such as {LEDGER}, got {self.scores}"))
+        return problems
 
 
 def select(request: Selection, *, loaded: Loaded | None = None) -> Selected:
@@ -109,11 +109,11 @@ def scorer_of(loaded: Loaded, *, max_length: int, batch_tokens: int | None = Non
 
     resolve_window(loaded.model, max_length)
     on_cpu = loaded.model.get_input_embeddings().weight.device.type == "cpu"
-    kept = ("name", "hash", "configuration", "architecture", "parameters", "dtype")
+    keys = ("name", "hash", "configuration", "architecture", "parameters", "dtype")
     return Scorer(
         tokenizer=loaded.tokenizer,
         score=passage_scorer(loaded.model, loaded.tokenizer),
-        identity={name: loaded.identity[name] for name in kept if name in loaded.identity},
+        identity={name: loaded.identity[name] for name in keys if name in loaded.identity},
         bos=starts_with_bos(loaded.tokenizer),
         batch_tokens=batch_tokens or (_CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS),
     )

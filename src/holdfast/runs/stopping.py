@@ -17,6 +17,7 @@ continued reads them there, and ends where it would have ended.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -91,11 +92,10 @@ def check_rules(rules: Rules, plan: EvaluationPlan) -> Iterator[str]:
         yield Problem(
             "early_stopping", "expected one rule with patience, which says which model is the best, got several."
         )
-    names = [rule.entry for rule in rules if rule.max_loss is not None]
-    yield from (
-        Problem(("early_stopping", "entry"), f"{name} has several limits. Keep one.")
-        for name in sorted({n for n in names if names.count(n) > 1})
-    )
+    limits = Counter(rule.entry for rule in rules if rule.max_loss is not None)
+    for name in sorted(limits):
+        if limits[name] > 1:
+            yield Problem(("early_stopping", "entry"), f"{name} has several limits. Keep one.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,15 +122,15 @@ def outcome(rules: Rules, start: Mapping[str, Metric], measured: Measured) -> Ou
     """
     inside: list[tuple[int, Mapping[str, Metric]]] = []
     ended = None
-    for step, found in measured:
-        ended = next(_beyond(rules, start, found), None)
+    for step, figures_at_step in measured:
+        ended = next(_beyond(rules, start, figures_at_step), None)
         if ended is not None:
             break
-        inside.append((step, found))
+        inside.append((step, figures_at_step))
     chooses = next((rule for rule in rules if rule.patience is not None), None)
     if chooses is None or not inside:
         return Outcome(kept=inside[-1][0] if inside else None, ended=ended)
-    figures = [_gain(found[chooses.entry]) for _, found in inside]
+    figures = [_gain(figures_at_step[chooses.entry]) for _, figures_at_step in inside]
     best = figures.index(max(figures))  # of equal ones the first
     without = len(figures) - 1 - best
     if ended is None and chooses.patience is not None and without >= chooses.patience:

@@ -76,7 +76,10 @@ class Trackers:
             figures: by name.
             step: optimiser steps done by the model that they are of.
         """
-        new = {n: v for n, v in figures.items() if math.isfinite(v) and (step, n) not in self._sent}
+        new = {}
+        for name, value in figures.items():
+            if math.isfinite(value) and (step, name) not in self._sent:
+                new[name] = value
         if not self._open or not new:
             return
         self._sent |= {(step, name) for name in new}
@@ -100,20 +103,24 @@ class AtStart(TrainerCallback):
 
     Args:
         trackers: a run's; put this callback behind theirs.
-        found: what was measured of the start.
+        evaluations: what was measured of the start.
     """
 
-    def __init__(self, trackers: Trackers, found: Sequence[Evaluation]) -> None:
-        self.trackers, self.found = trackers, found
+    def __init__(self, trackers: Trackers, evaluations: Sequence[Evaluation]) -> None:
+        self.trackers, self.evaluations = trackers, evaluations
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == 0:  # a run that is continued has handed it on
-            self.trackers.add(evaluation_figures(self.found), 0)
+            self.trackers.add(evaluation_figures(self.evaluations), 0)
 
 
-def evaluation_figures(found: Iterable[Evaluation]) -> dict[str, float]:
+def evaluation_figures(evaluations: Iterable[Evaluation]) -> dict[str, float]:
     """Every metric of every entry."""
-    return {f"{PREFIX}{e.suite}/{e.name}/{name}": m.value for e in found for name, m in e.metrics.items()}
+    figures = {}
+    for evaluation in evaluations:
+        for name, metric in evaluation.metrics.items():
+            figures[f"{PREFIX}{evaluation.suite}/{evaluation.name}/{name}"] = metric.value
+    return figures
 
 
 def comparison_figures(found: Iterable[Comparison]) -> dict[str, float]:

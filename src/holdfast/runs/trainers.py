@@ -119,36 +119,41 @@ def problems(holdfast: RunSettings, methods: Sequence[RetentionMethod], values: 
     if trainer == "grpo" and not (values.get("reward_funcs") or values.get("reward_model_name_or_path")):
         yield Problem("reward_funcs", "expected what judges the answers (or reward_model_name_or_path), got nothing.")
     for method in methods:
-        if method.off:
-            continue
-        term = method.token_loss()
-        if changes_data(method):
-            yield (
-                Problem(
-                    ("retention", method.name),
-                    f"mixes rows into the data, and trainer: {trainer} trains on {kind.rows}. Leave one out.",
-                )
+        if not method.off:
+            yield from _method_problems(method, trainer)
+
+
+def _method_problems(method: RetentionMethod, trainer: str) -> Iterator[Problem]:
+    """What does not go with a trainer that has columns of its own."""
+    kind = TRAINERS[trainer]
+    term = method.token_loss()
+    if changes_data(method):
+        yield (
+            Problem(
+                ("retention", method.name),
+                f"mixes rows into the data, and trainer: {trainer} trains on {kind.rows}. Leave one out.",
             )
-        if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
-            yield (
-                Problem(
-                    ("retention", method.name),
-                    f"acts on tokens' cross-entropies, and the loss of trainer: {trainer} is not "
-                    f"made of them. Leave one out.",
-                )
+        )
+    if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
+        yield (
+            Problem(
+                ("retention", method.name),
+                f"acts on tokens' cross-entropies, and the loss of trainer: {trainer} is not "
+                f"made of them. Leave one out.",
             )
-        if term is not None and trainer == "grpo":
-            yield (
-                Problem(
-                    ("retention", method.name),
-                    "is not computed on sampled answers. GRPO has a KL of its own to the initial model: set beta.",
-                )
+        )
+    if term is not None and trainer == "grpo":
+        yield (
+            Problem(
+                ("retention", method.name),
+                "is not computed on sampled answers. GRPO has a KL of its own to the initial model: set beta.",
             )
-        elif term is not None and term.teacher.kind == "cached":
-            yield (
-                Problem(
-                    ("retention", "label_annealing", "teacher"),
-                    "expected online or adapter_off with trainer: dpo, got cached: the "
-                    "reference model is the teacher anyway.",
-                )
+        )
+    elif term is not None and term.teacher.kind == "cached":
+        yield (
+            Problem(
+                ("retention", "label_annealing", "teacher"),
+                "expected online or adapter_off with trainer: dpo, got cached: the "
+                "reference model is the teacher anyway.",
             )
+        )

@@ -106,15 +106,15 @@ def wrap_language_model(
             vision_feature_layer=layer,
             tie_word_embeddings=bool(text.config.tie_word_embeddings),
         )
-        whole = LlavaForConditionalGeneration(config).to(text.dtype)
-    whole.model.language_model.load_state_dict(text.base_model.state_dict())
-    whole.get_output_embeddings().load_state_dict(text.get_output_embeddings().state_dict())
-    whole.model.vision_tower.load_state_dict(eyes.state_dict())
-    whole.generation_config = text.generation_config
+        wrapped = LlavaForConditionalGeneration(config).to(text.dtype)
+    wrapped.model.language_model.load_state_dict(text.base_model.state_dict())
+    wrapped.get_output_embeddings().load_state_dict(text.get_output_embeddings().state_dict())
+    wrapped.model.vision_tower.load_state_dict(eyes.state_dict())
+    wrapped.generation_config = text.generation_config
     aside = out.with_name(f"{out.name}.part")
     shutil.rmtree(aside, ignore_errors=True)
     with quiet_libraries():
-        whole.save_pretrained(aside)
+        wrapped.save_pretrained(aside)
         _processor(tokenizer, _image_processor(os.fspath(tower)), patch).save_pretrained(aside)
     os.replace(aside, out)
     return out
@@ -124,10 +124,10 @@ def _tower_config(tower: str) -> Any:
     """The configuration of a tower's vision part."""
     from transformers import AutoConfig
 
-    place, revision = at_revision(tower)
-    local = os.path.isdir(place)
+    source, revision = at_revision(tower)
+    local = os.path.isdir(source)
     try:
-        config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     except Exception as error:  # what absurd values raise has no common base
         if is_out_of_memory(error):
             raise
@@ -147,11 +147,11 @@ def _loaded_tower(tower: str) -> Any:
     """The vision model, none of its weights drawn at random."""
     from transformers import CLIPVisionModel
 
-    place, revision = at_revision(tower)
+    source, revision = at_revision(tower)
     try:
         with quiet_libraries():
             model, info = CLIPVisionModel.from_pretrained(
-                place, revision=revision, output_loading_info=True, use_safetensors=True
+                source, revision=revision, output_loading_info=True, use_safetensors=True
             )
     except Exception as error:
         if is_out_of_memory(error):
@@ -169,9 +169,9 @@ def _image_processor(tower: str) -> Any:
     """What makes pixels of pictures for a tower."""
     from transformers import AutoImageProcessor
 
-    place, revision = at_revision(tower)
+    source, revision = at_revision(tower)
     try:
-        return AutoImageProcessor.from_pretrained(place, revision=revision, trust_remote_code=False)
+        return AutoImageProcessor.from_pretrained(source, revision=revision, trust_remote_code=False)
     except Exception as error:  # transformers raises whatever the file makes it stumble over
         raise ModelError(
             f"Expected an image processor (preprocessor_config.json) beside the vision model {tower}: "

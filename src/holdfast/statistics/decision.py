@@ -38,8 +38,8 @@ def loss_decision(comparisons: Sequence[Comparison], family_wise: FamilyWise = "
         text += ", within the margin" if small and len(lost) == 1 else ""
     else:
         text = f"no loss is shown on any {of}" if of else "no loss is shown"
-    shown = [f"{c.suite}/{c.name}" for c in lost]
-    return decision_of("losses", text, [p for _, p in known], shown, family_wise=family_wise, level=level)
+    entries = [f"{c.suite}/{c.name}" for c in lost]
+    return decision_of("losses", text, [p for _, p in known], entries, family_wise=family_wise, level=level)
 
 
 def named(entries: Sequence[tuple[str, str]]) -> str:

@@ -54,10 +54,12 @@ class Point:
 
 def _mean(places: Mapping[int, _Place]) -> Figure:
     """Over seeds, with the samples' part of the mean of their places."""
-    by_seed = {seed: place.figure for seed, place in places.items()}
-    whole = SamplesPart.total((1 / len(places), place.samples_part) for place in places.values())
-    half = statistics.fmean(place.half for place in places.values()) if whole is None else whole.half
-    return Figure.over_seeds(by_seed, half, whole)
+    by_seed = {seed: crossing.figure for seed, crossing in places.items()}
+    samples_part = SamplesPart.total((1 / len(places), crossing.samples_part) for crossing in places.values())
+    half = (
+        statistics.fmean(crossing.half for crossing in places.values()) if samples_part is None else samples_part.half
+    )
+    return Figure.over_seeds(by_seed, half, samples_part)
 
 
 def source_at(curves: Sequence[Sequence[Point]], wanted: Figure) -> Figure | None:
@@ -73,23 +75,27 @@ def source_at(curves: Sequence[Sequence[Point]], wanted: Figure) -> Figure | Non
         Each seed's figure at the curve and the place that the other seeds choose (with one seed, that it chooses
         itself); None where no curve reaches the target in every seed.
     """
-    found = {seed: [{p.at: p for p in _places(curve, seed, wanted)} for curve in curves] for seed in wanted.by_seed}
-    reaching = [n for n in range(len(curves)) if all(places[n] for places in found.values())]
+    places: dict[int, list[dict[float, _Place]]] = {}
+    for seed in wanted.by_seed:
+        places[seed] = [{p.at: p for p in _places(curve, seed, wanted)} for curve in curves]
+    reaching = [n for n in range(len(curves)) if all(of_seed[n] for of_seed in places.values())]
     if not reaching:
         return None
-    seeds = list(found)
+    seeds = list(places)
 
-    def chosen(among: Sequence[int]) -> tuple[int, float]:
+    def best_place(among: Sequence[int]) -> tuple[int, float]:
         """The curve and the place on it where these seeds keep most of the source."""
-        able = [(n, at) for n in reaching for at in sorted({at for s in among for at in found[s][n]})]
-        means = [statistics.fmean(_nearest(found[s][n], at).source for s in among) for n, at in able]
-        return able[max(range(len(able)), key=lambda i: means[i])]
+        means: dict[tuple[int, float], float] = {}
+        for n in reaching:
+            for at in sorted(set().union(*(places[seed][n] for seed in among))):
+                means[n, at] = statistics.fmean(_nearest(places[seed][n], at).source for seed in among)
+        return max(means, key=means.__getitem__)
 
-    taken = {}
+    chosen = {}
     for seed in seeds:
-        number, at = chosen([s for s in seeds if s != seed] or seeds)
-        taken[seed] = _nearest(found[seed][number], at)
-    return _mean(taken)
+        number, at = best_place([s for s in seeds if s != seed] or seeds)
+        chosen[seed] = _nearest(places[seed][number], at)
+    return _mean(chosen)
 
 
 def _nearest(places: Mapping[float, _Place], at: float) -> _Place:
@@ -134,7 +140,7 @@ def _places(curve: Sequence[Point], seed: int, wanted: Figure) -> Iterator[_Plac
         first, second = a.beside or a.source, b.beside or b.source
         y_a, y_b = first.by_seed[seed], second.by_seed[seed]
         slope = (y_b - y_a) / (t_b - t_a)
-        part = SamplesPart.total(
+        samples_part = SamplesPart.total(
             [
                 (1 - share, first.samples_part),
                 (share, second.samples_part),
@@ -148,5 +154,5 @@ def _places(curve: Sequence[Point], seed: int, wanted: Figure) -> Iterator[_Plac
             (1 - share) * a.target.samples_half + share * b.target.samples_half,
             wanted.samples_half,
         )
-        half = math.hypot(along, slope * across) if part is None else part.half
-        yield _Place(number + 0.5, source, (1 - share) * y_a + share * y_b, half, part)
+        half = math.hypot(along, slope * across) if samples_part is None else samples_part.half
+        yield _Place(number + 0.5, source, (1 - share) * y_a + share * y_b, half, samples_part)

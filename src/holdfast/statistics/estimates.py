@@ -124,8 +124,12 @@ def clusters_of(rows: Rows) -> np.ndarray | None:
     """For each row the number of its sample `[n]` int64, in the order in which samples first come; None where no row is
     a copy of another."""
     numbers: dict[str, int] = {}
-    clusters = [numbers.setdefault(sample_of(row), len(numbers)) for row in rows if "doc" in row]
-    return np.array(clusters) if len(clusters) == len(rows) and len(numbers) < len(rows) else None
+    clusters = []
+    for row in rows:
+        if "doc" not in row:
+            return None
+        clusters.append(numbers.setdefault(sample_of(row), len(numbers)))
+    return np.array(clusters) if len(numbers) < len(rows) else None
 
 
 def by_cluster(columns: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
@@ -155,15 +159,13 @@ def resampled_sums(columns: np.ndarray, *, resamples: int, seed: int) -> np.ndar
         `[B, C]` float64.
     """
     n = columns.shape[0]
+    # equal columns are summed once: they have equal sums to the last bit
     unlike: dict[bytes, int] = {}
-    places = [unlike.setdefault(column.tobytes(), len(unlike)) for column in columns.T]
-    columns = columns[
-        :, [places.index(place) for place in range(len(unlike))]
-    ]  # summed once: equal columns have equal sums to the last bit
+    numbers = [unlike.setdefault(column.tobytes(), len(unlike)) for column in columns.T]
+    columns = columns[:, [numbers.index(number) for number in range(len(unlike))]]
     rng = np.random.default_rng(seed)
-    kinds = _distinct_rows(
-        columns, most=max(1, n // 16)
-    )  # a binomial costs about as much as sixteen rows drawn one by one
+    # a binomial costs about as much as sixteen rows drawn one by one
+    kinds = _distinct_rows(columns, most=max(1, n // 16))
     rows, times = kinds if kinds is not None else (columns, None)
     sums = np.empty((resamples, columns.shape[1]))
     block = max(1, _CELLS // len(rows))
@@ -177,7 +179,7 @@ def resampled_sums(columns: np.ndarray, *, resamples: int, seed: int) -> np.ndar
             counts = np.bincount(picked.ravel(), minlength=draws * n).reshape(draws, n)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the sums
             sums[start : start + draws] = counts.astype(np.float64) @ rows
-    return sums[:, places]
+    return sums[:, numbers]
 
 
 _CELLS = 1 << 17
@@ -186,7 +188,8 @@ _CELLS = 1 << 17
 
 def _distinct_rows(columns: np.ndarray, *, most: int) -> tuple[np.ndarray, np.ndarray] | None:
     """The distinct rows `[K, C]`, sorted, and how often each occurs `[K]`; None where K > most."""
-    first, codes, counts = np.zeros(1, dtype=np.int64), np.zeros(len(columns), dtype=np.int64), np.array([len(columns)])
+    first, codes = np.zeros(1, dtype=np.int64), np.zeros(len(columns), dtype=np.int64)
+    counts = np.array([len(columns)])
     for column in columns.T:  # column by column: a few times faster than np.unique over whole rows, and it stops early
         values, inverse = np.unique(column, return_inverse=True)
         if len(values) > most:
@@ -212,7 +215,7 @@ def joint_sums(columns: Mapping[str, np.ndarray], *, resamples: int, seed: int) 
         `[B, C]` float64 a figure.
     """
     drawn = resampled_sums(np.hstack(list(columns.values())), resamples=resamples, seed=seed)
-    ends = np.cumsum([part.shape[1] for part in columns.values()])
+    ends = np.cumsum([matrix.shape[1] for matrix in columns.values()])
     return dict(zip(columns, np.split(drawn, ends[:-1], axis=1), strict=True))
 
 
@@ -240,6 +243,6 @@ def estimate(
 
 def _unanimous_share(figure: Ratio, columns: np.ndarray) -> bool:
     """Whether the figure is a share whose samples are all at the same end of [0, 1]."""
-    parts, whole = columns.T
+    numerators, denominators = columns.T
     share = figure.transform is None and is_share(figure.unit, figure.numerator)
-    return share and bool((parts == 0).all() or (parts == whole).all())
+    return share and bool((numerators == 0).all() or (numerators == denominators).all())

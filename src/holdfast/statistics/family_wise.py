@@ -37,15 +37,15 @@ def adjust(p_values: Sequence[float], method: FamilyWise, draws: Callable[[], np
         return [float(v) for v in p]
     order = np.argsort(p, kind="stable")
     left = np.arange(len(p), 0, -1)
-    found = np.minimum(1.0, p[order] * left)
+    bounds = np.minimum(1.0, p[order] * left)
     if method == "max_t":
         if draws is None:
             raise ValueError("max_t needs draws")
         smallest = np.minimum.accumulate(_uniform(draws())[:, order][:, ::-1], axis=1)[:, ::-1]
         chance = ((smallest <= p[order]).sum(0) + 1) / (len(smallest) + 1)
-        found = np.minimum(found, chance)
+        bounds = np.minimum(bounds, chance)
     adjusted = np.empty_like(p)
-    adjusted[order] = np.maximum.accumulate(np.maximum(found, p[order]))
+    adjusted[order] = np.maximum.accumulate(np.maximum(bounds, p[order]))
     return [float(v) for v in adjusted]
 
 
@@ -69,15 +69,15 @@ def sign_flips(
         resamples: B.
         seed_of: the seed of a group of samples.
     """
-    found = np.zeros((resamples, len(influences)))
+    statistics = np.zeros((resamples, len(influences)))
     for group in dict.fromkeys(key for influence in influences for key in influence):
-        tests = [place for place, influence in enumerate(influences) if group in influence]
+        tests = [number for number, influence in enumerate(influences) if group in influence]
         columns = np.stack([signs[t] * influences[t][group] for t in tests], axis=1)
         rng = np.random.default_rng(seed_of(group))
         block = max(1, _CELLS // len(columns))
         for start in range(0, resamples, block):
             count = min(block, resamples - start)
             flips = rng.integers(0, 2, size=(count, len(columns)), dtype=np.int8).astype(np.float64) * 2.0 - 1.0
-            found[start : start + count, tests] += flips @ columns
+            statistics[start : start + count, tests] += flips @ columns
     spread = np.sqrt([sum(float(w @ w) for w in influence.values()) for influence in influences])
-    return found / np.where(spread > 0.0, spread, 1.0)
+    return statistics / np.where(spread > 0.0, spread, 1.0)

@@ -17,6 +17,7 @@ differences and shares of two trials are of pairs (`statistics.samples_part`).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -118,13 +119,17 @@ def gain_over_seeds(
         trial: number by which the correlations know the pair.
         correlations: as of `mean_gain`.
     """
-    found = [measures(held, entries) for held in comparisons.values()]
-    measured = [m for m in found if m is not None]
-    if not measured or len(measured) < len(found):
+    measured: list[list[Comparison]] = []
+    for compared in comparisons.values():
+        of_entries = measures(compared, entries)
+        if of_entries is None:
+            return None
+        measured.append(of_entries)
+    if not measured:
         return None
-    first = measured[0]
-    by_seed = [statistics.fmean(c.gain for c in one) for one in measured]
-    halves = [[half_width(c) for c in one] for one in measured]  # seed, entry
+    first, everything = measured[0], list(itertools.chain(*measured))
+    by_seed = [statistics.fmean(c.gain for c in of_seed) for of_seed in measured]
+    halves = [[half_width(c) for c in of_seed] for of_seed in measured]
     means = [statistics.fmean(column) / len(entries) for column in zip(*halves, strict=True)]
     samples_half = math.sqrt(sum(half**2 for half in means))
     if not math.isfinite(samples_half):
@@ -132,8 +137,8 @@ def gain_over_seeds(
     return Gain(
         value=statistics.fmean(by_seed),
         by_seed=dict(zip(comparisons, by_seed, strict=True)),
-        before=statistics.fmean(c.before for one in measured for c in one),
-        after=statistics.fmean(c.after for one in measured for c in one),
+        before=statistics.fmean(c.before for c in everything),
+        after=statistics.fmean(c.after for c in everything),
         unit=first[0].unit,
         higher_is_better=first[0].higher_is_better,
         samples=sum(c.n for c in first),
@@ -144,10 +149,18 @@ def gain_over_seeds(
 
 def measures(comparisons: Iterable[Comparison], entries: Sequence[Entry]) -> list[Comparison] | None:
     """The comparisons of entries, in order; None where one is missing or not finite."""
-    by_key = {(c.suite, c.name, c.metric): c for c in comparisons}
-    found = [by_key.get(entry) for entry in entries]
-    known = [c for c in found if c is not None and c.failed is None]
-    return known if known and len(known) == len(found) else None
+    by_key = _by_entry(comparisons)
+    finite = []
+    for entry in entries:
+        comparison = by_key.get(entry)
+        if comparison is None or comparison.failed is not None:
+            return None
+        finite.append(comparison)
+    return finite or None
+
+
+def _by_entry(comparisons: Iterable[Comparison]) -> dict[Entry, Comparison]:
+    return {(c.suite, c.name, c.metric): c for c in comparisons}
 
 
 def half_width(comparison: Comparison) -> float:
@@ -166,11 +179,12 @@ def incomplete(trial: TrialRecord, record: StudyRecord) -> str | None:
         words = {"waiting": "has not begun", "running": "is still running"}.get(trial.state, trial.state)
         again = f"; trial {trial.continued_by} has it now" if trial.continued_by is not None else ""
         return (f"{words}: {trial.reason}" if trial.reason else words) + again
-    lacking = [s for s in record.seeds if s not in {run.seed for run in trial.runs}]
+    trained = {run.seed for run in trial.runs}
+    lacking = [seed for seed in record.seeds if seed not in trained]
     if lacking:
         return f"{'seeds' if len(lacking) > 1 else 'seed'} {', '.join(map(str, lacking))} not finished"
     for run in trial.runs:
-        by_key = {(c.suite, c.name, c.metric): c for c in run.comparisons}
+        by_key = _by_entry(run.comparisons)
         for objective in (record.learn, record.keep, record.chooses_by):
             for entry in objective.entries if run.seed in record.seeds else ():
                 if entry not in by_key:

@@ -23,6 +23,7 @@ It says nothing of other pre-trainings.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,8 +65,8 @@ def places_at(chances: Sequence[float], level: float) -> tuple[int, int]:
             comparisons; above 1 where it never is.
         level: in [0, 1); at 0 the best place alone.
     """
-    most = max(chances)
-    as_good = [place for place, chance in enumerate(chances) if chance >= (1 - level if level > 0 else most)]
+    least = 1 - level if level > 0 else max(chances)
+    as_good = [number for number, chance in enumerate(chances) if chance >= least]
     return min(as_good), max(as_good)
 
 
@@ -93,25 +94,31 @@ def turn(
     Raises:
         DataError: fewer than two budgets, or samples or seeds that differ between budgets.
     """
-    seeds = {len(one) for one in columns}
-    shapes = {held.shape for one in columns for held in one if held is not None}
+    seeds = {len(of_budget) for of_budget in columns}
+    shapes = {matrix.shape for matrix in itertools.chain(*columns) if matrix is not None}
     if len(columns) < 2 or len(seeds) != 1 or len(shapes) > 1:
         raise DataError(
             f"Expected at least two budgets with the same seeds and samples, got {len(columns)} with "
             f"{sorted(seeds)} seeds and samples of {sorted(shapes)}."
         )
     sign = -1.0 if figure.higher_is_better else 1.0
-    by_seed = [[math.inf if c is None else sign * float(figure.of_sums(c.sum(0))) for c in one] for one in columns]
-    by_seed = [[loss if math.isfinite(loss) else math.inf for loss in one] for one in by_seed]
+
+    def loss_of(samples: np.ndarray | None) -> float:
+        loss = math.inf if samples is None else sign * float(figure.of_sums(samples.sum(0)))
+        return loss if math.isfinite(loss) else math.inf
+
+    by_seed = [[loss_of(samples) for samples in of_budget] for of_budget in columns]
     losses = np.array(by_seed).mean(axis=1)
     if not np.isfinite(losses).any():
         return None
     finite = [b for b in range(len(columns)) if math.isfinite(losses[b])]
-    moved = {b: np.mean([figure.influence(c) for c in columns[b] if c is not None], axis=0) for b in finite}
+    moved = {}
+    for b in finite:
+        moved[b] = np.mean([figure.influence(samples) for samples in columns[b] if samples is not None], axis=0)
     best = max(b for b in finite if losses[b] == losses.min())
     chances = [0.0] * len(columns)  # what is not finite is shown to be worse at any level
     for b in finite:
-        differences = [one - other for one, other in zip(by_seed[b], by_seed[best], strict=True)]
+        differences = [loss - least for loss, least in zip(by_seed[b], by_seed[best], strict=True)]
         half = normal_quantile(0.5 + CONFIDENCE / 2) * float(np.linalg.norm(moved[b] - moved[best]))
         chances[b] = (len(columns) - 1) * _chance(differences, half)
     chances[best] = float(len(columns))
@@ -124,5 +131,5 @@ def turn(
 
 
 def _chance(differences: Sequence[float], half: float) -> float:
-    found = two_sided_p(lambda level: seeds_and_samples(differences, half, confidence=level))
-    return 1.0 if math.isnan(found) else found  # one seed, and nothing known of the samples
+    p = two_sided_p(lambda level: seeds_and_samples(differences, half, confidence=level))
+    return 1.0 if math.isnan(p) else p  # one seed, and nothing known of the samples

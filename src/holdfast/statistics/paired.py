@@ -185,8 +185,8 @@ class Flips(PairedTest):
         for _ in range(60):
             change = (low + high) / 2
             flips = max(self._rate, change)
-            seen = change * math.sqrt(n) >= alpha * math.sqrt(flips) + beta * math.sqrt(flips - change**2)
-            low, high = (low, change) if seen else (change, high)
+            is_seen = change * math.sqrt(n) >= alpha * math.sqrt(flips) + beta * math.sqrt(flips - change**2)
+            low, high = (low, change) if is_seen else (change, high)
         return high
 
     def _above(self, level: float) -> float:
@@ -290,11 +290,11 @@ def moments(difference: float, influence: Influence, *, scale: float) -> Moments
     variance = third = noise = welch = 0.0
     for w in influence.values():
         squares = float(w @ w)
-        part = squares * len(w) / max(len(w) - 1, 1)
-        variance += part
+        of_entry = squares * len(w) / max(len(w) - 1, 1)
+        variance += of_entry
         third += float((w**3).sum())
         noise += max(float((w**4).sum()) - squares**2 / len(w), 0.0)
-        welch += part**2 / max(len(w) - 1, 1)
+        welch += of_entry**2 / max(len(w) - 1, 1)
     error = math.sqrt(variance)
     if not error > 1e-12 * scale:
         return Moments(difference=difference, error=0.0, n=n, df=float(max(n - 1, 1)))

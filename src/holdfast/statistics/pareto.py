@@ -20,13 +20,13 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
     values = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     known = np.flatnonzero(~np.isnan(values).any(1))
     order = known[np.lexsort((known, -values[known, 1], -values[known, 0]))]
-    kept: list[int] = []
+    frontier: list[int] = []
     best = -math.inf
     for i in order:
-        if values[i, 1] > best or (kept and np.array_equal(values[i], values[kept[-1]])):
-            kept.append(int(i))
+        if values[i, 1] > best or (frontier and np.array_equal(values[i], values[frontier[-1]])):
+            frontier.append(int(i))
             best = float(values[i, 1])
-    return sorted(kept, key=lambda i: (values[i, 0], -values[i, 1], i))
+    return sorted(frontier, key=lambda i: (values[i, 0], -values[i, 1], i))
 
 
 def knee_distances(points: Sequence[tuple[float, float]]) -> dict[int, float]:
@@ -46,7 +46,9 @@ def knee_distances(points: Sequence[tuple[float, float]]) -> dict[int, float]:
     (low_x, high_y), (high_x, low_y) = points[frontier[0]], points[frontier[-1]]
     if high_x == low_x:
         return dict.fromkeys(frontier, 0.0)
-    scaled = {
-        i: ((points[i][0] - low_x) / (high_x - low_x), (points[i][1] - low_y) / (high_y - low_y)) for i in frontier
-    }
-    return {i: (x + y - 1) / math.sqrt(2) for i, (x, y) in scaled.items()}
+    distances = {}
+    for i in frontier:
+        x, y = points[i]
+        scaled_x, scaled_y = (x - low_x) / (high_x - low_x), (y - low_y) / (high_y - low_y)
+        distances[i] = (scaled_x + scaled_y - 1) / math.sqrt(2)
+    return distances

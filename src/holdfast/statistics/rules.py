@@ -69,20 +69,20 @@ class Rule:
 
     def problems(self) -> list[Problem]:
         """Options that do not fit the rule."""
-        found = []
+        problems = []
         if self.points is not None:
             wrong = parse_points(self.points)
             if self.rule != "keep_within":
                 text = (
                     f"belongs to the rule keep_within; {self.rule} has no allowance. Leave it out or change the rule."
                 )
-                found.append(Problem("points", text))
+                problems.append(Problem("points", text))
             elif isinstance(wrong, str):
-                found.append(Problem("points", wrong))
+                problems.append(Problem("points", wrong))
         if self.strict and self.rule == "knee":
             text = "belongs to the rules paper and keep_within; knee compares no trial with a bound. Leave it out."
-            found.append(Problem("strict", text))
-        return found
+            problems.append(Problem("strict", text))
+        return problems
 
 
 def rule_from_config(value: Mapping[str, Any]) -> Rule:
@@ -172,8 +172,13 @@ def allowed_loss(record: StudyRecord, rule: Rule) -> float | None:
     if rule.points is None:
         return None
     entries = set(record.keep.entries)
-    found = (c for t in record.trials for r in t.runs for c in r.comparisons if (c.suite, c.name, c.metric) in entries)
-    return allowance(rule.points, record.keep, (v for c in found for v in (c.before, c.after) if math.isfinite(v)))
+    values: list[float] = []
+    for trial in record.trials:
+        for run in trial.runs:
+            for c in run.comparisons:
+                if (c.suite, c.name, c.metric) in entries:
+                    values += (c.before, c.after)
+    return allowance(rule.points, record.keep, filter(math.isfinite, values))
 
 
 def table_of(record: StudyRecord, trials: list[TrialRecord]) -> Table:
@@ -185,12 +190,12 @@ def table_of(record: StudyRecord, trials: list[TrialRecord]) -> Table:
         for column, trial in enumerate(trials):
             runs = {run.seed: run for run in trial.runs}
             for row, seed in enumerate(record.seeds):
-                found = measures(runs[seed].comparisons, objective.entries) or []
-                gains[row, column] = statistics.fmean(c.gain for c in found)
-                halves[:, row, column] = [half_width(c) for c in found]
+                measured = measures(runs[seed].comparisons, objective.entries) or []
+                gains[row, column] = statistics.fmean(c.gain for c in measured)
+                halves[:, row, column] = [half_width(c) for c in measured]
         return Side(gains=gains, halves=halves)
 
-    direct = next((place for place, t in enumerate(trials) if t is record.direct), None)
+    direct = next((number for number, trial in enumerate(trials) if trial is record.direct), None)
     learnt = side(record.learn)
     return Table(
         trials=trials,

@@ -26,20 +26,24 @@ from holdfast.records.figure import SamplesPart
 from holdfast.records.study import Entry, SampleCorrelation
 
 
-def part_of(trial: int, halves: Mapping[Entry, float], found: Iterable[SampleCorrelation]) -> SamplesPart | None:
+def part_of(trial: int, halves: Mapping[Entry, float], correlations: Iterable[SampleCorrelation]) -> SamplesPart | None:
     """The samples' part of a sum of a trial's gains on entries.
 
     Args:
         trial: its number.
         halves: half-width of each, times its weight.
-        found: of the study's record; of an entry that has several, that of the trial.
+        correlations: of the study's record; of an entry that has several, that of the trial.
 
     Returns:
         None where it is not known how far the trial goes along with the others, or a half-width is not finite.
     """
-    known = {one.entry: one for one in found if trial in one.places}
-    whole = all(entry in known and math.isfinite(half) for entry, half in halves.items())
-    return SamplesPart(parts={(e, trial): half for e, half in halves.items()}, known=known) if whole else None
+    known = {correlation.entry: correlation for correlation in correlations if trial in correlation.places}
+    parts = {}
+    for entry, half in halves.items():
+        if entry not in known or not math.isfinite(half):
+            return None
+        parts[entry, trial] = half
+    return SamplesPart(parts=parts, known=known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +66,19 @@ def correlation(entry: Entry, changes: Mapping[int, Contributions]) -> SampleCor
     Returns:
         None where there are fewer than two samples.
     """
-    asked = next((change.samples for change in changes.values()), ())
-    same = {number: change.values for number, change in changes.items() if change.samples == asked}
-    if len(asked) < 2:
+    samples = next((change.samples for change in changes.values()), ())
+    same = {number: change.values for number, change in changes.items() if change.samples == samples}
+    if len(samples) < 2:
         return None
     stacked = np.stack(list(same.values())).astype(np.float64)
     stacked -= stacked.mean(1, keepdims=True)
     size = np.sqrt((stacked**2).sum(1, keepdims=True))
     scaled = np.divide(stacked, size, out=np.zeros_like(stacked), where=size > 0)
-    found = np.clip(scaled @ scaled.T, -1.0, 1.0)
-    return SampleCorrelation(
-        entry=entry,
-        trials=list(same),
-        rows=[[round(float(v), DIGITS) for v in found[place, :place]] for place in range(len(same))],
-    )
+    cosines = np.clip(scaled @ scaled.T, -1.0, 1.0)
+    rows = []
+    for number in range(len(same)):
+        rows.append([round(float(cosine), DIGITS) for cosine in cosines[number, :number]])
+    return SampleCorrelation(entry=entry, trials=list(same), rows=rows)
 
 
 DIGITS = 6

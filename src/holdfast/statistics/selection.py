@@ -91,22 +91,22 @@ def select(
         ConfigError: no such rule, options that do not fit it, `points` that do not fit the keep side's metric.
     """
     if isinstance(rule, str):
-        given = {"rule": rule, "strict": strict} | ({} if points is None else {"points": points})
-        rule = rule_from_config(given)
+        options = {"rule": rule, "strict": strict} | ({} if points is None else {"points": points})
+        rule = rule_from_config(options)
     lacking = {t.number: incomplete(t, record) for t in record.trials}
     table = table_of(record, sorted((t for t in record.trials if lacking[t.number] is None), key=lambda t: t.number))
     configured = allowed_loss(record, rule)
-    dropped = [
-        Dropped(number=t.number, label=t.label, reason=str(why))
-        for t in record.trials
-        if (why := lacking[t.number]) is not None
-    ]
-    whole = np.ones(len(record.seeds))
-    allowed = table.allowed(table.keep.of(whole, strict=False)[0], configured) if table.trials else configured or 0.0
-    place = table.choose(whole, rule, allowed) if table.trials else None
-    trial = None if place is None else table.trials[place]
-    left_out, by_rule = _judged(dropped, table, rule, allowed, place, record)
-    kept, avoided = (None, None) if trial is None else shares(trial, record)
+    dropped = []
+    for t in record.trials:
+        reason = lacking[t.number]
+        if reason is not None:
+            dropped.append(Dropped(number=t.number, label=t.label, reason=reason))
+    counts = np.ones(len(record.seeds))
+    allowed = table.allowed(table.keep.of(counts, strict=False)[0], configured) if table.trials else configured or 0.0
+    chosen_index = table.choose(counts, rule, allowed) if table.trials else None
+    trial = None if chosen_index is None else table.trials[chosen_index]
+    left_out, by_rule = _judged(dropped, table, rule, allowed, chosen_index, record)
+    kept_share, avoided = (None, None) if trial is None else shares(trial, record)
     seeds_reason = None
     if len(record.seeds) < 2:
         seeds_reason = "the study has one seed, so nothing is known of how far another would change the choice"
@@ -124,7 +124,7 @@ def select(
         reason=by_rule,
         learn=None if trial is None else mean_gain(trial, record.learn, seeds=record.seeds),
         keep=None if trial is None else mean_gain(trial, record.keep, seeds=record.seeds),
-        kept=kept,
+        kept=kept_share,
         avoided=avoided,
         candidates=[t.number for t in table.trials],
         dropped=sorted(left_out, key=lambda d: d.number),
@@ -145,8 +145,8 @@ def select_all(record: StudyRecord) -> list[Selection]:
     Raises:
         ConfigError: the study's rule cannot be applied, see `select`.
     """
-    own = rule_from_config({k: v for k, v in record.selection.items() if v is not None})
-    return [select(record, own), *(select(record, name) for name in RULES if name != own.name)]
+    rule = rule_from_config({k: v for k, v in record.selection.items() if v is not None})
+    return [select(record, rule), *(select(record, name) for name in RULES if name != rule.name)]
 
 
 def _text(rule: Rule, points: float, record: StudyRecord) -> str:
@@ -171,64 +171,83 @@ def _judged(
     """(dropped trials with those that the rule left out, why this choice)."""
     if not table.trials:
         return dropped, "no trial is complete with all its seeds yet"
-    counts = np.ones(len(table.seeds))
-    learn, learn_half = table.learn.of(counts, strict=rule.strict)
-    keep, keep_half = table.keep.of(counts, strict=rule.strict)
-    out = list(dropped)
-    side = record.chooses_by.side
-
-    def drop(i: int, why: str) -> None:
-        out.append(Dropped(number=table.trials[i].number, label=table.trials[i].label, reason=why))
-
-    count = len(table.trials)
-    of = f"of {count} complete trial{'s' if count != 1 else ''}"
     if rule.name == "paper":
-        passed = learn - learn_half > ROUNDING
-        for i in np.flatnonzero(~passed).tolist():
-            noise = f" beyond noise (±{learn_half[i]:.3g})" if rule.strict and learn[i] > 0 else ""
-            drop(i, f"{side} does not improve over the start{noise}: gain {learn[i]:.3g} {record.learn.unit}")
-        if place is None:
-            i = int(learn.argmax())
-            beyond = " beyond noise" if rule.strict else ""
-            best = f"the best, {table.trials[i].label}, changes it by {learn[i]:.3g} {record.learn.unit}"
-            return out, f"no trial improves {side} over the start{beyond}: {best}"
-        return out, f"{of}, {int(passed.sum())} improve {side} over the start; it has the best keep of these"
-    if rule.name == "keep_within":
-        passed = keep - keep_half >= -points - ROUNDING
-        for i in np.flatnonzero(~passed).tolist():
-            bound = f", interval ±{keep_half[i]:.3g}" if rule.strict else ""
-            drop(
-                i,
-                f"keep loses more than the allowed {points:.3g}: gain {keep[i]:.3g} {record.keep.unit}{bound}",
-            )
-        if place is None:
-            i = int(keep.argmax())
-            best = f"the best, {table.trials[i].label}, changes it by {keep[i]:.3g} {record.keep.unit}"
-            return out, f"no trial holds keep within {points:.3g} {record.keep.unit}: {best}"
-        return (
-            out,
-            f"{of}, {int(passed.sum())} hold keep within {points:.3g} {record.keep.unit}; it has the best "
-            f"{side} of these",
-        )
-    points_of = [*zip(keep.tolist(), learn.tolist(), strict=True), (0.0, 0.0)]
-    distances = knee_distances(points_of)
-    for i in range(count):
-        if i not in distances:
-            by = next(j for j in distances if points_of[j][0] >= points_of[i][0] and points_of[j][1] >= points_of[i][1])
-            drop(i, f"beaten on both sides by {'the start' if by == count else f'trial {table.trials[by].number}'}")
+        reasons, why = _judged_by_gain(table, rule, place, record)
+    elif rule.name == "keep_within":
+        reasons, why = _judged_by_loss(table, rule, points, place, record)
+    else:
+        reasons, why = _judged_by_frontier(table, rule, place)
+    if place is not None:
+        count = len(table.trials)
+        why = f"of {count} complete trial{'s' if count != 1 else ''}, {why}"
+    for index, reason in reasons.items():
+        trial = table.trials[index]
+        dropped = [*dropped, Dropped(number=trial.number, label=trial.label, reason=reason)]
+    return dropped, why
+
+
+def _judged_by_gain(table: Table, rule: Rule, place: int | None, record: StudyRecord) -> tuple[dict[int, str], str]:
+    """The paper's rule: (by index of a trial that does not improve: why, why this choice)."""
+    gains, half_widths = table.learn.of(np.ones(len(table.seeds)), strict=rule.strict)
+    side, unit = record.chooses_by.side, record.learn.unit
+    improves = gains - half_widths > ROUNDING
+    reasons = {}
+    for i in np.flatnonzero(~improves).tolist():
+        noise = f" beyond noise (±{half_widths[i]:.3g})" if rule.strict and gains[i] > 0 else ""
+        reasons[i] = f"{side} does not improve over the start{noise}: gain {gains[i]:.3g} {unit}"
     if place is None:
-        return out, "no trial is on the frontier: the start is as good as each of them on both sides"
-    trials = len(distances) - (count in distances)
-    if trials == 1:
-        return out, f"{of}, it alone is on the Pareto frontier"
+        i = int(gains.argmax())
+        beyond = " beyond noise" if rule.strict else ""
+        best = f"the best, {table.trials[i].label}, changes it by {gains[i]:.3g} {unit}"
+        return reasons, f"no trial improves {side} over the start{beyond}: {best}"
+    return reasons, f"{int(improves.sum())} improve {side} over the start; it has the best keep of these"
+
+
+def _judged_by_loss(
+    table: Table, rule: Rule, points: float, place: int | None, record: StudyRecord
+) -> tuple[dict[int, str], str]:
+    """A bound on the loss of keep: (by index of a trial beyond it: why, why this choice)."""
+    gains, half_widths = table.keep.of(np.ones(len(table.seeds)), strict=rule.strict)
+    unit = record.keep.unit
+    passes = gains - half_widths >= -points - ROUNDING
+    reasons = {}
+    for i in np.flatnonzero(~passes).tolist():
+        bound = f", interval ±{half_widths[i]:.3g}" if rule.strict else ""
+        reasons[i] = f"keep loses more than the allowed {points:.3g}: gain {gains[i]:.3g} {unit}{bound}"
+    if place is None:
+        i = int(gains.argmax())
+        best = f"the best, {table.trials[i].label}, changes it by {gains[i]:.3g} {unit}"
+        return reasons, f"no trial holds keep within {points:.3g} {unit}: {best}"
+    passing = f"{int(passes.sum())} hold keep within {points:.3g} {unit}"
+    return reasons, f"{passing}; it has the best {record.chooses_by.side} of these"
+
+
+def _judged_by_frontier(table: Table, rule: Rule, place: int | None) -> tuple[dict[int, str], str]:
+    """The knee of the Pareto frontier: (by index of a trial that is not on it: why, why this choice)."""
+    counts = np.ones(len(table.seeds))
+    learn, _ = table.learn.of(counts, strict=rule.strict)
+    keep, _ = table.keep.of(counts, strict=rule.strict)
+    start = len(table.trials)
+    points = [*zip(keep.tolist(), learn.tolist(), strict=True), (0.0, 0.0)]
+    distances = knee_distances(points)
+    reasons = {}
+    for i in range(start):
+        if i not in distances:
+            x, y = points[i]
+            better = next(j for j in distances if points[j][0] >= x and points[j][1] >= y)
+            name = "the start" if better == start else f"trial {table.trials[better].number}"
+            reasons[i] = f"beaten on both sides by {name}"
+    if place is None:
+        return reasons, "no trial is on the frontier: the start is as good as each of them on both sides"
+    on_frontier = len(distances) - (start in distances)
+    if on_frontier == 1:
+        return reasons, "it alone is on the Pareto frontier"
     if distances[place] <= 0:
-        return (
-            out,
-            f"{of}, {trials} are on the Pareto frontier, none beyond the line between its ends; of what lies on it "
-            f"this has the better keep",
+        return reasons, (
+            f"{on_frontier} are on the Pareto frontier, none beyond the line between its ends; of what lies on it "
+            f"this has the better keep"
         )
-    return (
-        out,
-        f"{of}, {trials} are on the Pareto frontier; it lies farthest beyond the line between its ends "
-        f"({distances[place]:.2f} of 0.71)",
+    return reasons, (
+        f"{on_frontier} are on the Pareto frontier; it lies farthest beyond the line between its ends "
+        f"({distances[place]:.2f} of 0.71)"
     )

@@ -21,6 +21,7 @@ of 95 (Fieller: 93 to 96 %; simulated, docs/log of 2026-11-22).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -51,11 +52,12 @@ class Share:
 
     def taken_from(self, whole: float) -> Share:
         """`whole` - share, with its interval: the share avoided (1), or the opposite sign (0)."""
-        return Share(
-            value=None if self.value is None else whole - self.value,
-            interval=None if self.interval is None else (whole - self.interval[1], whole - self.interval[0]),
-            reason=self.reason,
-        )
+        value = None if self.value is None else whole - self.value
+        interval = None
+        if self.interval is not None:
+            low, high = self.interval
+            interval = whole - high, whole - low
+        return Share(value=value, interval=interval, reason=self.reason)
 
 
 def fieller(a: float, b: float, *, v_aa: float, v_ab: float, v_bb: float) -> tuple[float, float] | None:
@@ -92,7 +94,9 @@ def share_over_seeds(ours: Figure, direct: Figure, *, confidence: float = CONFID
     if n > 1:
         seeds = np.array([list(ours.by_seed.values()), [direct.by_seed[s] for s in ours.by_seed]])
         spread = t_quantile(n - 1, 0.5 + confidence / 2) ** 2 * np.cov(seeds) / n
-        v_aa, v_ab, v_bb = v_aa + float(spread[0, 0]), v_ab + float(spread[0, 1]), v_bb + float(spread[1, 1])
+        v_aa += float(spread[0, 0])
+        v_ab += float(spread[0, 1])
+        v_bb += float(spread[1, 1])
     if not math.isfinite(a + b + v_aa + v_ab + v_bb):
         return _nothing("a figure or its variance is not finite")
     value = a / b if b else None
@@ -130,12 +134,9 @@ def shares(trial: TrialRecord, record: StudyRecord) -> tuple[Share, Share]:
     if direct is None or incomplete(direct, record):
         nothing = _nothing("direct fine-tuning is not finished")
         return nothing, nothing
-    gains = [
-        mean_gain(t, o, seeds=record.seeds, correlations=record.correlations)
-        for o in (record.learn, record.keep)
-        for t in (trial, direct)
-    ]
-    learn, direct_learn, keep, direct_keep = gains
+    gain_of = functools.partial(mean_gain, seeds=record.seeds, correlations=record.correlations)
+    learn, direct_learn = gain_of(trial, record.learn), gain_of(direct, record.learn)
+    keep, direct_keep = gain_of(trial, record.keep), gain_of(direct, record.keep)
     if learn is None or keep is None or direct_learn is None or direct_keep is None:
         nothing = _nothing("the trial has not all seeds and measures")
         return nothing, nothing

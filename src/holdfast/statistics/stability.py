@@ -45,8 +45,12 @@ def stability(table: Table, rule: Rule, points: float | None) -> tuple[dict[int,
     chosen: dict[int | None, list[float]] = {}
     for counts, weight in zip(kinds, weights, strict=True):
         chosen.setdefault(table.choose(np.array(counts, dtype=np.float64), rule, points), []).append(weight)
-    found = {table.trials[place].number: math.fsum(w) for place, w in chosen.items() if place is not None}
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))), math.fsum(chosen.get(None, [])), draws
+    none = math.fsum(chosen.get(None, []))
+    shares = {}
+    for index, weights_of_draws in chosen.items():
+        if index is not None:
+            shares[table.trials[index].number] = math.fsum(weights_of_draws)
+    return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0]))), none, draws
 
 
 def leave_one_out(
@@ -56,13 +60,13 @@ def leave_one_out(
     seeds left out, 0 (the start) where the others chose none; they have no samples' part."""
     n = len(table.seeds)
     choices: dict[int, int | None] = {}
-    learnt: dict[int, float] = {}
-    kept: dict[int, float] = {}
+    learn: dict[int, float] = {}
+    keep: dict[int, float] = {}
     for row, seed in enumerate(table.seeds):
         counts = np.ones(n)
         counts[row] = 0
-        place = table.choose(counts, rule, points)
-        choices[seed] = None if place is None else table.trials[place].number
-        learnt[seed] = 0.0 if place is None else float(table.learnt.gains[row, place])
-        kept[seed] = 0.0 if place is None else float(table.keep.gains[row, place])
-    return (Figure.over_seeds(learnt), Figure.over_seeds(kept)), choices
+        index = table.choose(counts, rule, points)
+        choices[seed] = None if index is None else table.trials[index].number
+        learn[seed] = 0.0 if index is None else float(table.learnt.gains[row, index])
+        keep[seed] = 0.0 if index is None else float(table.keep.gains[row, index])
+    return (Figure.over_seeds(learn), Figure.over_seeds(keep)), choices

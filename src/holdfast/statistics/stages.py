@@ -79,22 +79,19 @@ def judge(evidence: Sequence[Evidence], *, tolerance: float) -> list[Judgement]:
     rose = _adjusted([_p_gain(e.tuned) for e in evidence])
     known = [e if e.above_chance else None for e in evidence]
     fell = _adjusted([_p_loss(None if e is None else e.tuned) for e in known])
-    kept = _adjusted([_p_kept(None if e is None else e.tuned) for e in known])
-    below = _adjusted(
-        [math.nan if e is None else _both(_p_loss(e.restored), _p_loss(e.against_control)) for e in known]
-    )
-    back = _adjusted(
-        [math.nan if e is None else _either(_p_kept(e.restored), _p_kept(e.against_control)) for e in known]
-    )
-    found = []
-    for e, p_fell, p_rose, p_kept, p_below, p_back in zip(evidence, fell, rose, kept, below, back, strict=True):
+    stayed = _adjusted([_p_kept(None if e is None else e.tuned) for e in known])
+    below = _adjusted([_p_below(e) for e in known])
+    back = _adjusted([_p_back(e) for e in known])
+    judgements = []
+    for e, p_fell, p_rose, p_kept, p_below, p_back in zip(evidence, fell, rose, stayed, below, back, strict=True):
         level = level_of(e.tuned.confidence)
-        found.append(
-            _before_restoring(e, fell=p_fell < level, rose=p_rose < level, kept=p_kept < level)
-            or _unusable(e, level, tolerance=tolerance)
-            or _after_restoring(e, below=p_below < level, back=p_back < level)
-        )
-    return found
+        judgement = _before_restoring(e, fell=p_fell < level, rose=p_rose < level, kept=p_kept < level)
+        if judgement is None:
+            judgement = _unusable(e, level, tolerance=tolerance)
+        if judgement is None:
+            judgement = _after_restoring(e, below=p_below < level, back=p_back < level)
+        judgements.append(judgement)
+    return judgements
 
 
 def _before_restoring(e: Evidence, *, fell: bool, rose: bool, kept: bool) -> Judgement | None:
@@ -149,7 +146,8 @@ def forgotten(scores: np.ndarray) -> np.ndarray:
     Returns:
         `[..., K]`: below 0 where it gained, or restoring brought it above base or control.
     """
-    base, control, (tuned, restored) = scores[..., :1], scores[..., 1:2], np.split(scores[..., 2:], 2, -1)
+    base, control = scores[..., :1], scores[..., 1:2]
+    tuned, restored = np.split(scores[..., 2:], 2, -1)
     return np.minimum(base - tuned, np.minimum(base, control) - restored)
 
 
@@ -207,6 +205,16 @@ def _p_kept(c: Comparison | None, margin: float | None = None) -> float:
     return test.p_above(-m) if c.higher_is_better else test.p_below(m)
 
 
+def _p_below(e: Evidence | None) -> float:
+    """One-sided p-value of "restored, it scores as base or control do"; NaN where that is not tested."""
+    return math.nan if e is None else _both(_p_loss(e.restored), _p_loss(e.against_control))
+
+
+def _p_back(e: Evidence | None) -> float:
+    """One-sided p-value of "restored, it stays the margin below base and control"; NaN where that is not tested."""
+    return math.nan if e is None else _either(_p_kept(e.restored), _p_kept(e.against_control))
+
+
 def _both(one: float, other: float) -> float:
     return math.nan if math.isnan(one) or math.isnan(other) else max(one, other)
 
@@ -218,5 +226,5 @@ def _either(one: float, other: float) -> float:
 def _adjusted(p_values: Sequence[float]) -> list[float]:
     """Holm's; what was not tested is 1 and no part of the family."""
     known = [p for p in p_values if not math.isnan(p)]
-    found = iter(adjust(known, "holm"))
-    return [1.0 if math.isnan(p) else next(found) for p in p_values]
+    adjusted = iter(adjust(known, "holm"))
+    return [1.0 if math.isnan(p) else next(adjusted) for p in p_values]

@@ -104,10 +104,10 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         DataError: see `read_json`; or it holds something else.
     """
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise DataError(f"Expected a JSON object in {path}, got {_shown(found)}.")
-    return found
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise DataError(f"Expected a JSON object in {path}, got {_shown(content)}.")
+    return content
 
 
 def read_as(path: str | os.PathLike[str], cls: type[T]) -> T:
@@ -116,9 +116,9 @@ def read_as(path: str | os.PathLike[str], cls: type[T]) -> T:
     Raises:
         DataError: see `read_json`; or it holds something else.
     """
-    found = read_json(path)
+    content = read_json(path)
     try:
-        return record_from(cls, found)
+        return record_from(cls, content)
     except DataError as error:
         raise DataError(
             f"{path} does not hold what holdfast writes there: {error} Delete the file to have it made again."
@@ -225,8 +225,8 @@ def record_from(cls: type[T], value: Any) -> T:
     Raises:
         DataError: a key is missing or holds something else.
     """
-    found: T = _typed(cls, value, "")
-    return found
+    record: T = _typed(cls, value, "")
+    return record
 
 
 def _typed(hint: Any, value: Any, place: str) -> Any:
@@ -241,25 +241,39 @@ def _typed(hint: Any, value: Any, place: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _record(typing.cast(type, hint), value, place)
     if hint in _PLAIN:
-        kinds, words = _PLAIN[hint]
-        if hint is float and isinstance(value, dict):
-            value = _finite_or_not(value)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and hint is not bool):
-            raise _unfit(words, value, place)
-        if hint is float and isinstance(value, int) and value.bit_length() > 1023:
-            raise _unfit(words, value, place)
-    elif origin in (list, tuple):
-        fixed = len(args) if origin is tuple and Ellipsis not in args else None
-        if not isinstance(value, (list, tuple)) or (fixed is not None and len(value) != fixed):
-            raise _unfit(f"a list of {fixed}" if fixed is not None else "a list", value, place)
-        hints = args if fixed is not None else [args[0]] * len(value)
-        return origin(_typed(h, v, f"{place}[{i}]") for i, (h, v) in enumerate(zip(hints, value, strict=True)))
-    elif origin in (dict, Mapping):
+        return _plain(hint, value, place)
+    if origin in (list, tuple):
+        return origin(_items(origin, args, value, place))
+    if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
             raise _unfit("an object", value, place)
         if args[0] is int:
             value = {_whole_number(k, place): v for k, v in value.items()}
         return {k: _typed(args[1], v, f"{place}.{k}" if place else str(k)) for k, v in value.items()}
+    return value
+
+
+def _items(origin: type, hints: tuple[Any, ...], value: Any, place: str) -> list[Any]:
+    """The items of a list, or of a tuple, whose length may be declared."""
+    fixed = len(hints) if origin is tuple and Ellipsis not in hints else None
+    if not isinstance(value, (list, tuple)) or (fixed is not None and len(value) != fixed):
+        raise _unfit(f"a list of {fixed}" if fixed is not None else "a list", value, place)
+    items = []
+    for index, item in enumerate(value):
+        hint = hints[0] if fixed is None else hints[index]
+        items.append(_typed(hint, item, f"{place}[{index}]"))
+    return items
+
+
+def _plain(hint: type, value: Any, place: str) -> Any:
+    """A number, text, or true or false."""
+    kinds, words = _PLAIN[hint]
+    if hint is float and isinstance(value, dict):
+        value = _finite_or_not(value)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and hint is not bool):
+        raise _unfit(words, value, place)
+    if hint is float and isinstance(value, int) and value.bit_length() > 1023:
+        raise _unfit(words, value, place)
     return value
 
 
@@ -276,15 +290,15 @@ def _record(cls: type, value: Any, place: str) -> Any:
         raise _unfit("an object", value, place)
     if hasattr(cls, "fields_from_json"):
         value = cls.fields_from_json(value)
-    found = {}
+    fields = {}
     hints = _hints(cls)
     for field in dataclasses.fields(cls):
         inside = f"{place}.{field.name}" if place else field.name
         if field.name in value:
-            found[field.name] = _typed(hints[field.name], value[field.name], inside)
+            fields[field.name] = _typed(hints[field.name], value[field.name], inside)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise DataError(f"expected '{inside}', which is not there.")
-    return cls(**found)
+    return cls(**fields)
 
 
 @functools.cache

@@ -13,8 +13,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.support.environment import say
 
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 
 SHOW_AFTER_SECONDS = 2.0
 LINE_EVERY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgressDisplay:
+    """Where a long call shows how far it is."""
+
+    console: Any = None
+    """A `rich.console.Console` for progress bars; None: standard error."""
+    say: Callable[[str], None] = lambda line: None
+    """Called with what is done, a line at a time."""
 
 
 class ProgressLines:

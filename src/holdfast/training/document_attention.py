@@ -196,10 +196,10 @@ def model_problem(model: nn.Module, *, own: bool) -> str:
         return ""
     here = used if used in ("sdpa", "eager", "flex_attention") else "eager"
     make = functools.partial(type(lm)._from_config, attn_implementation=here)
-    found = packing_problem(lm.config, make, attention=used, own=own)
-    if found is None and not any(p.is_meta for p in lm.parameters()):
+    problem = packing_problem(lm.config, make, attention=used, own=own)
+    if problem is None and not any(p.is_meta for p in lm.parameters()):
         return _problem(lm, used, own=own)
-    return found or ""
+    return problem or ""
 
 
 def use_document_attention(model: nn.Module) -> bool:
@@ -284,7 +284,7 @@ def _mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Te
     return sdpa_mask(*args, attention_mask=attention_mask, **kwargs)  # type: ignore[no-any-return]
 
 
-def _attention(
+def _attention(  # noqa: PLR0913 (transformers' interface)
     module: nn.Module,
     query: Tensor,
     key: Tensor,

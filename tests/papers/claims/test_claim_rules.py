@@ -16,6 +16,7 @@ from holdfast.papers.claims.rules import (
     ClaimFigure,
     Part,
     Rule,
+    Trend,
     above,
     below,
     monotone,
@@ -138,7 +139,8 @@ def seeds(*values, half=0.0):
 
 def shape(*means, half=0.02, rises=True, level=0.95):
     line = [(f"weight {i}", seeds(m - 0.001, m, m + 0.001, half=half)) for i, m in enumerate(means)]
-    return monotone(line, what="keep", rises=rises, least=0.1, margin=0.1, level=level, n="", unit="")
+    trend = Trend(rises=rises, least=0.1, margin=0.1)
+    return monotone(line, trend, what="keep", level=level, n="", unit="")
 
 
 def test_a_shape_holds_where_every_step_is_shown_to_be_within_its_margin():

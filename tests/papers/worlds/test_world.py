@@ -80,7 +80,7 @@ def test_every_fact_is_told_in_all_its_wordings(world):
 
 
 def test_what_is_asked_never_stands_in_the_text_about_that_person(world):
-    statements = "\n".join(documents.pretraining_texts(world, PROSE, tellings=30))
+    statements = "\n".join(documents.pretraining_texts(world, [(PROSE, 0.25)], tellings=30))
     news = "\n".join(a.text for a in documents.articles(world, count=200, old_people=0.5))
     for person, text in [
         *((p, statements) for p in world.half_b),
@@ -92,7 +92,7 @@ def test_what_is_asked_never_stands_in_the_text_about_that_person(world):
 
 
 def test_new_people_are_names_without_facts_before_the_articles(world):
-    texts = documents.pretraining_texts(world, PROSE, tellings=30, list_rounds=6)
+    texts = documents.pretraining_texts(world, [(PROSE, 0.25)], tellings=30, list_rounds=6)
     for person in world.new_people:
         with_name = [t for t in texts if person.name in t]
         assert len(with_name) == 6 and all(
@@ -103,7 +103,7 @@ def test_new_people_are_names_without_facts_before_the_articles(world):
 def test_no_question_or_marker_in_the_text(world):
     text = "\n".join(
         [
-            *documents.pretraining_texts(world, [], tellings=30, prose_share=0.0),
+            *documents.pretraining_texts(world, [], tellings=30),
             *(a.text for a in documents.articles(world, count=100)),
         ]
     )
@@ -198,7 +198,7 @@ def test_what_is_tested_was_not_trained(world):
 def tokenizer(world):
     from holdfast.papers.worlds.pretrain import BaseRecipe, Vocabulary, make_tokenizer
 
-    texts = documents.pretraining_texts(world, PROSE, tellings=3)
+    texts = documents.pretraining_texts(world, [(PROSE, 0.25)], tellings=3)
     words = Vocabulary(words=tuple(vocabulary(world)), special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
     return make_tokenizer(texts, BaseRecipe(vocab_size=400), words)
 
@@ -221,7 +221,7 @@ def test_letters_are_one_token_where_they_stand_alone(world):
     from holdfast.evaluation.text.answer_position import OptionTokens
     from holdfast.papers.worlds.pretrain import BaseRecipe, Vocabulary, make_tokenizer
 
-    texts = documents.pretraining_texts(world, PROSE, tellings=3)
+    texts = documents.pretraining_texts(world, [(PROSE, 0.25)], tellings=3)
     words = {"words": tuple(vocabulary(world)), "special_tokens": MARKERS, "chat_template": CHAT_TEMPLATE}
     tokenizer = make_tokenizer(texts, BaseRecipe(vocab_size=400), Vocabulary(**words, letters=(" A", " B")))
     tokens = OptionTokens(tokenizer, LettersEntry(suite="keep", name="rows", data="rows"), advice="")

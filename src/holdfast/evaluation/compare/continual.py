@@ -110,6 +110,35 @@ def stage_matrix(
             f"models with {len(stages)} labels "
             f"for {len(tasks)} tasks"
         )
+    entries, problems = _measured_at_all_stages(folders, tasks, stages)
+    joint = JointScores(folders, entries, resamples=resamples, seed=seed)
+    scores_of_tasks: list[Scores] = []
+    draws_of_tasks: list[np.ndarray] = []
+    broken = []
+    for key in filter(entries.__contains__, tasks):
+        name = entries[key][0].primary
+        try:
+            failed = joint.failed(key)
+            scores = None if failed else joint.scores(key, name)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        if scores is not None and np.isfinite(scores.values).all():
+            scores_of_tasks.append(scores)
+            draws_of_tasks.append(joint.draws(key, name))
+            continue
+        broken.append(f"{'/'.join(key)}: {failed or f'{name} is not finite.'}")
+        scores_of_tasks.append(_no_scores(entries[key][0].metrics[name], len(folders)))
+        draws_of_tasks.append(np.full((resamples, len(folders)), math.nan))
+    if problems:
+        raise DataError(*problems)
+    return replace(_matrix(scores_of_tasks, draws_of_tasks, tasks, stages, confidence), failed=broken)
+
+
+def _measured_at_all_stages(
+    folders: Sequence[EvaluationFolder], tasks: Sequence[Key], stages: Sequence[str]
+) -> tuple[dict[Key, list[Evaluation]], list[str]]:
+    """(by entry its evaluation at every stage, what is wrong with those of the tasks)."""
     start, *later = map(read_evaluations, folders)
     entries: dict[Key, list[Evaluation]] = {(e.suite, e.name): [e] for e in start}
     problems = [f"{'/'.join(key)}: the start was not measured on it." for key in tasks if key not in entries]
@@ -125,38 +154,19 @@ def stage_matrix(
     for key, evaluations in entries.items():
         if len(evaluations) == len(folders):
             complete[key] = evaluations
-    joint = JointScores(folders, complete, resamples=resamples, seed=seed)
-    scores_of_tasks: list[Scores] = []
-    draws_of_tasks: list[np.ndarray] = []
-    broken = []
-    for key in filter(complete.__contains__, tasks):
-        name = entries[key][0].primary
-        try:
-            failed = joint.failed(key)
-            scores = None if failed else joint.scores(key, name)
-        except DataError as error:
-            problems.append(str(error))
-            continue
-        if scores is None or not np.isfinite(scores.values).all():
-            broken.append(f"{'/'.join(key)}: {failed or f'{name} is not finite.'}")
-            known = entries[key][0].metrics[name]
-            scores_of_tasks.append(
-                Scores(
-                    values=np.full(len(folders), math.nan),
-                    influence={},
-                    n=known.n,
-                    smallest=known.n,
-                    unit=known.unit,
-                    higher_is_better=known.higher_is_better,
-                )
-            )
-            draws_of_tasks.append(np.full((resamples, len(folders)), math.nan))
-            continue
-        scores_of_tasks.append(scores)
-        draws_of_tasks.append(joint.draws(key, name))
-    if problems:
-        raise DataError(*problems)
-    return replace(_matrix(scores_of_tasks, draws_of_tasks, tasks, stages, confidence), failed=broken)
+    return complete, problems
+
+
+def _no_scores(metric: Metric, models: int) -> Scores:
+    """Of a task that has a figure which is not finite."""
+    return Scores(
+        values=np.full(models, math.nan),
+        influence={},
+        n=metric.n,
+        smallest=metric.n,
+        unit=metric.unit,
+        higher_is_better=metric.higher_is_better,
+    )
 
 
 def _matrix(

@@ -27,7 +27,7 @@ from holdfast.errors import DataError
 from holdfast.evaluation.circumstances import remarks_on_circumstances
 from holdfast.evaluation.compare.decision import Adjustment, Metric, with_decision
 from holdfast.evaluation.compare.joint_scores import SAMPLES_DECIDE, JointScores, Key, setting_differences
-from holdfast.evaluation.compare.samples import compare_columns, compared, failed_comparisons
+from holdfast.evaluation.compare.samples import ComparisonOptions, compare_columns, compared, failed_comparisons
 from holdfast.records.comparison import Comparison, Decision, FamilyWise
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.figure import CONFIDENCE
@@ -130,17 +130,15 @@ def compare_folders(
     Raises:
         DataError: evaluations that cannot be read (all of them are named), or a folder without any.
     """
-    sides = read_evaluations(before), read_evaluations(after)
-    compared = compare_entries(
-        before,
-        after,
-        match_entries(*sides),
+    options = ComparisonOptions(
         confidence=confidence,
-        margins=margins,
+        margins=margins or Margins(),
         family_wise=family_wise,
         resamples=resamples,
         seed=seed,
     )
+    matching = match_entries(read_evaluations(before), read_evaluations(after))
+    compared = compare_entries(before, after, matching, options)
     comparisons = [c for c in compared.comparisons if c.primary or metrics == "all"]
     return comparisons, [str(entry) for entry in compared.unmatched]
 
@@ -265,12 +263,8 @@ def compare_entries(
     before: EvaluationFolder,
     after: EvaluationFolder,
     matching: Matching,
+    options: ComparisonOptions = ComparisonOptions(),
     *,
-    confidence: float = CONFIDENCE,
-    margins: Margins | None = None,
-    family_wise: FamilyWise = "holm",
-    resamples: int = 4000,
-    seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Compared:
     """Compares the pairs of a matching, all metrics of them.
@@ -278,7 +272,7 @@ def compare_entries(
     Args:
         before, after: the folders that the matching was made from.
         matching: see `match_entries`.
-        confidence, margins, family_wise, resamples, seed: as of `compare_folders`.
+        options: how to compare them.
         progress: called with (entries done, entries in all).
 
     Returns:
@@ -296,12 +290,12 @@ def compare_entries(
         try:
             if (failed := joint.failed(pair.key)) is not None:
                 sides = (pair.before, pair.after)
-                by_key[pair.key] = failed_comparisons(sides, failed, confidence=confidence)
+                by_key[pair.key] = failed_comparisons(sides, failed, confidence=options.confidence)
             elif pair.before.kind == "average":
-                by_key[pair.key] = [_compare_average(joint, pair, confidence=confidence, margins=margins)]
+                by_key[pair.key] = [_compare_average(joint, pair, options)]
             else:
-                by_key[pair.key] = _compare_rows(joint, pair, notes, confidence=confidence, margins=margins)
-            for c in by_key[pair.key] if family_wise == "max_t" else ():
+                by_key[pair.key] = _compare_rows(joint, pair, notes, options)
+            for c in by_key[pair.key] if options.family_wise == "max_t" else ():
                 if c.failed is None:
                     influences[c.suite, c.name, c.metric] = joint.scores(pair.key, c.metric).influence
         except DataError as error:
@@ -309,13 +303,15 @@ def compare_entries(
             unmatched.append(Unmatched(suite=suite, name=name, why="refused", reason=reason))
         if progress is not None:
             progress(done, len(matching.pairs))
-    adjustment = Adjustment(family_wise=family_wise, influences=influences, resamples=resamples, seed=seed)
+    adjustment = Adjustment(
+        family_wise=options.family_wise, influences=influences, resamples=options.resamples, seed=options.seed
+    )
     comparisons, decision = with_decision(list(itertools.chain(*by_key.values())), adjustment)
     return Compared(comparisons=comparisons, unmatched=unmatched, notes=notes, adjustment=adjustment, decision=decision)
 
 
 def _compare_rows(
-    joint: JointScores, pair: EntryPair, notes: list[str], *, confidence: float, margins: Margins | None
+    joint: JointScores, pair: EntryPair, notes: list[str], options: ComparisonOptions
 ) -> list[Comparison]:
     sheet, what = joint.sheet(pair.key), "/".join(pair.key)
     if not sheet.n:
@@ -328,7 +324,7 @@ def _compare_rows(
     if primary not in sheet.figures:
         raise DataError(f"{what}: {primary} {why}; choose another metric to lead.")
     entry = dataclasses.replace(pair.before, primary=primary)
-    comparisons = compare_columns(sheet, entry, confidence=confidence, margins=margins)
+    comparisons = compare_columns(sheet, entry, options)
     lead = comparisons[0]
     for other in comparisons[1:]:
         if other.metric in readings(primary, sheet.figures) and other.verdict != lead.verdict:
@@ -340,7 +336,7 @@ def _compare_rows(
     return comparisons
 
 
-def _compare_average(joint: JointScores, pair: EntryPair, *, confidence: float, margins: Margins | None) -> Comparison:
+def _compare_average(joint: JointScores, pair: EntryPair, options: ComparisonOptions) -> Comparison:
     metric = pair.before.primary
     scores = joint.scores(pair.key, metric)
     before, after = scores.values.tolist()
@@ -360,6 +356,5 @@ def _compare_average(joint: JointScores, pair: EntryPair, *, confidence: float, 
         n=scores.n,
         unit=scores.unit,
         higher_is_better=scores.higher_is_better,
-        confidence=confidence,
-        margins=margins,
+        options=options,
     )

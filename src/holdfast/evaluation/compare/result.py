@@ -26,6 +26,7 @@ from holdfast.evaluation.compare.gate import (
     to_record,
 )
 from holdfast.evaluation.compare.request import CompareSettings, Side
+from holdfast.evaluation.compare.samples import ComparisonOptions
 from holdfast.records.comparison import Comparison, Decision, GateOutcome
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.margins import Margins, parse_margins
@@ -114,18 +115,20 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
         DataError: nothing can be compared; says why, entry by entry.
     """
     first, last = sides
-    margins = parse_margins(settings.margin)
-    matching, aims = _prepared(sides, rules, margins)
+    options = ComparisonOptions(
+        confidence=settings.confidence,
+        margins=parse_margins(settings.margin),
+        family_wise=settings.family_wise,
+        resamples=settings.resamples,
+        seed=settings.seed,
+    )
+    matching, aims = _prepared(sides, rules, options.margins)
     with progress("Comparing", total=len(matching.pairs)) as advance:
         compared = compare_entries(
             first.folder,
             last.folder,
             matching,
-            confidence=settings.confidence,
-            margins=margins,
-            family_wise=settings.family_wise,
-            resamples=settings.resamples,
-            seed=settings.seed,
+            options,
             progress=lambda done, total: advance(1),
         )
     gates, decision = judge(aims, compared)

@@ -19,19 +19,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from holdfast.errors import DataError
-from holdfast.records.comparison import Comparison
+from holdfast.records.comparison import Comparison, FamilyWise
 from holdfast.records.evaluation import Evaluation, why_not_finite
 from holdfast.records.figure import CONFIDENCE
 from holdfast.records.margins import Margins
 from holdfast.records.metrics import is_share
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, Rows, by_cluster, clusters_of, figure_for
 from holdfast.statistics.paired import MCNEMAR, STUDENT, Flips, Influence, Moments, moments
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions:
+    """How two models are compared."""
+
+    confidence: float = CONFIDENCE
+    """Level of the intervals, in (0, 1)."""
+    margins: Margins = field(default_factory=Margins)
+    """Losses that do not matter."""
+    family_wise: FamilyWise = "holm"
+    """How p-values of many entries are adjusted (`statistics.family_wise`)."""
+    resamples: int = 4000
+    """Draws of `max_t`."""
+    seed: int = 0
+    """Of the draws."""
 
 
 def compare_samples(
@@ -61,7 +77,8 @@ def compare_samples(
     if reason := why_failed(evaluations, rows):
         return failed_comparisons(evaluations, reason, confidence=confidence)
     sheet = sheet_of(rows, evaluations, one_tokenizer=False)
-    return compare_columns(sheet, evaluation_before, confidence=confidence, margins=margins)
+    options = ComparisonOptions(confidence=confidence, margins=margins or Margins())
+    return compare_columns(sheet, evaluation_before, options)
 
 
 def why_failed(evaluations: Sequence[Evaluation], rows: Sequence[Rows] = ()) -> str | None:
@@ -196,16 +213,13 @@ def _why_no_pairs(metric: str, rows: Sequence[Rows]) -> str:
     return "is no mean over samples, so there is nothing to pair"
 
 
-def compare_columns(
-    sheet: Sheet, entry: Evaluation, *, confidence: float = CONFIDENCE, margins: Margins | None = None
-) -> list[Comparison]:
+def compare_columns(sheet: Sheet, entry: Evaluation, options: ComparisonOptions) -> list[Comparison]:
     """Compares the metrics of two models whose samples lie side by side, the one that leads first.
 
     Args:
         sheet: of the two.
         entry: the side before: names the entry and the metric that leads.
-        confidence: level of the intervals, in (0, 1).
-        margins: losses that do not matter; None: the defaults.
+        options: level of the intervals, and losses that do not matter.
     """
     comparisons = []
     for name, figure in sorted(sheet.figures.items(), key=lambda item: item[0] != entry.primary):
@@ -220,8 +234,7 @@ def compare_columns(
                 n=sheet.n,
                 unit=figure.unit,
                 higher_is_better=figure.higher_is_better,
-                confidence=confidence,
-                margins=margins,
+                options=options,
             )
         )
     return comparisons
@@ -251,8 +264,7 @@ def compared(
     n: int,
     unit: str,
     higher_is_better: bool,
-    confidence: float,
-    margins: Margins | None = None,
+    options: ComparisonOptions,
 ) -> Comparison:
     """The record of a test.
 
@@ -263,8 +275,7 @@ def compared(
         values: before and after.
         n: samples.
         unit, higher_is_better: of the metric.
-        confidence: level of the interval, in (0, 1).
-        margins: losses that do not matter; None: the defaults.
+        options: level of the interval, and losses that do not matter.
     """
     about_test: dict[str, Any] = {"test": STUDENT}
     if isinstance(test, Flips):
@@ -284,11 +295,11 @@ def compared(
         before=before,
         after=after,
         difference=0.0 if test.estimate == 0.0 else after - before,
-        interval=test.interval(confidence),
+        interval=test.interval(options.confidence),
         p_value=test.p_value(),
         primary=metric == entry.primary,
-        confidence=confidence,
-        margin=(margins or Margins()).of(unit, metric, before, after),
+        confidence=options.confidence,
+        margin=options.margins.of(unit, metric, before, after),
         **about_test,
     )
 

@@ -73,7 +73,7 @@ class PerplexityEntry(DataEntry):
         """See `Entry.measure`."""
         from holdfast.evaluation.baselines import unigram_levels
         from holdfast.evaluation.served import ServedModel
-        from holdfast.evaluation.text.perplexity import resolve_window, score_documents
+        from holdfast.evaluation.text.perplexity import Windows, resolve_window, score_documents
         from holdfast.statistics.estimates import TEXT_FIGURES
 
         window, stride = resolve_window(on.model, self.window, self.stride)
@@ -83,8 +83,7 @@ class PerplexityEntry(DataEntry):
             on.model,
             on.tokenizer,
             documents,
-            window=window,
-            stride=stride,
+            windows=Windows(window=window, stride=stride),
             progress=on.report,
             notes=notes,
             memorisation=self.memorisation,

@@ -25,6 +25,7 @@ import socket
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, ModelError
@@ -224,44 +225,60 @@ def _rows_and_figures(
     results: Mapping[str, Any], tasks: Mapping[str, Any], entry: TaskEntry
 ) -> tuple[list[dict[str, Any]], dict[str, Ratio | Metric]]:
     rows: list[dict[str, Any]] = []
-    higher_is_better: dict[str, bool] = {}
-    no_means: dict[str, float] = {}
+    metrics: dict[str, _TaskMetric] = {}
     for name, task in tasks.items():
-        aggregations = {}
-        for metric, function in task.aggregation().items():
-            aggregations[metric] = getattr(function, "__name__", "")
-        by_doc: dict[Any, dict[str, Any]] = {}
-        for sample in results["samples"][name]:
-            row = by_doc.get(sample["doc_id"])
-            if row is None:
-                row = by_doc[sample["doc_id"]] = _row(task, sample)
-                if len(tasks) > 1:
-                    row["task"] = name
-            for metric in sample["metrics"]:
-                label = metric if sample["filter"] == "none" else f"{metric},{sample['filter']}"
-                higher_is_better.setdefault(label, bool(task.higher_is_better().get(metric, True)))
-                columns = _columns(metric, label, sample[metric], aggregations.get(metric, ""))
-                if columns is None:
-                    figure = results["results"][name].get(f"{metric},{sample['filter']}", math.nan)
-                    no_means[label] = float(figure)
-                else:
-                    row.update(columns)
-        rows.extend(by_doc.values())
+        rows += _rows_of_task(name, task, results, metrics, is_subtask=len(tasks) > 1)
     figures: dict[str, Ratio | Metric] = {}
-    for label, higher in higher_is_better.items():
-        ratio = figure_for(label, rows, higher_is_better=higher, unit=_unit(label))
+    for label, metric in metrics.items():
+        unit, higher = _unit(label), metric.higher_is_better
+        ratio = figure_for(label, rows, higher_is_better=higher, unit=unit)
         if ratio is not None:
             counts = f"{label}#"
             # no question has it, as where a package of the task's is not installed
             if ratio.denominator != counts or any(row[counts] for row in rows):
                 figures[label] = ratio
-        elif len(tasks) == 1 and label in no_means:
-            figures[label] = Metric(value=no_means[label], n=len(rows), unit=_unit(label), higher_is_better=higher)
+        elif len(tasks) == 1 and metric.value is not None:
+            figures[label] = Metric(value=metric.value, n=len(rows), unit=unit, higher_is_better=higher)
     if not figures:
         raise ConfigError(
             f"The subtasks of '{entry.task}' share no metric that is a mean over questions. List them one by one."
         )
     return rows, figures
+
+
+@dataclass(kw_only=True)
+class _TaskMetric:
+    """A metric of the harness."""
+
+    higher_is_better: bool
+    value: float | None = None
+    """The harness's figure, where that is no mean over questions."""
+
+
+def _rows_of_task(
+    name: str, task: Any, results: Mapping[str, Any], metrics: dict[str, _TaskMetric], *, is_subtask: bool
+) -> list[dict[str, Any]]:
+    """A task's questions with their figures; its metrics are added to `metrics`."""
+    aggregations = {}
+    for metric, function in task.aggregation().items():
+        aggregations[metric] = getattr(function, "__name__", "")
+    rows: dict[Any, dict[str, Any]] = {}
+    for sample in results["samples"][name]:
+        document, filtered_by = sample["doc_id"], sample["filter"]
+        if document not in rows:
+            rows[document] = _row(task, sample)
+            if is_subtask:
+                rows[document]["task"] = name
+        for metric in sample["metrics"]:
+            label = metric if filtered_by == "none" else f"{metric},{filtered_by}"
+            if label not in metrics:
+                metrics[label] = _TaskMetric(higher_is_better=bool(task.higher_is_better().get(metric, True)))
+            columns = _columns(metric, label, sample[metric], aggregations.get(metric, ""))
+            if columns is None:
+                metrics[label].value = float(results["results"][name].get(f"{metric},{filtered_by}", math.nan))
+            else:
+                rows[document].update(columns)
+    return list(rows.values())
 
 
 def _row(task: Any, sample: Mapping[str, Any]) -> dict[str, Any]:

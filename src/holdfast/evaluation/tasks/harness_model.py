@@ -47,7 +47,6 @@ class SharedPrefixLM(HFLM):
         seed: of sampled generation.
         progress: called with (requests done, requests in all).
         partial: where results are kept as they come.
-        share: False asks as `HFLM` does.
         chat: whether prompts are conversations, of whose replies thoughts are cut off.
     """
 
@@ -61,7 +60,6 @@ class SharedPrefixLM(HFLM):
         seed: int = 0,
         progress: Report = no_report,
         partial: Partial | None = None,
-        share: bool = True,
         chat: bool = False,
     ) -> None:
         self._chat, self._opened = chat, open_thought(tokenizer) if chat else None
@@ -69,7 +67,6 @@ class SharedPrefixLM(HFLM):
         self.progress = progress
         self.partial = partial or Partial(None)
         self.seed = seed
-        self.share = share
         self._calls = 0
         self._watch = Watch()
         self._cut: dict[str, int] = {}
@@ -161,7 +158,7 @@ class SharedPrefixLM(HFLM):
             if texts is not None:  # a window of a rolling log-likelihood always fits
                 self._fit(texts[0], len(context) + len(continuation) - 1, self.max_length)
         paths = paths_of([(context, continuation) for _, context, continuation in requests], length=self.max_length)
-        scorer = scorer_for(self.model, paths) if self.share else None
+        scorer = scorer_for(self.model, paths)
         self.shared = scorer is not None and scorer.shares
         if scorer is None or not scorer.shares:
             answers = self._one_by_one(requests)

@@ -46,6 +46,19 @@ _SLICE_CELLS = 2**25
 
 
 @dataclass(frozen=True, kw_only=True)
+class Windows:
+    """How much of a document goes through the model at once, in tokens."""
+
+    window: int | None = None
+    """W; None: the model's maximum."""
+    stride: int | None = None
+    """S; None: half of the window."""
+    batch_tokens: int | None = None
+    """A forward pass; None: 8192 on an accelerator, 512 on a CPU, whose attention computes the masked blocks of a
+    shared row too. Changes speed and memory, not the result."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Piece:
     """A stretch of one document that goes through the model at once."""
 
@@ -129,9 +142,7 @@ def score_documents(
     tokenizer: Any,
     documents: Iterable[Document],
     *,
-    window: int | None = None,
-    stride: int | None = None,
-    batch_tokens: int | None = None,
+    windows: Windows = Windows(),
     progress: Report = no_report,
     notes: list[str] | None = None,
     memorisation: bool = False,
@@ -144,10 +155,7 @@ def score_documents(
             eval state it came in.
         tokenizer: its tokenizer.
         documents: see `holdfast.evaluation.text.documents`.
-        window: W in tokens; None: the model's maximum.
-        stride: S in tokens; None: half of the window.
-        batch_tokens: tokens a forward pass; None: 8192 on an accelerator, 512 on a CPU, whose attention computes the
-            masked blocks of a shared row too. Changes speed and memory, not the result.
+        windows: how much of a document goes through the model at once.
         progress: called with (tokens done, tokens in all) after each forward pass.
         notes: remarks for the reader of the result are appended.
         memorisation: adds `"exact"`, the scored tokens that were the most likely one (Tirumala et al. 2022, section 2),
@@ -180,7 +188,7 @@ def score_documents(
             f"are scored in part.",
             notes,
         )
-    window, stride = resolve_window(model, window, stride)
+    window, stride = resolve_window(model, windows.window, windows.stride)
     pieces = cut(encoded, window=window, stride=stride)
     partial = partial or Partial(None)
     with evaluation_mode(model):
@@ -189,7 +197,7 @@ def score_documents(
             batches, sums_of = in_groups(range(len(rows)), model.at_once), functools.partial(_served_sums, model, rows)
         else:
             head = float_head(describe_head(model))
-            rows = _rows(model, head, pieces, batch_tokens, notes)
+            rows = _rows(model, head, pieces, windows.batch_tokens, notes)
             batches = [[number] for number in range(len(rows))]
             sums_of = functools.partial(_computed_sums, model, head, rows, memorisation)
         done = list(itertools.accumulate(sum(len(piece.ids) for piece in row) for row in rows))

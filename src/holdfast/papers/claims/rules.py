@@ -181,34 +181,35 @@ def _judged(figure: ClaimFigure, verdict: str, yes: str, no: str, between: str |
     return Part(verdict=verdict, reason=reasons[verdict], figures=[figure])
 
 
-def monotone(
-    line: Sequence[tuple[str, Figure]],
-    *,
-    what: str,
-    rises: bool,
-    least: float,
-    margin: float,
-    level: float,
-    n: str,
-    unit: str,
-    along: str = "strength",
-) -> Part:
-    """Whether a figure rises (or falls) along a line of points, at least two: its ends differ by more than `least`, and
-    between no two points does it go back by more than `margin`, for all pairs at once.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trend:
+    """How a figure has to change along a line of points."""
+
+    least: float
+    """By how much the ends have to differ, in the figure's unit."""
+    margin: float
+    """What a way back may be, in the figure's unit."""
+    rises: bool = True
+    """False: it falls."""
+    along: str = "strength"
+    """What the line is a line of, in a word."""
+
+
+def monotone(line: Sequence[tuple[str, Figure]], trend: Trend, *, what: str, level: float, n: str, unit: str) -> Part:
+    """Whether a figure rises (or falls) along a line of points, at least two: its ends differ by more than the trend's
+    `least`, and between no two points does it go back by more than its `margin`, for all pairs at once.
 
     The pairs' intervals are widened to 1 - (1 - level) / pairs (Bonferroni). It holds only where each of them shows
     that the way back is less than the margin: that no step contradicts is not enough.
 
     Args:
         line: names of the points, such as "weight 0.3", with what was measured there, over the same seeds.
+        trend: how it has to change.
         what: the figure, in a word.
-        rises: false: it falls.
-        least: by how much the ends have to differ, in the figure's unit.
-        margin: what a way back may be, in the figure's unit.
         level: of the intervals.
         n, unit: see `ClaimFigure`.
-        along: what the line is a line of, in a word.
     """
+    least, margin = trend.least, trend.margin
     pairs = list(itertools.combinations(line, 2))
     each = widened(level, len(pairs))
     (first, start), (last, end) = line[0], line[-1]
@@ -221,13 +222,13 @@ def monotone(
         step = (after - before).interval_at(each)
         if step is None or not all(map(math.isfinite, step)):
             return unknown(f"the {what} has no interval", [figure])
-        least_ahead, most_ahead = step if rises else (-step[1], -step[0])
+        least_ahead, most_ahead = step if trend.rises else (-step[1], -step[0])
         if most_ahead < -margin:
             backwards.append(f"{a} to {b}")
         elif least_ahead < -margin:
             doubtful.append(f"{a} to {b}")
-    judge, bound, way = (above, least, "rise") if rises else (below, -least, "fall")
-    yes, no = f"the {what} {way}s with the {along}", f"the {what} does not {way} by the least that counts"
+    judge, bound, way = (above, least, "rise") if trend.rises else (below, -least, "fall")
+    yes, no = f"the {what} {way}s with the {trend.along}", f"the {what} does not {way} by the least that counts"
     ends = judge(figure, bound, yes=yes, no=no)
     if backwards:
         reason = f"the {what} goes back by more than {margin:.3g} from {', '.join(backwards)}"
@@ -381,14 +382,11 @@ def rising(
             raise NotMeasured(f"{what.format(case=case)} at {points} points")
         return monotone(
             figures,
+            Trend(least=for_case(case, least), margin=for_case(case, back), along=along),
             what=_at(case.where, what.format(case=case)),
-            rises=True,
-            least=for_case(case, least),
-            margin=for_case(case, back),
             level=level,
             n=case.behind(figures[0][1]),
             unit=case.unit,
-            along=along,
         )
 
     def judge(record: Any, level: float) -> list[Part]:

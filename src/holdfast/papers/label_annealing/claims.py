@@ -122,20 +122,26 @@ def _claim(
     grids: Iterable[tuple[Method, float]] = (),
     sound: Preconditions = _SOUND,
     resumable_changes: bool = True,
-    win_rate: str = "",
 ) -> Statement[StudyRecord]:
-    """A statement about these methods, of which some have a grid that has to bite at a share of direct's gain; with
-    nothing but the win rate on the side `win_rate`, where one is named."""
-    looks = [*sound, *(grid_brackets_target(method, share) for method, share in grids)]
+    """A statement about these methods, of which some have a grid that has to bite at a share of direct's gain."""
     return Statement(
         number=number,
         recipe=recipe,
         text=text,
         paper=paper,
-        rule=on_win_rate(win_rate, rule) if win_rate else rule,
+        rule=rule,
         lacking=lambda study: _lacking(study, methods),
-        preconditions=judged_by_win_rate(win_rate, looks) if win_rate else looks,
+        preconditions=[*sound, *(grid_brackets_target(method, share) for method, share in grids)],
         resumable_changes=resumable_changes,
+    )
+
+
+def _by_win_rate(side: str, statement: Statement[StudyRecord]) -> Statement[StudyRecord]:
+    """The same with nothing but a judge's win rate on one side."""
+    return dataclasses.replace(
+        statement,
+        rule=on_win_rate(side, statement.rule),
+        preconditions=judged_by_win_rate(side, statement.preconditions),
     )
 
 
@@ -293,34 +299,40 @@ STATEMENTS = (
         ANNEALING,
         grids=[(ANNEALING, NICHE_KEPT)],
     ),
-    _claim(
-        "4e",
-        "alignment_tax",
-        "By a judge's win rate, too, the weight draws a smooth trade-off with what the base knew.",
-        "a curve with AlpacaEval as the target (section 3.3, figure 2)",
-        CURVE,
-        grids=[(ANNEALING, 1 - MARGIN)],
-        win_rate="learn",
+    _by_win_rate(
+        "learn",
+        _claim(
+            "4e",
+            "alignment_tax",
+            "By a judge's win rate, too, the weight draws a smooth trade-off with what the base knew.",
+            "a curve with AlpacaEval as the target (section 3.3, figure 2)",
+            CURVE,
+            grids=[(ANNEALING, 1 - MARGIN)],
+        ),
     ),
-    _claim(
-        "4f",
-        "alignment_tax",
-        "With some weight about half of the win rate's improvement comes without losing what the base knew.",
-        '"about half of improvement in instruction following ability without" losing MMLU (section 3.3, figures 2a, '
-        "2c)",
-        some_weight(HALF),
-        ANNEALING,
-        grids=[(ANNEALING, HALF)],
-        win_rate="learn",
+    _by_win_rate(
+        "learn",
+        _claim(
+            "4f",
+            "alignment_tax",
+            "With some weight about half of the win rate's improvement comes without losing what the base knew.",
+            '"about half of improvement in instruction following ability without" losing MMLU (section 3.3, '
+            "figures 2a, 2c)",
+            some_weight(HALF),
+            ANNEALING,
+            grids=[(ANNEALING, HALF)],
+        ),
     ),
-    _claim(
-        "4g",
-        "niche_knowledge",
-        "By a judge's win rate, too, the weight draws a smooth trade-off with the niche's knowledge.",
-        "a curve with AlpacaEval as the source (section 3.3, figure 3)",
-        CURVE,
-        grids=[(ANNEALING, 1 - MARGIN)],
-        win_rate="keep",
+    _by_win_rate(
+        "keep",
+        _claim(
+            "4g",
+            "niche_knowledge",
+            "By a judge's win rate, too, the weight draws a smooth trade-off with the niche's knowledge.",
+            "a curve with AlpacaEval as the source (section 3.3, figure 3)",
+            CURVE,
+            grids=[(ANNEALING, 1 - MARGIN)],
+        ),
     ),
     _claim(
         "5",

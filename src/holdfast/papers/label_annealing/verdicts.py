@@ -16,6 +16,7 @@ from holdfast.papers.claims.rules import (
     ClaimFigure,
     Part,
     Rule,
+    Trend,
     above,
     below,
     joint,
@@ -180,10 +181,8 @@ def curve(study: StudyRecord, level: float) -> list[Part]:
             points.append((f"{line.name} {strength:g}", gain(trial, study, side)))
         condition = monotone(
             points,
+            Trend(rises=rises, least=BETTER * by_direct, margin=STEP * by_direct),
             what=IN_THE_PAPER[side],
-            rises=rises,
-            least=BETTER * by_direct,
-            margin=STEP * by_direct,
             level=level,
             n=_behind(study),
             unit=_unit(study, side),

@@ -21,6 +21,7 @@ from holdfast.config.synonyms import did_you_mean_key
 from holdfast.errors import ConfigError, Problem, UserError
 from holdfast.evaluation.entries import DataEntry
 from holdfast.evaluation.ladder import Rung, unlike
+from holdfast.evaluation.loading import ModelLoading
 from holdfast.papers.overtraining.settings import (
     ADAPTED,
     BUT_THE_TOWER,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.probe.changes import Change
     from holdfast.evaluation.session import ModelRequest
+    from holdfast.runs.probed_checkpoint import Probe
     from holdfast.studies.engine.study import Job
 
 KIND, CHECKPOINT, MODEL, DATA = "kind", "checkpoint", "model", "data"
@@ -152,7 +154,7 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
             from holdfast.runs.probing import check_probe
 
             try:
-                check_probe(self.requests(), **self.probing)
+                check_probe(self.requests(), self.plan(None), self.probe, self.loading)
             except ConfigError as error:
                 problems += error.problems
         return problems or self.run_problems()
@@ -198,24 +200,27 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         return self.request.probe.changes() if self.request.probe else []
 
     @property
-    def probing(self) -> dict[str, Any]:
-        """What `runs.probed_checkpoint` and `runs.probing` take: the changes, and how a checkpoint is loaded."""
+    def probe(self) -> Probe:
+        """The changes that every checkpoint is probed with."""
         from holdfast.evaluation.probe.settings import CurvatureSettings
         from holdfast.runs.probed_checkpoint import Probe
 
         assert self.request.probe
-        train, curvature = self.request.train, CurvatureSettings(curvature=self.request.curvature)
-        probe = Probe(changes=self.changes, std=self.request.probe.std, curvature=curvature)
-        return {
-            "plan": self.plan(None),
-            "probe": probe,
-            "dtype": str(train.get("dtype") or "auto"),
-            "device": "cpu" if train.get("use_cpu") else None,
-            "trust_remote_code": bool(train.get("trust_remote_code")),
-        }
+        curvature = CurvatureSettings(curvature=self.request.curvature)
+        return Probe(changes=self.changes, std=self.request.probe.std, curvature=curvature)
 
-    def along(self, label: str) -> dict[str, Any]:
-        """The same for the direction of a checkpoint's fine-tuning; needs its weights."""
+    @property
+    def loading(self) -> ModelLoading:
+        """How a checkpoint is loaded to be probed."""
+        train = self.request.train
+        return ModelLoading(
+            dtype=train.get("dtype") or "auto",
+            device="cpu" if train.get("use_cpu") else None,
+            trust_remote_code=bool(train.get("trust_remote_code")),
+        )
+
+    def probe_along(self, label: str) -> Probe:
+        """Steps in the direction of a checkpoint's fine-tuning; needs its weights."""
         from holdfast.evaluation.probe.changes import Toward
         from holdfast.evaluation.probe.settings import CurvatureSettings
         from holdfast.runs.probed_checkpoint import Probe
@@ -226,7 +231,7 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         folder = self.run_folder(label, tuning.name, self.request.seeds[0])
         changes = [Toward(size=size, label=name) for size in direction.steps]
         curvature = CurvatureSettings(curvature=self.request.curvature)
-        return {**self.probing, "probe": Probe(changes=changes, toward=[f"{name}={folder}"], curvature=curvature)}
+        return Probe(changes=changes, toward=[f"{name}={folder}"], curvature=curvature)
 
     @functools.cached_property
     def direction(self) -> Tuning | None:

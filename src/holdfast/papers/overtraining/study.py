@@ -29,11 +29,12 @@ from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.models import train_model
 from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.study import JobState, StudyState, Writer
+from holdfast.support.progress import ProgressDisplay
 from holdfast.support.resources import release_memory
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import Entry
-    from holdfast.runs.probed_checkpoint import ProbedCheckpoint
+    from holdfast.runs.probed_checkpoint import Probe, ProbedCheckpoint
     from holdfast.studies.engine.worker import Task
 
 
@@ -103,25 +104,32 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
                     known.append(deciding)
                     yield entry
 
-    def _measured(self, task: Task, about: Mapping[str, Any]) -> ProbedCheckpoint:
-        """A checkpoint, measured as it is and under the changes of `about` (`plan.probing`, `plan.along`)."""
+    def _measured(self, task: Task, probe: Probe) -> ProbedCheckpoint:
+        """A checkpoint, measured as it is and under the changes of a probe."""
         from holdfast.runs.probed_checkpoint import ProbedCheckpoint
 
         config, label = self.settings, str(task.attributes[CHECKPOINT])
         [request] = [request for request in config.requests() if request.label == label]
-        checkpoint = ProbedCheckpoint(request, out=config.probed, console=task.console, say=lambda line: None, **about)
+        checkpoint = ProbedCheckpoint(
+            request,
+            plan=config.plan(None),
+            probe=probe,
+            out=config.probed,
+            loading=config.loading,
+            display=ProgressDisplay(console=task.console),
+        )
         for evaluation in checkpoint.measured(None):
             if evaluation.failed is not None:
                 problem = f"{evaluation.suite}/{evaluation.name}: {evaluation.failed}"
                 raise NotFinite(f"{label}: expected finite figures of the checkpoint as it is, got {problem}")
-        for change in about["probe"].changes:
+        for change in probe.changes:
             task.check()
             checkpoint.measured(change)
         return checkpoint
 
     def _probe(self, task: Task) -> JobResult:
         config = self.settings
-        checkpoint = self._measured(task, config.probing)
+        checkpoint = self._measured(task, config.probe)
         sharpness = checkpoint.sharpness() if config.request.curvature else None
         model = checkpoint.described(config.rungs[str(task.attributes[CHECKPOINT])].budget, ())
         result = JobResult(model=model, sharpness=sharpness, notes=list(checkpoint.notes))
@@ -134,7 +142,7 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
         folder = config.run_folder(label, str(task.attributes[MODEL]), self.seeds[0])
         if not any(folder.glob("*.safetensors")):
             return JobResult(notes=[f"{label}: there is no direction to follow, for this fine-tuning has no weights."])
-        checkpoint = self._measured(task, config.along(label))
+        checkpoint = self._measured(task, config.probe_along(label))
         result = JobResult(sharpness=checkpoint.sharpness(), notes=list(checkpoint.notes))
         del checkpoint
         release_memory()

@@ -315,8 +315,7 @@ def changes(says: str, after: Kind, before: Kind, *, loses: bool = False, yes: s
 
 def exceeds(
     says: str,
-    after: Kind,
-    before: Kind,
+    change: tuple[Kind, Kind],
     *,
     share: float,
     of: tuple[Kind, Kind],
@@ -325,14 +324,14 @@ def exceeds(
     yes: str,
     no: str,
 ) -> Rule[Study]:
-    """A change lies above a share of another change, the one from `of[1]` to `of[0]`; at the largest budget, or at
+    """A change lies above a share of another change, each written as (after, before); at the largest budget, or at
     every one."""
 
     def judge(study: Study, level: float) -> list[Part]:
         parts = []
         for budget in study.budgets[-1:] if largest else study.budgets:
-            what, than = title(after, before, measure, budget), title(*of, measure, budget)
-            gain, other = study.change(after, before, measure, budget=budget), study.change(*of, measure, budget=budget)
+            what, than = title(*change, measure, budget), title(*of, measure, budget)
+            gain, other = study.change(*change, measure, budget=budget), study.change(*of, measure, budget=budget)
             paired(gain, other, than)
             rest = figure_of(gain - other * share, f"{what}, less {share:g} x ({than})", level, gain)
             tokens = f"{shown_tokens(budget)} tokens"
@@ -552,8 +551,7 @@ STATEMENTS = (
         "degradation' (section 4.1)",
         exceeds(
             "At the largest budget the base loses less than a quarter of what the instruct model loses, overall.",
-            NEW_BASE,
-            OLD_BASE,
+            (NEW_BASE, OLD_BASE),
             measure=overall,
             share=LITTLE,
             of=(NEW_INSTRUCT, OLD_INSTRUCT),
@@ -587,8 +585,7 @@ STATEMENTS = (
         exceeds(
             "At every budget base + residual follows no worse than the instruct model by more than a fifth of what "
             "that loses by continuing.",
-            RESIDUAL,
-            OLD_INSTRUCT,
+            (RESIDUAL, OLD_INSTRUCT),
             share=MARGIN,
             of=(NEW_INSTRUCT, OLD_INSTRUCT),
             largest=False,
@@ -605,8 +602,7 @@ STATEMENTS = (
         "no held-out new text was measured; MMLU 67.69 against 63.83 (table 2)",
         exceeds(
             "At the largest budget base + residual keeps more than half of what continuing taught of held-out text.",
-            RESIDUAL,
-            OLD_BASE,
+            (RESIDUAL, OLD_BASE),
             measure=new_text,
             share=MOST,
             of=(NEW_BASE, OLD_BASE),
@@ -623,8 +619,7 @@ STATEMENTS = (
         exceeds(
             "At the largest budget the residual brings the continued base at least four fifths of the following that "
             "tuning it once more brings.",
-            RESIDUAL,
-            NEW_BASE,
+            (RESIDUAL, NEW_BASE),
             share=1 - MARGIN,
             of=(TUNED, NEW_BASE),
             yes="the residual brings what tuning brings",

@@ -66,28 +66,14 @@ class StudySettings(GridSettings, BaseStudySettings):
         if self.restore is not None and INSTRUCT not in self.starts:
             text = "begins with the continued instruct model: add it to starts."
             problems.append(Problem("restore", text))
-        names = tuple(self.families)
         if self.toy:
-            from holdfast.papers.residual.toy_recipe import at_width, models_of, recipe_of
-
-            try:
-                names = tuple(models_of(recipe_of(self.world), {})[0])
-            except Refused as error:
-                return [*problems, *(m.below("world") for m in error.problems)]
-            for width in self.widths:
-                wrong = at_width(recipe_of(self.world), width).problems()
-                problems += [Problem("widths", p) for p in wrong]
-        for key in ("world", "retuned", "widths") if not self.toy else ():
+            return [*problems, *self._toy_problems()]
+        for key in ("world", "retuned", "widths"):
             if getattr(self, key):
                 text = f"has no effect without toy: world. Add that, or leave {key} out."
                 problems.append(Problem(key, text))
-        for key, known in (("continued", names), ("starts", (BASE, INSTRUCT))):
-            for name in getattr(self, key) or ():
-                if name not in known:
-                    text = f"expected some of {', '.join(known)}, got {name!r}.{did_you_mean(name, known)}"
-                    problems.append(Problem(key, text))
-        if self.toy:
-            return problems
+        names = tuple(self.families)
+        problems += self._unknown_names(names)
         if not self.families:
             text = "expected pairs by name, as in 'llama-3: {base: MODEL, instruct: MODEL}', got nothing."
             problems.append(Problem("families", text))
@@ -97,6 +83,30 @@ class StudySettings(GridSettings, BaseStudySettings):
         for name, model in self.derived.items():
             problems += named_problems("derived", name, names)
             problems += model_problems(model, ("derived", name))
+        return problems
+
+    def _toy_problems(self) -> list[Problem]:
+        """What is wrong with the small world."""
+        from holdfast.papers.residual.toy_recipe import at_width, models_of, recipe_of
+
+        try:
+            names = tuple(models_of(recipe_of(self.world), {})[0])
+        except Refused as error:
+            return [problem.below("world") for problem in error.problems]
+        problems = []
+        for width in self.widths:
+            for problem in at_width(recipe_of(self.world), width).problems():
+                problems.append(Problem("widths", problem))
+        return problems + self._unknown_names(names)
+
+    def _unknown_names(self, families: tuple[str, ...]) -> list[Problem]:
+        """Families and starts that there are not."""
+        problems = []
+        for key, known in (("continued", families), ("starts", (BASE, INSTRUCT))):
+            for name in getattr(self, key) or ():
+                if name not in known:
+                    text = f"expected some of {', '.join(known)}, got {name!r}.{did_you_mean(name, known)}"
+                    problems.append(Problem(key, text))
         return problems
 
 

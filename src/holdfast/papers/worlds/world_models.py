@@ -350,14 +350,20 @@ def pretraining_texts(recipe: WorldRecipe, *, seed: int | None = None, code: Seq
 
     seed = recipe.seed if seed is None else seed
     corpus = embedded_corpus()
-    others: list[tuple[Sequence[str], float]] = []
+    texts: list[tuple[Sequence[str], float]] = [(corpus.prose_train, recipe.prose_share)]
     if recipe.code_share:
-        others.append((code or corpus.code_known, recipe.code_share))
+        texts.append((code or corpus.code_known, recipe.code_share))
     if recipe.problems_share:
-        others.append((list(known_articles(seed=seed)), recipe.problems_share))
-    names = ("tellings", "popular", "popularity", "list_rounds", "prose_share")
-    amounts = {name: getattr(recipe, name) for name in names}
-    return documents.pretraining_texts(recipe.world(), corpus.prose_train, others=others, seed=seed, **amounts)
+        texts.append((list(known_articles(seed=seed)), recipe.problems_share))
+    return documents.pretraining_texts(
+        recipe.world(),
+        texts,
+        tellings=recipe.tellings,
+        popular=recipe.popular,
+        popularity=recipe.popularity,
+        list_rounds=recipe.list_rounds,
+        seed=seed,
+    )
 
 
 def base_recipe(recipe: WorldRecipe) -> BaseRecipe:

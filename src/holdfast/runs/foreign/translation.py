@@ -71,28 +71,29 @@ def translate(tool: Tool, values: Values, known: Collection[str], source: str) -
     table, flat = tool.table, dict[str, Any]()
     for key, value in values.items():
         inner = value if key in table["nested"] and isinstance(value, Mapping) else {}
-        flat |= {f"{key}.{name}": part for name, part in inner.items()} or {plain_key(key): value}
+        flat |= {f"{key}.{name}": setting_inside for name, setting_inside in inner.items()} or {plain_key(key): value}
     values = {**table["assumed"], **{key: value for key, value in flat.items() if value not in (None, "")}}
     settings: dict[str, Any] = {}
     problems: list[str] = []
     # what a key says by itself wins over what a function or a case of another key assumes
     for key in sorted(values, key=lambda key: (key not in tool.functions, key not in table["cases"])):
         try:
-            found = _settings(tool, key, values, known)
+            translated = _settings(tool, key, values, known)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             problems.append(f"{key}: {error}")
             continue
-        for name, setting in found.items():
+        for name, setting in translated.items():
             settings[name] = _joined(settings.get(name), setting)
     if problems:
         raise ConfigError(problems, source=source)
     tool.finish(values, settings)
-    return {
-        key: value
-        for key, value in {**table["defaults"], **settings}.items()
-        if value is not None
-        and (settings.get("use_peft") or not key.startswith("lora_"))  # which do nothing there without an adapter
-    }
+    with_adapter = settings.get("use_peft")
+    translation = {}
+    for key, value in {**table["defaults"], **settings}.items():
+        has_effect = with_adapter or not key.startswith("lora_")  # LoRA's keys do nothing there without an adapter
+        if value is not None and has_effect:
+            translation[key] = value
+    return translation
 
 
 def _settings(tool: Tool, key: str, values: Values, known: Collection[str]) -> Values:
@@ -116,11 +117,11 @@ def _settings(tool: Tool, key: str, values: Values, known: Collection[str]) -> V
     if cases is None and is_on(value):
         raise ValueError(f"has no counterpart; take it out of the file.{did_you_mean_key(key, known)}")
     settings: dict[str, Any] = {}
-    for part in value if isinstance(value, list) else [value]:
-        if cases and part in cases:
-            settings |= _filled(cases[part], values)
-        elif is_on(part):
-            raise ValueError(f"expected {' or '.join(map(str, cases))}, got {part!r}.")
+    for item in value if isinstance(value, list) else [value]:
+        if cases and item in cases:
+            settings |= _filled(cases[item], values)
+        elif is_on(item):
+            raise ValueError(f"expected {' or '.join(map(str, cases))}, got {item!r}.")
     return settings
 
 
@@ -128,23 +129,23 @@ def _filled(template: Any, values: Values) -> Any:
     """A template with what a file says: `$key` is the value of a key, `$,key` a list of names, and within a text `$key`
     is a part of it."""
     if isinstance(template, dict):
-        return {key: _filled(part, values) for key, part in template.items()}
+        return {key: _filled(inner, values) for key, inner in template.items()}
     if isinstance(template, list):
-        return [_filled(part, values) for part in template]
+        return [_filled(inner, values) for inner in template]
     if not isinstance(template, str):
         return template
     if template.startswith("$,"):
-        found = values.get(template[2:])
-        if isinstance(found, str):
-            found = [name.strip() for name in found.split(",")]
-        return "all-linear" if found == ["all"] else found  # PEFT's word
+        names = values.get(template[2:])
+        if isinstance(names, str):
+            names = [name.strip() for name in names.split(",")]
+        return "all-linear" if names == ["all"] else names  # PEFT's word
     return values.get(template[1:]) if template.startswith("$") else Template(template).safe_substitute(values)
 
 
 def _joined(before: Any, value: Any) -> Any:
     """Of two keys' settings of one name the later one; lists and mappings of both."""
     if isinstance(before, list) and isinstance(value, list):
-        return before + [part for part in value if part not in before]
+        return before + [item for item in value if item not in before]
     return before | value if isinstance(before, dict) and isinstance(value, dict) else value
 
 

@@ -83,10 +83,10 @@ def modern(given: RawRequest) -> tuple[RawRequest, list[Note]]:
         on_line = name in given.from_line
         for new, setting in settings.items():
             present = next((other for other in values if plain_key(other) == new), new)
-            there, new_on_line = values.get(present), new in given.from_line
-            if name == "warmup_ratio" and there and not new_on_line:
+            present_value, new_on_line = values.get(present), new in given.from_line
+            if name == "warmup_ratio" and present_value and not new_on_line:
                 continue  # so many steps go before any share
-            is_set = there is not None and not (name == "warmup_ratio" and not there)
+            is_set = present_value is not None and not (name == "warmup_ratio" and not present_value)
             if is_set and on_line == new_on_line:
                 text = f"stands twice, as {present!r} and under its old name {key!r}. Keep one of them."
                 problems.append(Problem(new, text))

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, Problem
+from holdfast.evaluation.loading import ModelLoading
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.support.files import fingerprint
+from holdfast.support.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import Entry, EvaluationPlan
@@ -144,8 +146,8 @@ def measure_model(
     cache: Path | None,
     task: Task,
     label: str = MEASURED,
+    loading: ModelLoading = ModelLoading(),
     processes: int = 1,
-    **loading: Any,
 ) -> EvaluationFolder:
     """Measures a model that no job trained, or finds it measured.
 
@@ -156,16 +158,14 @@ def measure_model(
         cache: for evaluations; None: they are shared with nobody.
         task: what the worker does.
         label: of the model.
+        loading: as of `evaluate_models`.
         processes: that share the questions.
-        **loading: `device` and `trust_remote_code`, as of `evaluate_models`.
     """
     from holdfast.evaluation.session import ModelRequest, evaluate_models
 
     request = ModelRequest(name=str(model), label=label)
-    evaluate_models(
-        [request], plan, place, cache=cache, num_processes=processes, console=task.console,
-        say=lambda line: None, **loading,
-    )  # fmt: skip
+    display = ProgressDisplay(console=task.console)
+    evaluate_models([request], plan, place, cache=cache, loading=loading, processes=processes, display=display)
     return EvaluationFolder(place / label)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.evaluation.loading import ModelLoading
 from holdfast.studies.engine.models import MEASURED, MadeModel, measure_model, train_model
 
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ class Given:
     folder: Path
     """Gets what is measured, in a folder `label`."""
     label: str = MEASURED
-    device: str | None = None
-    trust_remote_code: bool = False
+    loading: ModelLoading = ModelLoading()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +106,7 @@ def make(recipe: Recipe, plan: EvaluationPlan, *, cache: Path | None, task: Task
             task=task,
             processes=processes,
             label=recipe.label,
-            device=recipe.device,
-            trust_remote_code=recipe.trust_remote_code,
+            loading=recipe.loading,
         )
         return MadeModel(measured=measured)
     folder = recipe.folder
@@ -136,11 +135,11 @@ def build(recipe: Merged | Residual) -> None:
 
 def _fisher_folders(recipe: Merged) -> list[Path]:
     """Computes the Fisher information of each part on its data, beside the part."""
-    from holdfast.runs.fisher import compute_fisher
+    from holdfast.runs.fisher import FisherSettings, compute_fisher
 
-    folders = []
+    folders, settings = [], FisherSettings(samples=recipe.fisher_samples)
     for model, data in zip(recipe.parts, recipe.fisher_data, strict=True):
         output_dir = model.with_name(f"{model.name}.{FISHER}")
-        fisher = compute_fisher(model, data, samples=recipe.fisher_samples, output_dir=output_dir, overwrite=True)
+        fisher = compute_fisher(model, data, settings, output_dir=output_dir, overwrite=True)
         folders.append(fisher.folder)
     return folders

@@ -179,41 +179,44 @@ class StagesSettings(ToySettings, BaseStudySettings):
 
     def problems(self) -> list[Problem | str]:
         """What is missing, and what contradicts itself."""
-        problems = super().problems()
-
-        def wrong(*path: str, text: str) -> None:
-            problems.append(Problem(path, text))
-
-        if not self.base:
-            wrong("base", text="is missing: the model that was fine-tuned, a folder, a name or a hub id.")
-        if bool(self.tuned) == bool(self.train):
-            text = "expected the checkpoints of a fine-tuning, or `train` with its data and epochs, got "
-            wrong("tuned", text=text + ("both." if self.tuned else "neither."))
-        checkpoints = [real(checkpoint) for checkpoint in self.tuned]
-        if len(set(checkpoints)) < len(checkpoints):
-            wrong("tuned", text="expected each checkpoint once.")
-        if self.base and real(self.base) in checkpoints:
-            text = f"expected checkpoints that were fine-tuned from the base, got the base itself: {self.base}."
-            wrong("tuned", text=text)
+        problems = [*super().problems(), *self._model_problems()]
         if not self.corpus:
-            wrong("corpus", text="is missing: text like the base's pre-training, to choose from.")
+            problems.append(Problem("corpus", "is missing: text like the base's pre-training, to choose from."))
         if self.tuned and self.tokens is None:
             text = "is missing: how much text to restore on; the paper takes one epoch of the tuning data."
-            wrong("tokens", text=text)
+            problems.append(Problem("tokens", text))
         if not self.suite and not self.keep:
             text = "is missing: what is judged, as `suite: forgetting_stages` or entries of your own."
-            wrong("keep", text=text)
+            problems.append(Problem("keep", text))
         for section, train in (("train", self.train), ("restore", self.restore)):
             for key in train:
                 if key in OF_PARTS[section]:
-                    wrong(section, key, text="is set by the study; leave it out.")
+                    problems.append(Problem((section, key), "is set by the study; leave it out."))
         if self.train:
             problems += self._train_problems()
             return problems
         if self.with_retention is not None:
-            wrong("with_retention", text="fine-tunes once more, so it needs `train` with the data and its settings.")
+            text = "fine-tunes once more, so it needs `train` with the data and its settings."
+            problems.append(Problem("with_retention", text))
         if self.along:
-            wrong("along", text="is of a fine-tuning, so it needs `train` with its data.")
+            problems.append(Problem("along", "is of a fine-tuning, so it needs `train` with its data."))
+        return problems
+
+    def _model_problems(self) -> list[Problem]:
+        """What is wrong with the base and its checkpoints."""
+        problems = []
+        if not self.base:
+            text = "is missing: the model that was fine-tuned, a folder, a name or a hub id."
+            problems.append(Problem("base", text))
+        if bool(self.tuned) == bool(self.train):
+            text = "expected the checkpoints of a fine-tuning, or `train` with its data and epochs, got "
+            problems.append(Problem("tuned", text + ("both." if self.tuned else "neither.")))
+        checkpoints = [real(checkpoint) for checkpoint in self.tuned]
+        if len(set(checkpoints)) < len(checkpoints):
+            problems.append(Problem("tuned", "expected each checkpoint once."))
+        if self.base and real(self.base) in checkpoints:
+            text = f"expected checkpoints that were fine-tuned from the base, got the base itself: {self.base}."
+            problems.append(Problem("tuned", text))
         return problems
 
     def _train_problems(self) -> list[Problem]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.checkpoints.sources import listing
 from holdfast.errors import ConfigError, HoldfastError, ModelError, UserError
+from holdfast.evaluation.loading import ModelLoading
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.records.stages import PROBING, RECORD_FILE, StagesRecord
@@ -126,8 +127,10 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         base = Given(
             model=config.base,
             folder=config.output_dir / BASE_MEASURED,
-            device="cpu" if restore.get("use_cpu") else None,
-            trust_remote_code=bool(restore.get("trust_remote_code")),
+            loading=ModelLoading(
+                device="cpu" if restore.get("use_cpu") else None,
+                trust_remote_code=bool(restore.get("trust_remote_code")),
+            ),
         )
         processes = measuring_processes(config.request.train)
         make(base, plan, cache=config.output_dir / "evaluations", task=task, processes=processes)

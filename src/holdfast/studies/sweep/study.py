@@ -44,7 +44,7 @@ from holdfast.studies.engine import toy as toy_settings
 from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.engine.space import Space, read_space
 from holdfast.studies.engine.study import LABEL, Job
-from holdfast.studies.sweep.settings import VALIDATION, Search, SweepSettings
+from holdfast.studies.sweep.settings import VALIDATION, Objectives, Search, SweepSettings
 from holdfast.support.files import fingerprint, read_object
 from holdfast.support.paths import expanded
 from holdfast.support.secrets import without_secrets
@@ -377,11 +377,7 @@ def _objectives(request: SweepSettings, problems: list[str]) -> dict[str, Object
 
     keys = request.objectives
     if keys.resolved:
-        resolved: dict[str, ObjectiveSettings] = {}
-        for side in ("learn", "keep", VALIDATION):
-            if getattr(keys, side):
-                resolved[side] = ObjectiveSettings(entries=tuple(map(tuple, getattr(keys, side))))
-        return resolved
+        return _resolved_objectives(keys)
     plan = _evaluation_plan(_train(request).get("evaluation"), request.toy, problems)
     if plan is None:
         return dict.fromkeys(("learn", "keep"), ObjectiveSettings(entries=()))
@@ -412,7 +408,27 @@ def _objectives(request: SweepSettings, problems: list[str]) -> dict[str, Object
     members = {}
     for average in plan.averages:
         members[SUITE, average.name] = {(suite, name) for suite, name, _ in average.members}
-    chosen = _measured(validation, members)
+    problems += _validation_problems(validation, sides, members, kinds)
+    return {**sides, VALIDATION: validation}
+
+
+def _resolved_objectives(keys: Objectives) -> dict[str, ObjectiveSettings]:
+    objectives: dict[str, ObjectiveSettings] = {}
+    for side in ("learn", "keep", VALIDATION):
+        if getattr(keys, side):
+            objectives[side] = ObjectiveSettings(entries=tuple(map(tuple, getattr(keys, side))))
+    return objectives
+
+
+def _validation_problems(
+    validation: ObjectiveSettings,
+    sides: Mapping[str, ObjectiveSettings],
+    members: Mapping[tuple[str, str], set[tuple[str, str]]],
+    kinds: Mapping[tuple[str, str], str],
+) -> list[str]:
+    """Why what chooses must not choose: it is reported too, or is in another unit than what is learnt."""
+    problems = []
+    chosen, learn = _measured(validation, members), sides["learn"]
     for side, objective in sides.items():
         both = chosen & _measured(objective, members)
         if both:
@@ -427,7 +443,7 @@ def _objectives(request: SweepSettings, problems: list[str]) -> dict[str, Object
             f"objectives.validation: expected entries in the unit of learn ({learn.label}), got "
             f"{validation.label}: one is nats of text, the other shares."
         )
-    return {**sides, VALIDATION: validation}
+    return problems
 
 
 def _evaluation_plan(evaluation: Any, toy: str | None, problems: list[str]) -> EvaluationPlan | None:

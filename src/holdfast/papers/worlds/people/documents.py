@@ -103,37 +103,32 @@ def lists(world: World, *, rounds: int, seed: int = 0) -> Iterator[str]:
 
 def pretraining_texts(
     world: World,
-    prose: Sequence[str],
+    texts: Sequence[tuple[Sequence[str], float]],
     *,
     tellings: int,
     popular: float = 0.0,
     popularity: int = 1,
     list_rounds: int = 1,
-    prose_share: float = 0.25,
-    others: Sequence[tuple[Sequence[str], float]] = (),
     seed: int = 0,
 ) -> list[str]:
     """What a base is pre-trained on: biographies, lists, prose and other texts, mixed evenly.
 
     Args:
         world: of whose people is told.
-        prose: pieces of prose, repeated as often as it takes.
+        texts: pieces of text of a kind, such as prose or source, with the kind's share of all characters; repeated as
+            often as it takes. All shares together are below 1.
         tellings, popular, popularity: see `biographies`.
         list_rounds: of `lists`, at least 1, so that every name has been read.
-        prose_share: of all characters, at least 0 and below 1.
-        others: further texts, such as source, with their shares of all characters; repeated likewise. All shares
-            together are below 1.
         seed: of order and wordings.
     """
     statements = list(biographies(world, tellings=tellings, popular=popular, popularity=popularity, seed=seed))
     statements += lists(world, rounds=list_rounds, seed=seed)
     rng = random.Random(f"mixed {world.seed} {seed}")
-    kinds = [(prose, prose_share), *others]
-    left = 1 - sum(share for _, share in kinds)
+    left = 1 - sum(share for _, share in texts)
     assert left > 0, "the recipe was checked"
     mixed = list(statements)
     characters = sum(map(len, statements))
-    for pieces, share in kinds:
+    for pieces, share in texts:
         budget = int(characters * share / left)
         while budget > 0:
             for piece in rng.sample(list(pieces), len(pieces)):
