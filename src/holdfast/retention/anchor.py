@@ -221,18 +221,18 @@ def meaning_problems(methods: Sequence[RetentionMethod], config: Mapping[str, An
     """
     from holdfast.checkpoints.architecture import anchor_differences
 
-    found = []
+    problems = []
     for method in methods:
         name = getattr(method, "reference", START)
         if name != START and (differences := anchor_differences(anchor_folder(name), config)):
-            found.append(
+            problems.append(
                 Problem(
                     (method.name, "reference"),
                     f"the configuration of {name} differs from that of the model being trained in "
                     f"what the weights mean: {differences}. Name a checkpoint of this model.",
                 )
             )
-    return found
+    return problems
 
 
 def unnamed_file(tensors: Mapping[str, torch.Tensor]) -> CheckpointReader:
@@ -249,12 +249,12 @@ def unnamed_file(tensors: Mapping[str, torch.Tensor]) -> CheckpointReader:
 
     with disk_errors(cache_folder()):
         cache_folder().mkdir(parents=True, exist_ok=True)
-        with scratch_folder(cache_folder(), "anchor-") as place:
+        with scratch_folder(cache_folder(), "anchor-") as folder:
             save_file(
                 {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-                f"{place}/model.safetensors",
+                f"{folder}/model.safetensors",
             )
-            return streamed(place, tensors)
+            return streamed(folder, tensors)
 
 
 def kept_anchor(anchor: str, where: str) -> WeightCopy:
@@ -273,10 +273,10 @@ def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
     from holdfast.checkpoints.live_tensors import as_part, part_in
 
-    part = part_in(parameter)
-    if part is not None:
-        mine = tensor.detach().reshape(-1)[part.start : part.start + parameter.numel()]
-        return as_part(mine.to(parameter.device, copy=True), part)
+    fragment = part_in(parameter)
+    if fragment is not None:
+        mine = tensor.detach().reshape(-1)[fragment.start : fragment.start + parameter.numel()]
+        return as_part(mine.to(parameter.device, copy=True), fragment)
     tensor = tensor.to(device=parameter.device)
     if hasattr(parameter, "device_mesh"):
         from torch.distributed.tensor import distribute_tensor
@@ -296,10 +296,10 @@ def aligned(anchor: dict[str, torch.Tensor], named: Mapping[str, torch.Tensor]) 
     first = next(iter(named.values()), None)
     if first is None:
         return anchor
-    held = anchor[next(iter(named))]
-    if type(held) is type(first.data) and held.device == first.device and part_in(held) == part_in(first):
+    tensor = anchor[next(iter(named))]
+    if type(tensor) is type(first.data) and tensor.device == first.device and part_in(tensor) == part_in(first):
         return anchor
-    return {
-        name: like(anchor[name], parameter if part_in(parameter) else parameter.data)
-        for name, parameter in named.items()
-    }
+    tensors = {}
+    for name, parameter in named.items():
+        tensors[name] = like(anchor[name], parameter if part_in(parameter) else parameter.data)
+    return tensors

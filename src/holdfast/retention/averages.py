@@ -70,11 +70,10 @@ def partners_of_zero(anchor: Kept) -> frozenset[str]:
             .any()
         )
 
-    factors = {
-        checkpoint_names(n)[0]: n
-        for n in (anchor if isinstance(anchor, Mapping) else anchor.names())
-        if _FACTOR.search(n)
-    }
+    factors = {}
+    for name in anchor if isinstance(anchor, Mapping) else anchor.names():
+        if _FACTOR.search(name):
+            factors[checkpoint_names(name)[0]] = name
     zero = {plain for plain, name in factors.items() if is_zero(name)}
 
     def partner(name: str) -> str:

@@ -94,10 +94,10 @@ def diagonal_fisher(
 
     from holdfast.ops.annealing import NonFiniteLogits
 
-    sums = {
-        n: torch.zeros(p.shape, dtype=torch.promote_types(p.dtype, torch.float32), device=p.device)
-        for n, p in named.items()
-    }
+    sums = {}
+    for name, parameter in named.items():
+        dtype = torch.promote_types(parameter.dtype, torch.float32)
+        sums[name] = torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
     counts = {"samples": 0, "tokens": 0}
     bar = (
         progress(f"Fisher information of {label}", total=len(rows))
@@ -163,7 +163,7 @@ def made_of(
         model: what else to say of the model.
         earlier: what the diagonal of earlier tasks is, and the share of it that is kept.
     """
-    made = {
+    content = {
         "estimator": estimator,
         "seed": seed,
         "samples": len(rows),
@@ -171,7 +171,7 @@ def made_of(
         "model": {**model, "weights": dict(weights)},
         "earlier": None if earlier is None else dict(earlier),
     }
-    return {**made, "made_of": fingerprint(made, length=16)}
+    return {**content, "made_of": fingerprint(content, length=16)}
 
 
 def all_ranks(services: Services, named: NamedParams, yes: bool) -> bool:
@@ -325,11 +325,11 @@ class SavedFisher:
         wrong = sorted(name for name, digest in weights.items() if of.get(name) != digest)
         if not wrong:
             return []
-        shown = f"{', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}"
+        names = f"{', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}"
         return [
             f"The Fisher information {self.folder} is of another model "
             f"({self.record['model'].get('name') or 'the start of a run'}): the values of "
-            f"{len(wrong)} of {len(weights)} parameters differ ({shown}). Expected that of the anchor; compute it "
+            f"{len(wrong)} of {len(weights)} parameters differ ({names}). Expected that of the anchor; compute it "
             f"with 'holdfast fisher', or give "
             "data as well to use this one as that of earlier tasks."
         ]
@@ -341,11 +341,11 @@ class SavedFisher:
 
         if where == "disk":
             return streamed(str(self.folder), named)
-        found = {name: self.reader.tensor(key) for name, key in self._pairs(named)}
-        return {
-            name: tensor.clone() if where == "cpu" else like(tensor, named[name].detach())
-            for name, tensor in found.items()
-        }
+        tensors = {}
+        for name, key in self._pairs(named):
+            tensor = self.reader.tensor(key)
+            tensors[name] = tensor.clone() if where == "cpu" else like(tensor, named[name].detach())
+        return tensors
 
     def add_to(self, values: dict[str, torch.Tensor], scale: float) -> None:
         """`values += scale * these`, tensor by tensor."""

@@ -35,6 +35,7 @@ from holdfast.retention.protocol import (
     in_turn,
     problems_below,
 )
+from holdfast.retention.services import rates_by_name
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +64,7 @@ def attach_retention(
         ConfigError: methods that cannot work in a plain loop or do not fit the training; all of them.
         ModelError: an anchor or a Fisher information of another model.
     """
-    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     active_methods = [method for method in methods if not method.off]
     problems: list[str] = []
     for method in active_methods:
@@ -73,16 +74,16 @@ def attach_retention(
                 f"and ema do; {method.name} needs more than a plain loop offers. Use 'holdfast train'."
             )
             continue
-        own = [*method.problems(), *method.check_run(total_steps=total_steps), *method.check_weights(named)]
-        problems += problems_below(method, own)
+        of_method = [*method.problems(), *method.check_run(total_steps=total_steps), *method.check_weights(parameters)]
+        problems += problems_below(method, of_method)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    anchors = Anchors(named)
+    anchors = Anchors(parameters)
     started = [method.start(anchors) for method in active_methods]
     for method, active in zip(active_methods, started, strict=True):
         check_declared(method, active)
         active.prepare(cast("Services", _NoServices()))
-    return AttachedRetention(in_turn(active_methods, started), named, optimizer, total_steps)
+    return AttachedRetention(in_turn(active_methods, started), parameters, optimizer, total_steps)
 
 
 class AttachedRetention:
@@ -112,12 +113,11 @@ class AttachedRetention:
             method.weights(self._named, info)
 
     def _info(self) -> StepInfo:
-        rate_of = {id(p): float(group["lr"]) for group in self._optimizer.param_groups for p in group["params"]}
         return StepInfo(
             step=self._step,
             total_steps=self._total_steps,
             reset_optimizer=self._optimizer.state.clear,
-            learning_rates={name: rate_of.get(id(p), 0.0) for name, p in self._named.items()},
+            learning_rates=rates_by_name(self._optimizer.param_groups, self._named),
         )
 
 

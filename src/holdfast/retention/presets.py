@@ -44,7 +44,11 @@ class Preset(ABC):
     def methods(self) -> list[RetentionMethod]:
         """What the name stands for."""
         values = {s.name: getattr(self, s.name) for s in settings_of(type(self))}
-        return [_METHODS[name](**given) for entry in self.entries(values) for name, given in entry.items()]
+        methods = []
+        for entry in self.entries(values):
+            for name, parameters in entry.items():
+                methods.append(_METHODS[name](**parameters))
+        return methods
 
     @classmethod
     @abstractmethod
@@ -105,9 +109,9 @@ class Auto(Preset):
 
     @classmethod
     def entries(cls, parameters: Mapping[str, Any]) -> list[dict[str, dict[str, Any]]]:
-        given = {s.name: parameters.get(s.name, s.default) for s in settings_of(cls)}
+        settings = {s.name: parameters.get(s.name, s.default) for s in settings_of(cls)}
         return [
-            {"self_replay": {**given, "ce": False}},
+            {"self_replay": {**settings, "ce": False}},
             {"label_annealing": {"weight": 0.053, "weight_generated": 6.5}},
             {"wise_ft": {"alpha": 0.975}},
         ]

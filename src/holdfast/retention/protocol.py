@@ -322,8 +322,8 @@ class RetentionMethod:
 
     def setting(self) -> dict[str, dict[str, Any]]:
         """The method as an item of a config's `retention:` list, of which it is made again."""
-        held = {k: v for k, v in self.describe().items() if k not in ("method", "from")}
-        return {self.origin.reference if self.origin else self.name: held}
+        parameters = {k: v for k, v in self.describe().items() if k not in ("method", "from")}
+        return {self.origin.reference if self.origin else self.name: parameters}
 
     def record(self) -> dict[str, Any]:
         """`describe()` for a run's record; for a method from outside of the package also what a page has to know of it
@@ -342,7 +342,10 @@ class RetentionMethod:
         """A short name for tables, with the parameters that were changed and decide the weights:
         `label_annealing(weight=0.3)`."""
         defaults = {s.name: s.default for s in settings_of(type(self))}
-        changed = [f"{name}={value}" for name, value in deciding(self).items() if value != defaults[name]]
+        changed = []
+        for name, value in deciding(self).items():
+            if value != defaults[name]:
+                changed.append(f"{name}={value}")
         return f"{self.name}({', '.join(changed)})" if changed else self.name
 
     def copies(self) -> tuple[WeightCopy, ...]:
@@ -426,15 +429,15 @@ def stacked(methods: Sequence[RetentionMethod]) -> list[RetentionMethod]:
     """
     methods = [m for m in methods if not m.shares_mixture] + [m for m in methods if m.shares_mixture]
     later = 0.0
-    found: list[RetentionMethod] = []
+    scaled: list[RetentionMethod] = []
     for method in reversed(methods):
         if method.shares_mixture:
             share = method.replayed()
-            found.append(dataclasses.replace(method, fraction=share / (1 - later)))  # type: ignore[call-arg]
+            scaled.append(dataclasses.replace(method, fraction=share / (1 - later)))  # type: ignore[call-arg]
             later += share
         else:
-            found.append(method)
-    return found[::-1]
+            scaled.append(method)
+    return scaled[::-1]
 
 
 def in_turn(methods: Sequence[RetentionMethod], active: Sequence[ActiveMethod]) -> list[ActiveMethod]:

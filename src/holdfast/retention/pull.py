@@ -105,10 +105,9 @@ class Pull(Passive):
         from holdfast.checkpoints.live import Pieces
 
         if self._pieces is None:
-            self._held = [
-                aligned(held, named) if isinstance(held, dict) and _same_device(held, named) else held
-                for held in self._held
-            ]
+            for number, tensors in enumerate(self._held):
+                if isinstance(tensors, dict) and _same_device(tensors, named):
+                    self._held[number] = aligned(tensors, named)
             self._pieces = Pieces(
                 named,
                 self._held,

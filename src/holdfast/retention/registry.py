@@ -84,21 +84,21 @@ def method_class(name: str, *, load: bool = True, also: Sequence[str] = ()) -> t
     Raises:
         ConfigError: no such method, with the nearest name; or what is wrong with the user's own.
     """
-    found = METHODS.get(name) or (_load_own(name) if load else _own.get(name))
-    if found is None:
+    cls = METHODS.get(name) or (_load_own(name) if load else _own.get(name))
+    if cls is None:
         raise ConfigError(
             f"unknown method '{name}'; known: {', '.join([*also, *METHODS, *PRESETS])}."
             f"{did_you_mean(name, [*METHODS, *PRESETS])}"
         )
     taken = {"method", "from", *dir(RetentionMethod), *RetentionMethod.__annotations__}
-    clashing = sorted(taken.intersection(s.name for s in settings_of(found)))
+    clashing = sorted(taken.intersection(s.name for s in settings_of(cls)))
     if clashing:
         raise ConfigError(
             f"{name}: the parameter{'s' if len(clashing) > 1 else ''} {', '.join(clashing)} would hide what every "
             f"method "
             f"says of itself and what records keep of it. Choose another name, such as '{clashing[0]}_'."
         )
-    return found
+    return cls
 
 
 def _load_own(name: str) -> type[RetentionMethod] | None:
@@ -124,8 +124,8 @@ def _load_own(name: str) -> type[RetentionMethod] | None:
 def declared(name: str) -> type[RetentionMethod] | None:
     """The class of a method by its name in a record (or by the name a config gives), where this process knows it; of
     several classes of the user's own with this name the one that was named last."""
-    own = (cls for given, cls in reversed(_own.items()) if name in (given, cls.name))
-    return METHODS.get(name) or next(own, None)
+    named_so = (cls for reference, cls in reversed(_own.items()) if name in (reference, cls.name))
+    return METHODS.get(name) or next(named_so, None)
 
 
 def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMethod], list[Problem]]:
@@ -148,15 +148,15 @@ def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMet
     complete = True
     for number, item in enumerate(value if several else [value]):
         path: Path = ("retention", number) if several else ("retention",)
-        preset, found = _preset(item)
-        if preset is None and not found:
-            method, found = _method(item, load=load)
-            made = [] if method is None else [method]
+        preset, item_problems = _preset(item)
+        if preset is None and not item_problems:
+            method, item_problems = _method(item, load=load)
+            item_methods = [] if method is None else [method]
         else:
-            made = [] if preset is None else [_with_floats(m) for m in preset.methods()]
-        complete = complete and (bool(made) or not found)
-        problems += (m.below(*path) for m in found)
-        methods += made
+            item_methods = [] if preset is None else [_with_floats(m) for m in preset.methods()]
+        complete = complete and (bool(item_methods) or not item_problems)
+        problems += (problem.below(*path) for problem in item_problems)
+        methods += item_methods
         if preset is not None:
             presets.append(preset)
     if complete:  # otherwise what seems to be missing may be there, mistyped
@@ -188,7 +188,7 @@ def method_schema(parameters: Callable[[Any], dict[str, Any]], known: Mapping[st
         parameters: schema of a method's parameters, as an object.
         known: classes by name.
     """
-    one = {
+    with_parameters = {
         "type": "object",
         "properties": {
             name: {"description": cls.summary, "anyOf": [parameters(cls), {"type": "null"}]}
@@ -199,7 +199,7 @@ def method_schema(parameters: Callable[[Any], dict[str, Any]], known: Mapping[st
         "minProperties": 1,
         "maxProperties": 1,
     }
-    return {"anyOf": [{"enum": [*known, *NONE]}, {"type": "string", "pattern": r"[.:]"}, one]}
+    return {"anyOf": [{"enum": [*known, *NONE]}, {"type": "string", "pattern": r"[.:]"}, with_parameters]}
 
 
 def title(name: str) -> str:
@@ -279,9 +279,9 @@ def _combination_problems(methods: Sequence[RetentionMethod], presets: Sequence[
         within = [p for p in presets if any(m.name == name for m in p.methods())]
         if count > 1 and within:
             *first, last = [m.name for m in within[0].methods()]
-            held = f"{', '.join(first)} and {last}"
+            names = f"{', '.join(first)} and {last}"
             problems.append(
-                f"'{within[0].name}' stands for {held}, and '{name}' is given beside it. Leave one out, or name the "
+                f"'{within[0].name}' stands for {names}, and '{name}' is given beside it. Leave one out, or name the "
                 f"methods in place of '{within[0].name}'."
             )
         elif count > 1 and name not in repeatable:
@@ -296,21 +296,24 @@ def _combination_problems(methods: Sequence[RetentionMethod], presets: Sequence[
 
 def _origin_problems(methods: Sequence[RetentionMethod]) -> list[Problem]:
     """Sentences about weights of rows that nothing mixes in, and about rows that nothing trains on."""
-    given = {m.row_source for m in methods if m.row_source}
-    terms = [(m.name, term) for m in methods if not m.off and (term := m.token_loss()) is not None]
-    problems = [
-        Problem(
-            (name, f"weight_{origin}"),
-            f"says something beside a method that mixes such rows in ({' or '.join(_giving(origin))}), got none.",
-        )
-        for name, term in terms
-        for origin in term.by_origin
-        if not (given if origin == "new" else given & {origin})
-    ]
-    for method in (m for m in methods if not m.off):
-        untrained = [origin for origin, factor in method.ce_by_origin().items() if factor == 0]
-        pulled = [origin for _, term in terms for origin in untrained if term.by_origin.get(origin, 1.0) > 0]
-        if untrained and not pulled:
+    sources = {m.row_source for m in methods if m.row_source}
+    terms = []
+    for method in methods:
+        term = None if method.off else method.token_loss()
+        if term is not None:
+            terms.append((method.name, term))
+    problems = []
+    for name, term in terms:
+        for source in term.by_origin:
+            if not (sources if source == "new" else sources & {source}):
+                mixing = " or ".join(_giving(source))
+                text = f"says something beside a method that mixes such rows in ({mixing}), got none."
+                problems.append(Problem((name, f"weight_{source}"), text))
+    for method in methods:
+        factors = {} if method.off else method.ce_by_origin()
+        untrained = [source for source, factor in factors.items() if factor == 0]
+        is_pulled = any(term.by_origin.get(source, 1.0) > 0 for _, term in terms for source in untrained)
+        if untrained and not is_pulled:
             problems.append(
                 Problem(
                     (method.name, "ce"),

@@ -61,12 +61,12 @@ class Filters:
 
     def reason(self, sample: Sample, text: Callable[[Sequence[int]], str]) -> str:
         """Why a sample is left out; "" where it is kept."""
-        said = sample.said
-        if not said or (len(said) <= SHORT and not text(said).strip()):
+        written = sample.said
+        if not written or (len(written) <= SHORT and not text(written).strip()):
             return EMPTY
-        if len(said) < self.least_tokens:
+        if len(written) < self.least_tokens:
             return BRIEF
-        if self.max_repetition is not None and repetition(said) > self.max_repetition:
+        if self.max_repetition is not None and repetition(written) > self.max_repetition:
             return REPEATED
         return ""
 
@@ -188,12 +188,12 @@ class Stream:
         rng = random.Random(f"{self.seed} round {number}")
         order = list(range(len(self.prompts)))
         rng.shuffle(order)
-        size, found = TOGETHER * self.batch_size, []
+        size, batches = TOGETHER * self.batch_size, []
         for start in range(0, len(order), size):
             near = sorted(order[start : start + size], key=lambda i: len(self.prompts[i]))
-            found += [near[i : i + self.batch_size] for i in range(0, len(near), self.batch_size)]
-        rng.shuffle(found)  # or a run that needs few samples would get the short prompts
-        return found
+            batches += [near[i : i + self.batch_size] for i in range(0, len(near), self.batch_size)]
+        rng.shuffle(batches)  # or a run that needs few samples would get the short prompts
+        return batches
 
     def __hash__(self) -> int:
         return id(self)
@@ -223,7 +223,7 @@ class Drawing:
     max_dropped: float
     advice: str
     _batches: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _found: Drawn = field(default_factory=Drawn)
+    _drawn: Drawn = field(default_factory=Drawn)
     _next: int = 0
     """The first batch that was not counted yet."""
 
@@ -245,7 +245,7 @@ class Drawing:
                 self._count(needed)
                 self._draw(ledger, needed)
         self._refuse(least=1)
-        return self._found
+        return self._drawn
 
     # ------------------------------------------------------------------------------------------------------- the store
 
@@ -257,14 +257,14 @@ class Drawing:
         """Takes what is there, on the first rank, and hands it around. Lines that do not fit their checksum are drawn
         again."""
 
-        def held() -> tuple[dict[int, dict[str, Any]], int] | None:
+        def read() -> tuple[dict[int, dict[str, Any]], int] | None:
             if self.services.rank != 0:
                 return None
             rows = read_ledger(self._file)
-            whole = {int(k): r for k, r in rows.items() if r.get("sha256") == _checksum(r)}
-            return whole, len(rows) - len(whole)
+            intact = {int(key): row for key, row in rows.items() if row.get("sha256") == _checksum(row)}
+            return intact, len(rows) - len(intact)
 
-        self._batches, damaged = self.services.gather(self.services.together(held))[0]
+        self._batches, damaged = self.services.gather(self.services.together(read))[0]
         if damaged:
             self.services.say(f"Self-replay: {damaged} damaged batch(es) in {self._file} are drawn again.")
 
@@ -272,7 +272,7 @@ class Drawing:
     def _ledger(self) -> Iterator[Ledger | None]:
         """The open file on the first rank, None on others. They meet at every attempt, so that no collective times out
         while another run draws."""
-        ledger, said = None, False
+        ledger, is_waiting = None, False
         while True:
 
             def attempt() -> Ledger | None:
@@ -286,9 +286,9 @@ class Drawing:
             ledger = self.services.together(attempt)
             if self.services.gather(ledger is not None)[0]:
                 break
-            if not said:
+            if not is_waiting:
                 self.services.say(f"Self-replay: another run is drawing the same samples into {self.folder}; waiting.")
-                said = True
+                is_waiting = True
             time.sleep(0.5)
         try:
             if ledger is not None:
@@ -301,11 +301,11 @@ class Drawing:
     # --------------------------------------------------------------------------------------------------------- drawing
 
     def _lacking(self, needed: Callable[[Drawn], float]) -> bool:
-        return needed(self._found) > 0 and not self._over()
+        return needed(self._drawn) > 0 and not self._over()
 
     def _over(self) -> bool:
         """Whether there are no more samples to look at."""
-        beyond = self.most is not None and self._found.drawn >= self.most
+        beyond = self.most is not None and self._drawn.drawn >= self.most
         return beyond or (self.stream.batches is not None and self._next >= self.stream.batches)
 
     def _draw(self, ledger: Ledger | None, needed: Callable[[Drawn], float]) -> None:
@@ -313,22 +313,23 @@ class Drawing:
             return
         services, began = self.services, time.monotonic()
         services.say(f"Self-replay: drawing the start model's own text into {self.folder}")
-        with self._bar(needed(self._found)) as advance:
+        with self._bar(needed(self._drawn)) as advance:
             while self._lacking(needed):
-                before = needed(self._found)
+                before = needed(self._drawn)
                 numbers = self._wanted()
                 mine = numbers[services.rank] if services.rank < len(numbers) else None
-                row = services.together(functools.partial(self._batch, mine))
-                rows = [r for r in services.gather(row) if r is not None]
+                own_row = services.together(functools.partial(self._batch, mine))
+                rows = [row for row in services.gather(own_row) if row is not None]
                 if ledger is not None:
                     ledger.add(rows)
-                for made in rows:
-                    if int(made["key"]) not in self._batches:
-                        self._found.new += len(made["ids"])
-                    self._batches[int(made["key"])] = made
+                for row in rows:
+                    number = int(row["key"])
+                    if number not in self._batches:
+                        self._drawn.new += len(row["ids"])
+                    self._batches[number] = row
                 self._count(needed)
-                advance(before - needed(self._found))
-            self._found.seconds = time.monotonic() - began
+                advance(before - needed(self._drawn))
+            self._drawn.seconds = time.monotonic() - began
 
     def _bar(self, total: float) -> Any:
         """A progress bar on the first rank."""
@@ -338,13 +339,13 @@ class Drawing:
 
     def _wanted(self) -> list[int]:
         """The next batches that are not there, at most one a rank."""
-        found: list[int] = []
+        numbers: list[int] = []
         number = self._next
-        while len(found) < self.services.world and (self.stream.batches is None or number < self.stream.batches):
+        while len(numbers) < self.services.world and (self.stream.batches is None or number < self.stream.batches):
             if number not in self._batches:
-                found.append(number)
+                numbers.append(number)
             number += 1
-        return found
+        return numbers
 
     def _batch(self, number: int | None) -> dict[str, Any] | None:
         """A row of the file."""
@@ -365,40 +366,40 @@ class Drawing:
 
     def _count(self, needed: Callable[[Drawn], float]) -> None:
         """Goes on through the batches that are there, in order, until enough are kept."""
-        found = self._found
+        drawn = self._drawn
         while self._lacking(needed) and self._next in self._batches:
             row, prompts = self._batches[self._next], self.stream.batch(self._next)
             for prompt, ids, ended in zip(prompts, row["ids"], row["ended"], strict=True):
-                if self.most is not None and found.drawn >= self.most:
+                if self.most is not None and drawn.drawn >= self.most:
                     break
                 self._count_one(prompt, Sample(ids=tuple(ids), ended=ended))
             self._next += 1
-            if found.drawn >= JUDGED:
+            if drawn.drawn >= JUDGED:
                 self._refuse(least=JUDGED)
 
     def _count_one(self, prompt: Sequence[int], sample: Sample) -> None:
-        found = self._found
-        found.drawn += 1
+        drawn = self._drawn
+        drawn.drawn += 1
         reason = self.filters.reason(sample, self._text)
         bound = REPEATS if self.filters.max_repetition is None else self.filters.max_repetition
         if reason in ("", REPEATED) and repetition(sample.said) > bound:
-            found.repeating += 1
+            drawn.repeating += 1
         if reason:
-            found.dropped[reason] += 1
+            drawn.dropped[reason] += 1
             return
-        found.cut += not sample.ended
-        found.tokens += len(prompt) + len(sample.ids)
-        found.kept.append(Kept(prompt=tuple(prompt), ids=sample.ids))
+        drawn.cut += not sample.ended
+        drawn.tokens += len(prompt) + len(sample.ids)
+        drawn.kept.append(Kept(prompt=tuple(prompt), ids=sample.ids))
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.services.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def _refuse(self, *, least: int) -> None:
-        found = self._found
-        if found.drawn < least or (found.kept and found.unusable <= self.max_dropped * found.drawn):
+        drawn = self._drawn
+        if drawn.drawn < least or (drawn.kept and drawn.unusable <= self.max_dropped * drawn.drawn):
             return
         raise ModelError(
-            f"self_replay: the start model's own text cannot be replayed: {found.figures()}; expected at most "
+            f"self_replay: the start model's own text cannot be replayed: {drawn.figures()}; expected at most "
             f"{self.max_dropped:.0%} of them to be unusable (max_dropped). {self.advice}"
         )
 

@@ -6,7 +6,7 @@ This module imports no torch, so that a command line can list the methods quickl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 PrepareData = Callable[[str], "Dataset"]
 """Loads a data file or hub id and tokenises it exactly as the training data is: columns `input_ids`, `labels`. Rows
 with images, which are tokenised batch by batch, come as they are: `images`, and messages or text."""
+
+
+def rates_by_name(groups: Iterable[Mapping[str, Any]], named: Mapping[str, Any]) -> dict[str, float]:
+    """The learning rate of each parameter; 0 of those that an optimiser does not hold.
+
+    Args:
+        groups: of the optimiser.
+        named: parameters by name.
+    """
+    rates: dict[int, float] = {}
+    for group in groups:
+        rates |= dict.fromkeys(map(id, group["params"]), float(group["lr"]))
+    return {name: rates.get(id(parameter), 0.0) for name, parameter in named.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,5 +8,5 @@ from pathlib import Path
 
 def cache_folder() -> Path:
     """`$HOLDFAST_CACHE`, else `$XDG_CACHE_HOME/holdfast`, else `~/.cache/holdfast`."""
-    own = os.environ.get("HOLDFAST_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "holdfast"
+    folder = os.environ.get("HOLDFAST_CACHE")
+    return Path(folder) if folder else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "holdfast"

@@ -38,7 +38,7 @@ def ask(
     Raises:
         HoldfastError: no answer after all attempts, a wrong key, model or address.
     """
-    found: list[Any] = [None] * len(requests)
+    answers: list[Any] = [None] * len(requests)
 
     async def all_of_them() -> None:
         async with Client(endpoint, model=model, parameters={}, options=options) as client:
@@ -51,12 +51,12 @@ def ask(
                         f"{endpoint.shown} did not answer a prompt of {len(prompt)} tokens: "
                         f"{answer.error}. Finished batches are kept; the same command continues."
                     )
-                found[number] = answer.value
+                answers[number] = answer.value
 
             await work_through(range(len(requests)), one, workers=endpoint.workers)
 
     run(all_of_them())
-    return found
+    return answers
 
 
 def choice(body: Any) -> Mapping[str, Any]:
@@ -77,10 +77,10 @@ def completed(body: Any) -> str:
     Raises:
         ValueError: no text.
     """
-    found = choice(body)
-    if not isinstance(found.get("text"), str):
-        raise ValueError(f"expected a completion with a text, got {str(found)[:200]}")
-    return str(found["text"])
+    completion = choice(body)
+    if not isinstance(completion.get("text"), str):
+        raise ValueError(f"expected a completion with a text, got {str(completion)[:200]}")
+    return str(completion["text"])
 
 
 def prompt_scores(body: Any, count: int) -> tuple[list[Any], list[Any]] | None:
@@ -91,9 +91,9 @@ def prompt_scores(body: Any, count: int) -> tuple[list[Any], list[Any]] | None:
         ModelError: the server reads another number of tokens, so that its figures would be those of other places.
         ValueError: no answer with one choice.
     """
-    given = choice(body).get("logprobs")
-    own = given.get("token_logprobs") if isinstance(given, Mapping) else None
-    tops = given.get("top_logprobs") if isinstance(given, Mapping) else None
+    logprobs = choice(body).get("logprobs")
+    scores = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
+    tops = logprobs.get("top_logprobs") if isinstance(logprobs, Mapping) else None
     usage = body.get("usage")
     read = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
     if isinstance(read, int) and read != count:
@@ -102,6 +102,6 @@ def prompt_scores(body: Any, count: int) -> tuple[list[Any], list[Any]] | None:
             f"off what it adds to prompts, such as a beginning-of-text token, and serve the model's own tokenizer."
         )
     # the prompt's tokens, and at most the one that had to be asked for
-    if not isinstance(own, list) or not count <= len(own) <= count + 1:
+    if not isinstance(scores, list) or not count <= len(scores) <= count + 1:
         return None
-    return own[1:count], tops[1:count] if isinstance(tops, list) else []
+    return scores[1:count], tops[1:count] if isinstance(tops, list) else []

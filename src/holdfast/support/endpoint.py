@@ -69,17 +69,17 @@ class Endpoint:
     def problems(self) -> list[Problem]:
         """One sentence a mistake; empty when all is well."""
         parts = urlsplit(self.base_url)
-        found = []
+        problems = []
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            found.append(
+            problems.append(
                 Problem("base_url", f"expected an address such as http://localhost:8000/v1, got '{self.shown}'.")
             )
         for name, least in (("workers", 1), ("attempts", 1)):
             if getattr(self, name) < least:
-                found.append(Problem(name, f"expected at least {least}, got {getattr(self, name)}."))
+                problems.append(Problem(name, f"expected at least {least}, got {getattr(self, name)}."))
         if not self.timeout > 0:
-            found.append(Problem("timeout", f"expected more than 0 seconds, got {self.timeout}."))
-        return found
+            problems.append(Problem("timeout", f"expected more than 0 seconds, got {self.timeout}."))
+        return problems
 
     @property
     def shown(self) -> str:
@@ -107,11 +107,11 @@ def find_key(base_url: str, variable: str | None) -> tuple[str, str | None, str]
         if key:
             return variable, key, ""
         # somebody may have put the key itself there
-        shown = variable if re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable) else "the one given"
+        name = variable if re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable) else "the one given"
         state = "is not set" if variable not in os.environ else "is empty"
-        return variable, None, f"expected the name of an environment variable that holds the key; {shown} {state}."
-    own = urlsplit(base_url).hostname == "api.openai.com"
-    return DEFAULT_KEY_VARIABLE, (os.environ.get(DEFAULT_KEY_VARIABLE, "").strip() or None) if own else None, ""
+        return variable, None, f"expected the name of an environment variable that holds the key; {name} {state}."
+    is_openai = urlsplit(base_url).hostname == "api.openai.com"
+    return DEFAULT_KEY_VARIABLE, (os.environ.get(DEFAULT_KEY_VARIABLE, "").strip() or None) if is_openai else None, ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -459,8 +459,8 @@ async def work_through(items: Iterable[T], work: Callable[[T], Awaitable[None]],
     waiting = iter(items)
 
     async def worker() -> None:
-        for one in waiting:
-            await work(one)
+        for item in waiting:
+            await work(item)
 
     tasks = [asyncio.create_task(worker()) for _ in range(workers)]
     try:

@@ -109,11 +109,11 @@ def terminated_is_interrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    held = signal.signal(signal.SIGTERM, interrupt)
+    handler = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, held)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def say(console: Any, text: str, **style: Any) -> None:
@@ -151,7 +151,7 @@ def package_version(name: str) -> str | None:
 
 def versions() -> dict[str, str]:
     """Versions of everything that can change a figure."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in (
         "holdfast",
         "torch",
@@ -166,27 +166,27 @@ def versions() -> dict[str, str]:
         "numpy",
     ):
         if version := package_version(name):
-            found[name] = version
-    return found
+            installed[name] = version
+    return installed
 
 
 def hardware() -> dict[str, Any]:
     """Processor, cores, memory and accelerators, without names of people or machines."""
     import torch
 
-    found: dict[str, Any] = {
+    machine: dict[str, Any] = {
         "system": platform.system(),
         "machine": platform.machine(),
         "processor": _processor(),
         "cores": cores(),
     }
     with contextlib.suppress(OSError, ValueError):
-        found["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    found["threads"] = torch.get_num_threads()
-    found["accelerators"] = (
+        machine["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    machine["threads"] = torch.get_num_threads()
+    machine["accelerators"] = (
         [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     )
-    return found
+    return machine
 
 
 def cores() -> int:
@@ -337,9 +337,9 @@ def result_folder(path: Path, *, lock: str = "") -> Iterator[NewFolder]:
         FolderBusy, RunFolderError: see `lock_folder`.
     """
     with _folder_errors(path):
-        made = NewFolder(path)
-    with lock_folder(path / lock), made:
-        yield made
+        folder = NewFolder(path)
+    with lock_folder(path / lock), folder:
+        yield folder
 
 
 @contextlib.contextmanager

@@ -58,12 +58,12 @@ def inputs_of(settings: Any, *, within: str | os.PathLike[str] | None = None) ->
     Returns:
         Contents by path, as the settings have it; of a `config.json` without what saving a model again changes.
     """
-    made = None if within is None else real(within)
-    found: dict[str, Contents] = {}
+    output_folder = None if within is None else real(within)
+    contents: dict[str, Contents] = {}
     for path in _named(settings):
-        if made is None or not real(path).is_relative_to(made):
-            found |= _content(path)
-    return found
+        if output_folder is None or not real(path).is_relative_to(output_folder):
+            contents |= _content(path)
+    return contents
 
 
 def hold_to(folder: str | os.PathLike[str], inputs: Mapping[str, Contents], *, begun: bool, what: str) -> list[str]:
@@ -91,16 +91,16 @@ def hold_to(folder: str | os.PathLike[str], inputs: Mapping[str, Contents], *, b
             *more,
             "Expected those that it began with: put the old ones back, or choose a new output_dir.",
         )
-    kept = {
+    manifest = {
         "inputs": {**known.get("inputs", {}), **inputs},
         "versions": known.get("versions", packages),
         "created": known.get("created", now()),
     }
-    if kept != known:
-        write_json(file, kept)
+    if manifest != known:
+        write_json(file, manifest)
     others = [
         f"{name} {packages[name]} (was {before})"
-        for name, before in kept["versions"].items()
+        for name, before in manifest["versions"].items()
         if packages.get(name, before) != before
     ]
     return [f"Continued with other versions than {what} began with: {', '.join(others)}."] if others else []
@@ -168,8 +168,8 @@ def _paths_in(text: str) -> Iterator[str]:
     if colon and file.endswith(".py") and _exists(file):
         yield file
         return
-    for part in re.split(r"[,|]", text):
-        _, equals, value = part.partition("=")
+    for item in re.split(r"[,|]", text):
+        _, equals, value = item.partition("=")
         if equals and value and _exists(value):
             yield value
 
@@ -189,25 +189,25 @@ def _is_file(path: Path) -> bool:
 
 
 def _content(path: str) -> dict[str, Contents]:
-    place = expanded(path)
-    if place.is_file():
-        found = {path: {"": file_hash(place)}}
-        brought = _named_in_yaml(place) if place.suffix in (".yaml", ".yml") else _pictures(place)
-        return found | {str(file): {"": file_hash(file)} for file in brought}
-    if (place / "config.json").is_file() or (place / "adapter_config.json").is_file():
-        names = [file.name for file in place.iterdir() if file.is_file() and OF_A_MODEL.fullmatch(file.name)]
-        base = _base(place)
-        return {path: {name: file_hash(place / name) for name in sorted(names)}, **(_content(base) if base else {})}
-    return {path: {name: file_hash(place / name) for name in _visible_files(place)}}
+    source = expanded(path)
+    if source.is_file():
+        contents = {path: {"": file_hash(source)}}
+        brought = _named_in_yaml(source) if source.suffix in (".yaml", ".yml") else _pictures(source)
+        return contents | {str(file): {"": file_hash(file)} for file in brought}
+    if (source / "config.json").is_file() or (source / "adapter_config.json").is_file():
+        names = [file.name for file in source.iterdir() if file.is_file() and OF_A_MODEL.fullmatch(file.name)]
+        base = _base(source)
+        return {path: {name: file_hash(source / name) for name in sorted(names)}, **(_content(base) if base else {})}
+    return {path: {name: file_hash(source / name) for name in _visible_files(source)}}
 
 
 def _base(adapter: Path) -> str | None:
     """The base that an adapter's folder names, where it is a folder."""
     if (adapter / "config.json").is_file():
         return None
-    stated = _json(adapter / "adapter_config.json").get("base_model_name_or_path")
-    there = isinstance(stated, str) and stated and expanded(stated).is_dir() and real(stated) != real(adapter)
-    return str(stated) if there else None
+    base = _json(adapter / "adapter_config.json").get("base_model_name_or_path")
+    is_folder = isinstance(base, str) and base and expanded(base).is_dir() and real(base) != real(adapter)
+    return str(base) if is_folder else None
 
 
 def _named_in_yaml(file: Path) -> list[Path]:
@@ -216,8 +216,12 @@ def _named_in_yaml(file: Path) -> list[Path]:
     text = file.read_text(encoding="utf-8", errors="replace")
     words = set(re.findall(r"[^\s'\"\[\]{},]+", text))
     words |= {f"{module}.py" for module in re.findall(r"!function\s+(\w+)\.", text)}
-    places = [place for word in sorted(words) for place in (file.parent / word, expanded(word))]
-    return [place for place in places if _is_file(place) and real(place) != real(file)]
+    files = []
+    for word in sorted(words):
+        for path in (file.parent / word, expanded(word)):
+            if _is_file(path) and real(path) != real(file):
+                files.append(path)
+    return files
 
 
 def _pictures(rows: Path) -> list[Path]:
@@ -228,18 +232,24 @@ def _pictures(rows: Path) -> list[Path]:
         if not _PICTURE.search(file.read(2**20)):
             return []
         file.seek(0)
-        names = sorted({match.decode("utf-8", "replace") for line in file for match in _PICTURE.findall(line)})
-    places = [place for name in names for place in (rows.parent / name, expanded(name))]
-    return [place for place in dict.fromkeys(places) if _is_file(place)]
+        names: set[str] = set()
+        for line in file:
+            names.update(match.decode("utf-8", "replace") for match in _PICTURE.findall(line))
+    paths: dict[Path, None] = {}
+    for name in sorted(names):
+        paths |= {rows.parent / name: None, expanded(name): None}
+    return [path for path in paths if _is_file(path)]
 
 
 def _visible_files(folder: Path) -> list[str]:
     """Relative names of all files below a folder but those whose name, or a folder's, begins with a dot."""
-    found = []
-    for place, folders, files in os.walk(folder):
+    names = []
+    for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [os.path.relpath(os.path.join(place, name), folder) for name in files if not name.startswith(".")]
-    return sorted(found)
+        for file in files:
+            if not file.startswith("."):
+                names.append(os.path.relpath(os.path.join(parent, file), folder))
+    return sorted(names)
 
 
 def file_hash(file: Path) -> str:
@@ -262,7 +272,7 @@ def _hash_of(file: str, *_stat: int) -> str:
 def _json(file: Path) -> dict[str, Any]:
     """A JSON object; empty where there is none, which those who load the model name."""
     try:
-        found = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

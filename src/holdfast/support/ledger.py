@@ -105,9 +105,9 @@ class Ledger:
         while end > 0:
             start = max(0, end - 65536)
             self._file.seek(start)
-            found = self._file.read(end - start).rfind(b"\n")
-            if found >= 0:
-                end = start + found + 1
+            line_end = self._file.read(end - start).rfind(b"\n")
+            if line_end >= 0:
+                end = start + line_end + 1
                 break
             end = start
         if end < size:

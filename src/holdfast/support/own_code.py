@@ -61,13 +61,13 @@ def load_own(reference: str, *, base: Path | None = None) -> OwnCode:
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise ConfigError(f"expected FILE.py:NAME or MODULE:NAME, got {reference!r}")
-    place, name = match["place"], match["name"]
-    module, code = _run_file(place, base) if place.endswith(".py") else _import(place)
+    source, name = match["place"], match["name"]
+    module, code = _run_file(source, base) if source.endswith(".py") else _import(source)
     if not hasattr(module, name):
         classes = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__]
         listed = f"it has {', '.join(classes)}" if classes else "it has no classes"
         names = [n for n in vars(module) if not n.startswith("_")]
-        raise ConfigError(f"{reference}: {place} has no '{name}'; {listed}.{did_you_mean(name, names)}")
+        raise ConfigError(f"{reference}: {source} has no '{name}'; {listed}.{did_you_mean(name, names)}")
     file = inspect.getsourcefile(module) if getattr(module, "__file__", None) else None
     path = Path(file).resolve() if file else None
     return OwnCode(value=getattr(module, name), file=path, sha256=hashlib.sha256(code).hexdigest())
@@ -94,14 +94,14 @@ def load_class(reference: str, *, base: type[T], group: str) -> type[T] | None:
         target = next((point.value for point in entry_points(group=group, name=reference)), None)
         if target is None:
             return None
-    found = load_own(str(target)).value
-    if not (isinstance(found, type) and issubclass(found, base) and found is not base):
-        kind = f"the class {found.__name__}" if isinstance(found, type) else f"a value of type {type(found).__name__}"
+    cls = load_own(str(target)).value
+    if not (isinstance(cls, type) and issubclass(cls, base) and cls is not base):
+        kind = f"the class {cls.__name__}" if isinstance(cls, type) else f"a value of type {type(cls).__name__}"
         raise ConfigError(
             f"{reference}: expected a subclass of {base.__module__}.{base.__qualname__}, got {kind}. "
             "See docs/extending.md."
         )
-    return found
+    return cls
 
 
 def is_ours(cls: type) -> bool:
@@ -138,16 +138,16 @@ class _Contents(importlib.abc.SourceLoader):
 def _run_file(place: str, base: Path | None) -> tuple[ModuleType, bytes]:
     path = expanded(place)
     candidates = [path] if path.is_absolute() or base is None else [base / path, path]
-    found = next((real(file) for file in candidates if file.is_file()), None)
-    if found is None:
+    file_path = next((real(file) for file in candidates if file.is_file()), None)
+    if file_path is None:
         folder = candidates[0].parent
         names = [p.name for p in folder.glob("*.py")] if folder.is_dir() else []
         looked = " and ".join(str(file.absolute()) for file in candidates)
         raise ConfigError(f"{place}: no such file (looked for {looked}).{did_you_mean(path.name, names)}")
-    code = found.read_bytes()
-    name = f"holdfast_own_{found.stem}_{hashlib.sha256(str(found).encode() + code).hexdigest()[:16]}"
+    code = file_path.read_bytes()
+    name = f"holdfast_own_{file_path.stem}_{hashlib.sha256(str(file_path).encode() + code).hexdigest()[:16]}"
     if name not in sys.modules:
-        loader = _Contents(str(found), code)
+        loader = _Contents(str(file_path), code)
         spec = importlib.util.spec_from_loader(name, loader)
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
@@ -156,7 +156,7 @@ def _run_file(place: str, base: Path | None) -> tuple[ModuleType, bytes]:
             loader.exec_module(module)
         except Exception as error:
             del sys.modules[name]
-            raise ConfigError(f"{place}: the code cannot be loaded: {_raised(error, str(found))}") from error
+            raise ConfigError(f"{place}: the code cannot be loaded: {_raised(error, str(file_path))}") from error
     return sys.modules[name], code
 
 
@@ -176,5 +176,5 @@ def _raised(error: Exception, file: str) -> str:
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -74,9 +74,9 @@ class Workers:
         if not logs:
             return []
         lines = [line for line in logs[-1].read_text(errors="replace").splitlines() if line.strip()]
-        found = next((line for line in reversed(lines) if line.startswith("error:")), lines[-1] if lines else "")
-        after = lines[lines.index(found) + 1 :][:6] if found in lines else []
-        return [f"The end of {logs[-1]}:", *(f"  {line}" for line in [found, *after])]
+        last_line = next((line for line in reversed(lines) if line.startswith("error:")), lines[-1] if lines else "")
+        after = lines[lines.index(last_line) + 1 :][:6] if last_line in lines else []
+        return [f"The end of {logs[-1]}:", *(f"  {line}" for line in [last_line, *after])]
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         with open(self.logs / f"worker-{number}.log", "ab") as log:
@@ -92,14 +92,14 @@ class Workers:
     def _environment(self, number: int) -> dict[str, str]:
         import torch
 
-        found = {**os.environ, **self.extra, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-        if not found.get("OMP_NUM_THREADS"):  # two threads a core are many times slower than one
-            found["OMP_NUM_THREADS"] = str(max(1, cores() // max(1, self.count)))
+        variables = {**os.environ, **self.extra, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        if not variables.get("OMP_NUM_THREADS"):  # two threads a core are many times slower than one
+            variables["OMP_NUM_THREADS"] = str(max(1, cores() // max(1, self.count)))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if torch.cuda.is_available() and torch.cuda.device_count() > 1:
             devices = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
-            found["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
-        return found
+            variables["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
+        return variables
 
     def _stop(self) -> None:
         alive = [p for p in self.processes if p.poll() is None]

@@ -175,13 +175,13 @@ def tried(work: Callable[[], object], *, patience: float = 60.0) -> str:
         waited = not select.select([pipe], [], [], patience)[0]
         if waited:
             os.kill(child, signal.SIGKILL)
-        said = pipe.read().decode()
+        reason = pipe.read().decode()
     status = os.waitpid(child, 0)[1]
     if waited or (os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0):
         return ""
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
         return f"more than {SECONDS} seconds"
-    return said or f"more than {BYTES >> 20} MiB of memory"
+    return reason or f"more than {BYTES >> 20} MiB of memory"
 
 
 def _in_child(work: Callable[[], object], writing: int) -> None:

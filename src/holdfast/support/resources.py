@@ -53,36 +53,37 @@ def file_trouble(error: BaseException, folder: Path | None = None) -> HoldfastEr
     """
     number, name = None, None
     for cause in chain(error):
-        found = _OS_ERROR.search(str(cause))
+        match = _OS_ERROR.search(str(cause))
         if isinstance(cause, OSError) and cause.errno is not None:
             number, name = cause.errno, cause.filename
             break
-        if found is not None:
-            number = int(found[1])
+        if match is not None:
+            number = int(match[1])
             break
-    place = str(folder) if name is None and folder is not None else os.fsdecode(name) if name is not None else ""
-    place = place if len(place) <= 200 else f"{place[:100]}...{place[-60:]}"
+    path = os.fsdecode(name) if name is not None else str(folder or "")
+    if len(path) > 200:
+        path = f"{path[:100]}...{path[-60:]}"
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     no_room = is_disk_full(error)
     if number == errno.EFBIG or (no_room and number is None and limit != resource.RLIM_INFINITY):
-        where = f"{place}: a" if place else "A"
+        where = f"{path}: a" if path else "A"
         allowed = "the file system takes" if limit == resource.RLIM_INFINITY else f"ulimit -f allows ({limit:,} bytes)"
         return StorageError(
             f"{where} file would grow beyond what {allowed}. Raise the limit; the same command continues where it was."
         )
     if no_room:
-        where = f"No space left on the disk of {place}." if place else "The disk is full."
+        where = f"No space left on the disk of {path}." if path else "The disk is full."
         return StorageError(f"{where} Free some space; the same command continues where it was.")
-    if not place or number is None:
+    if not path or number is None:
         return None
     words = os.strerror(number)
     if number == errno.ENOENT:
         return StorageError(
-            f"{place}: is not there any more. It was deleted or moved while it was needed; put it back, or begin again."
+            f"{path}: is not there any more. It was deleted or moved while it was needed; put it back, or begin again."
         )
     if number in _UNUSABLE:
-        return RunFolderError(f"{place}: cannot be used ({words}). {_UNUSABLE[number]}")
-    return StorageError(f"{place}: the disk failed ({words}).") if number in _FAILED else None
+        return RunFolderError(f"{path}: cannot be used ({words}). {_UNUSABLE[number]}")
+    return StorageError(f"{path}: the disk failed ({words}).") if number in _FAILED else None
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -131,8 +132,8 @@ def _any(error: BaseException | None, test: Callable[[BaseException], bool]) -> 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
     """An error and what it came of, the latest first."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         yield error
         error = error.__cause__ or error.__context__

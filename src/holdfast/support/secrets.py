@@ -38,13 +38,13 @@ class Withheld(str):
 
 def withheld(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with every secret among them, also inside mappings, as one that pickles leave out."""
-    found = dict(values)
+    safe = dict(values)
     for name, value in values.items():
         if isinstance(value, str) and name in SECRET:
-            found[name] = Withheld(value)
+            safe[name] = Withheld(value)
         elif isinstance(value, dict):
-            found[name] = withheld(value)
-    return found
+            safe[name] = withheld(value)
+    return safe
 
 
 def without_secrets(value: Any) -> Any:
@@ -53,10 +53,10 @@ def without_secrets(value: Any) -> Any:
         return [without_secrets(item) for item in value]
     if not isinstance(value, Mapping):
         return value
-    found = {}
+    public = {}
     for name, item in value.items():
         if name == "env" and isinstance(item, Mapping):
-            found[name] = {key: text for key, text in item.items() if not is_secret(str(key), text)}
+            public[name] = {key: text for key, text in item.items() if not is_secret(str(key), text)}
         elif name not in SECRET or isinstance(item, (Mapping, list)):
-            found[name] = without_secrets(item)
-    return found
+            public[name] = without_secrets(item)
+    return public

@@ -23,10 +23,10 @@ def read_tokens(value: Any) -> int:
     Raises:
         ValueError: no such number, or not a positive whole one.
     """
-    found = re.fullmatch(r"\s*([\d_.]+(?:[eE]\+?\d+)?)\s*([kKmMbBtT]?)(?:\s*tokens)?\s*", str(value))
-    if isinstance(value, bool) or found is None:
+    match = re.fullmatch(r"\s*([\d_.]+(?:[eE]\+?\d+)?)\s*([kKmMbBtT]?)(?:\s*tokens)?\s*", str(value))
+    if isinstance(value, bool) or match is None:
         raise ValueError(f"expected a number of tokens such as 100M or 250_000, got {value!r}")
-    number = float(found[1].replace("_", "")) * _SUFFIX[found[2].lower()]
+    number = float(match[1].replace("_", "")) * _SUFFIX[match[2].lower()]
     if not math.isfinite(number) or number < 1 or abs(number - round(number)) > 1e-6:
         raise ValueError(f"expected a whole number of tokens of at least 1, got {value!r}")
     return round(number)

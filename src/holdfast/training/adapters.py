@@ -67,13 +67,13 @@ def adapter_config(
     if not model.use_peft or adapter.peft_method == "lora":
         from trl import get_peft_config
 
-        found = get_peft_config(model)
-        if found is not None:
-            found.target_modules = _targets(found.target_modules)
+        config = get_peft_config(model)
+        if config is not None:
+            config.target_modules = _targets(config.target_modules)
             if added_tokens:
-                found.trainable_token_indices = {"embed_tokens": list(added_tokens)}
-                found.modules_to_save = list({*(found.modules_to_save or ()), "lm_head"})
-        return found
+                config.trainable_token_indices = {"embed_tokens": list(added_tokens)}
+                config.modules_to_save = list({*(config.modules_to_save or ()), "lm_head"})
+        return config
     from peft import OSFConfig
 
     return OSFConfig(
@@ -83,12 +83,12 @@ def adapter_config(
     )
 
 
-def _targets(given: Any) -> Any:
+def _targets(targets: Any) -> Any:
     """Target modules as PEFT takes them. TRL gives a list of one on as a word, which PEFT reads as a pattern for whole
     names, so that `[q_proj]` would match nothing; `all-linear` and patterns are meant as words."""
-    if isinstance(given, (list, tuple)) and len(given) == 1:
-        given = given[0]
-    return {given} if isinstance(given, str) and given.isidentifier() else given
+    if isinstance(targets, (list, tuple)) and len(targets) == 1:
+        targets = targets[0]
+    return {targets} if isinstance(targets, str) and targets.isidentifier() else targets
 
 
 @contextlib.contextmanager
@@ -106,7 +106,9 @@ def new_adapters_off(model: nn.Module, config: Any) -> Iterator[None]:
     from peft.tuners.lora import LoraLayer
 
     layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
-    trained = [(p, p.requires_grad) for layer in layers for p in layer.parameters()]
+    trained = []
+    for layer in layers:
+        trained += [(parameter, parameter.requires_grad) for parameter in layer.parameters()]
     for layer in layers:
         layer.enable_adapters(False)
     try:
@@ -114,8 +116,8 @@ def new_adapters_off(model: nn.Module, config: Any) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.enable_adapters(True)
-        for parameter, wanted in trained:  # switching sets it, too
-            parameter.requires_grad_(wanted)
+        for parameter, requires_grad in trained:  # switching sets it, too
+            parameter.requires_grad_(requires_grad)
 
 
 def load_adapter(model: Any, folder: str) -> Any:
@@ -130,11 +132,10 @@ def load_adapter(model: Any, folder: str) -> Any:
     with CheckpointReader(folder) as stored:
         expected = get_peft_model_state_dict(result, save_embedding_layers=False)
         entries = stored.entries
-        shapes = [
-            (name, entries[name].shape, tuple(tensor.shape))
-            for name, tensor in expected.items()
-            if name in entries and entries[name].shape != tuple(tensor.shape)
-        ]
+        shapes = []
+        for name, tensor in expected.items():
+            if name in entries and entries[name].shape != tuple(tensor.shape):
+                shapes.append((name, entries[name].shape, tuple(tensor.shape)))
         if problem := loading_problem({"missing_keys": expected.keys() - entries.keys(), "mismatched_keys": shapes}):
             raise misfit_error(folder, problem, config="adapter_config.json")
     return result
@@ -176,10 +177,8 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | Non
         ConfigError: nothing is left to train, more directions are to be kept than a matrix has, or the run is sharded:
             whole matrices are projected.
     """
-    if not any(
-        str(getattr(config.peft_type, "value", config.peft_type)) == "OSF"
-        for config in getattr(model, "peft_config", {}).values()
-    ):
+    kinds = [config.peft_type for config in getattr(model, "peft_config", {}).values()]
+    if "OSF" not in [str(getattr(kind, "value", kind)) for kind in kinds]:
         return None
     import torch
     from peft.tuners.osf import OSFLayer
@@ -190,12 +189,12 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | Non
             "DDP, or peft_method: lora."
         )
     layers = {name: module for name, module in model.named_modules() if isinstance(module, OSFLayer)}
-    larger = [
-        f"{name} ({layer.out_features} x {layer.in_features}, {rank} kept)"
-        for name, layer in layers.items()
-        for adapter in layer.osf_svd_params
-        if (rank := model.peft_config[adapter].effective_rank or 0) > min(layer.out_features, layer.in_features)
-    ]
+    larger = []
+    for name, layer in layers.items():
+        for adapter in layer.osf_svd_params:
+            rank = model.peft_config[adapter].effective_rank or 0
+            if rank > min(layer.out_features, layer.in_features):
+                larger.append(f"{name} ({layer.out_features} x {layer.in_features}, {rank} kept)")
     if larger:
         raise ConfigError(
             f"osf_effective_rank: expected no more directions than a matrix has, its smaller side, got more in "

@@ -40,13 +40,10 @@ class MetricsFile(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
-        held = (
-            [row for row in read_jsonl(self.path) if row.get("step", 0) <= state.global_step]
-            if self.path.is_file()
-            else []
-        )
-        self.before = max((float(row.get("seconds", 0.0)) for row in held), default=0.0)
-        write_jsonl(self.path, held)
+        rows = read_jsonl(self.path) if self.path.is_file() else ()
+        done = [row for row in rows if row.get("step", 0) <= state.global_step]
+        self.before = max((float(row.get("seconds", 0.0)) for row in done), default=0.0)
+        write_jsonl(self.path, done)
         self.began = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -170,11 +167,11 @@ class EarlyStopping(TrainerCallback):
         """Evaluations since the best one; of equal ones the first is the best, as it is for the trainer."""
         name = str(args.metric_for_best_model or "loss")
         name = name if name.startswith("eval_") else f"eval_{name}"
-        held = [float(row[name]) for row in state.log_history if name in row]
-        if not held:
+        values = [float(row[name]) for row in state.log_history if name in row]
+        if not values:
             return 0
-        best = max(held) if args.greater_is_better else min(held)
-        return len(held) - 1 - held.index(best)
+        best = max(values) if args.greater_is_better else min(values)
+        return len(values) - 1 - values.index(best)
 
 
 class StopOnSignal(TrainerCallback):

@@ -19,8 +19,8 @@ _NAME = re.compile(r"checkpoint-([1-9][0-9]*)")
 
 def step_of(path: Path) -> int | None:
     """The optimiser step in the name of a checkpoint; None for another name."""
-    found = _NAME.fullmatch(path.name)
-    return int(found[1]) if found else None
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match else None
 
 
 def checkpoints_in(folder: Path, *, before: int | None = None) -> list[Path]:
@@ -30,8 +30,12 @@ def checkpoints_in(folder: Path, *, before: int | None = None) -> list[Path]:
         folder: the run's.
         before: leaves out those of this step and later ones.
     """
-    found = [(step, path) for path in _named(folder) if path.is_dir() and (step := step_of(path)) is not None]
-    return [path for step, path in sorted(found) if before is None or step < before]
+    by_step: dict[int, Path] = {}
+    for path in _named(folder):
+        step = step_of(path)
+        if path.is_dir() and step is not None and (before is None or step < before):
+            by_step[step] = path
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def refuse_files(folder: Path) -> None:

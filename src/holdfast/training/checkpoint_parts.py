@@ -49,23 +49,23 @@ def lacking(folder: Path, parts: Parts, *, strict: bool) -> list[str]:
         strict: it has to be this run's own; else a plain trainer's will do where there are no methods, and one of
             another number of processes.
     """
-    found = _state_problems(folder)
-    if not found and (strict or parts.methods or (folder / STATE_FILE).exists()):
-        found = _method_problems(folder)
+    problems = _state_problems(folder)
+    if not problems and (strict or parts.methods or (folder / STATE_FILE).exists()):
+        problems = _method_problems(folder)
     rng = {path.name for path in folder.glob("rng_state*.pth")}
     expected = {f"rng_state_{n}.pth" for n in range(parts.processes)} if parts.processes > 1 else {"rng_state.pth"}
     optimizer, weights = _sharded(folder, parts) if parts.sharded else _plain(folder, parts)
     if optimizer and not rng:
-        return [*found, "it holds the model alone, as save_only_model: true asks for"]
+        return [*problems, "it holds the model alone, as save_only_model: true asks for"]
     if strict or not rng:
         optimizer += [f"{name} is missing" for name in sorted(expected - rng)]
-    return [*found, *weights, *optimizer]
+    return [*problems, *weights, *optimizer]
 
 
 def unreadable(folder: Path) -> list[str]:
     """Files of a checkpoint without a manifest that cannot be what they were: cut off, or changed where the format has
     a checksum."""
-    found = []
+    problems = []
     for path in sorted(folder.iterdir()):
         try:
             if path.suffix == ".json":
@@ -77,22 +77,22 @@ def unreadable(folder: Path) -> list[str]:
                     if archive.testzip() is not None:
                         raise zipfile.BadZipFile
         except (OSError, ValueError, RecursionError, ModelError, zipfile.BadZipFile, NotImplementedError):
-            found.append(f"{path.name} cannot be read")
+            problems.append(f"{path.name} cannot be read")
     index = index_file(folder)
-    if index is not None and f"{index.name} cannot be read" not in found:
+    if index is not None and f"{index.name} cannot be read" not in problems:
         try:
             shards = sorted(set(read_index(index).values()))
         except ModelError:
-            return [*found, f"{index.name} cannot be read"]
-        found += [f"{name} is missing" for name in shards if not (folder / name).is_file()]
-    return found
+            return [*problems, f"{index.name} cannot be read"]
+        problems += [f"{name} is missing" for name in shards if not (folder / name).is_file()]
+    return problems
 
 
 def best_of(folder: Path) -> Path | None:
     """The best checkpoint so far, as a checkpoint's state names it; looked for beside it, where a run's folder was
     moved."""
-    named = TrainerState.load_from_json(str(folder / TRAINER_STATE)).best_model_checkpoint
-    return folder.parent / Path(named).name if named else None
+    best = TrainerState.load_from_json(str(folder / TRAINER_STATE)).best_model_checkpoint
+    return folder.parent / Path(best).name if best else None
 
 
 def _state_problems(folder: Path) -> list[str]:
@@ -104,8 +104,8 @@ def _state_problems(folder: Path) -> list[str]:
     except (OSError, TypeError, ValueError, AttributeError, RecursionError):
         return [f"{TRAINER_STATE} cannot be read"]
     step, last = state.global_step, state.max_steps
-    whole = type(step) is int and step > 0 and (type(last) is not int or last <= 0 or step <= last)
-    if not whole or step_of(folder) not in (step, None):
+    is_step = type(step) is int and step > 0 and (type(last) is not int or last <= 0 or step <= last)
+    if not is_step or step_of(folder) not in (step, None):
         return [f"{TRAINER_STATE} says step {step!r}"]
     return []
 
@@ -116,10 +116,12 @@ def _method_problems(folder: Path) -> list[str]:
         return [f"{STATE_FILE} is missing"]
     try:
         state: Any = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-        tensors = {f"{n}.{key}" for n, entry in enumerate(state["methods"]) for key in entry["tensors"]}
+        tensors: set[str] = set()
+        for number, entry in enumerate(state["methods"]):
+            if not isinstance(entry["state"], dict) or "method" not in entry:
+                raise ValueError
+            tensors.update(f"{number}.{key}" for key in entry["tensors"])
         sealed = bool(state.get(SEALED))
-        if not all(isinstance(entry["state"], dict) and "method" in entry for entry in state["methods"]):
-            raise ValueError
     except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return [f"{STATE_FILE} cannot be read"]
     if sealed and not (folder / manifest.FILE).exists():
@@ -129,10 +131,10 @@ def _method_problems(folder: Path) -> list[str]:
     if not (folder / TENSOR_FILE).is_file():
         return [f"{TENSOR_FILE} is missing"]
     try:
-        held = {entry.name for entry in read_header(folder / TENSOR_FILE)[1]}
+        stored = {entry.name for entry in read_header(folder / TENSOR_FILE)[1]}
     except ModelError:
         return [f"{TENSOR_FILE} cannot be read"]
-    return [f"{TENSOR_FILE} lacks {name}" for name in sorted(tensors - held)]
+    return [f"{TENSOR_FILE} lacks {name}" for name in sorted(tensors - stored)]
 
 
 def _plain(folder: Path, parts: Parts) -> tuple[list[str], list[str]]:

@@ -27,18 +27,21 @@ def diverged(what: str, samples: list[str], *, step: int, updated: bool, folder:
         updated: whether the weights were updated with it.
         folder: where the run's checkpoints are.
     """
-    kept = checkpoints_in(folder, before=step)  # later ones were passed over when this run went on from an earlier one
+    # later ones were passed over when this run went on from an earlier one
+    checkpoints = checkpoints_in(folder, before=step)
     lines = [
         f"Training stopped at step {step}: {what}."
         + (" They were not saved." if updated else " The weights were not updated with it.")
     ]
     if samples:
         lines += ["On these samples:", *(f"  - {s}" for s in samples)]
-    lines.append(f"The last good checkpoint is {kept[-1]}." if kept else "No checkpoint had been written yet.")
-    if len(kept) > 1 and (step_of(kept[-1]) or 0) >= step - 1:
+    lines.append(
+        f"The last good checkpoint is {checkpoints[-1]}." if checkpoints else "No checkpoint had been written yet."
+    )
+    if len(checkpoints) > 1 and (step_of(checkpoints[-1]) or 0) >= step - 1:
         # Its weights are finite, but no step has shown yet that they give a finite loss.
         lines.append(
-            f"It was written right before; if its weights are what is wrong, the one before is {kept[-2].name}."
+            f"It was written right before; if its weights are what is wrong, the one before is {checkpoints[-2].name}."
         )
     lines.append("Usual causes: a learning rate too high, fp16 where bf16 is needed, a broken sample.")
     lines.append(
@@ -63,9 +66,11 @@ def describe_samples(
     span = max(ids.shape[1] - 1, 1)
     positions = [(r // span, r % span) for r in rows] if rows else [(b, 0) for b in range(ids.shape[0])]
     starts = _document_starts(inputs, ids.shape)
-    documents = sorted({(b, max(s for s in starts[b] if s <= t)) for b, t in positions})
-    shown = []
-    for b, start in documents[:limit]:
+    documents = set()
+    for b, position in positions:
+        documents.add((b, max(start for start in starts[b] if start <= position)))
+    descriptions = []
+    for b, start in sorted(documents)[:limit]:
         end = min([s for s in starts[b] if s > start], default=ids.shape[1])
         tokens = ids[b, start:end]
         if "attention_mask" in inputs:
@@ -75,20 +80,20 @@ def describe_samples(
         if numbers is not None:
             tokens = torch.stack([t for n, t in enumerate(tokens) if n == 0 or t != tokens[n - 1]])
         text = decode(tokens[:60].tolist()) if callable(decode) else str(tokens[:20].tolist())
-        place = f"row {index} of the prepared training data: " if index is not None else ""
+        where = f"row {index} of the prepared training data: " if index is not None else ""
         if numbers is not None:  # rows with images: known by their numbers, and most of their tokens are an image's
-            place = f"{named_rows([int(numbers[b])])}: "
-        shown.append(place + repr(text))
+            where = f"{named_rows([int(numbers[b])])}: "
+        descriptions.append(where + repr(text))
     if len(documents) > limit:
-        shown.append(f"... and {len(documents) - limit} more")
-    return shown
+        descriptions.append(f"... and {len(documents) - limit} more")
+    return descriptions
 
 
 def _find_row(data: Any, tokens: list[int]) -> int | None:
     try:
         for index in range(min(len(data), SEARCHED_ROWS)):
-            held = data[index]["input_ids"]
-            if list(held[: len(tokens)]) == tokens or _contains(list(held), tokens):
+            ids = data[index]["input_ids"]
+            if list(ids[: len(tokens)]) == tokens or _contains(list(ids), tokens):
                 return index
     except (TypeError, KeyError):
         return None
@@ -102,9 +107,11 @@ def _document_starts(inputs: dict[str, Any], shape: Any) -> list[list[int]]:
     return [sorted({0, *(row == 0).nonzero().flatten().tolist()}) for row in position_ids.cpu()]
 
 
-def _contains(held: list[int], tokens: list[int]) -> bool:
-    """Whether `tokens` stand in `held` in a row (a document inside a packed row)."""
-    if not tokens or len(tokens) > len(held):
+def _contains(row: list[int], tokens: list[int]) -> bool:
+    """Whether `tokens` stand one after the other in a row (a document inside a packed row)."""
+    if not tokens or len(tokens) > len(row):
         return False
-    first = tokens[0]
-    return any(held[i] == first and held[i : i + len(tokens)] == tokens for i in range(len(held) - len(tokens) + 1))
+    for start in range(len(row) - len(tokens) + 1):
+        if row[start] == tokens[0] and row[start : start + len(tokens)] == tokens:
+            return True
+    return False

@@ -57,11 +57,10 @@ def run_documents_alone(model: nn.Module) -> None:
             kwargs["input_ids"], args = args[0], args[1:]
         lengths = cu_seq_lens_q.diff().tolist()
         inputs = {name: value for name, value in kwargs.items() if name not in _OF_ROWS}
-        per_token = {
-            name: value.split(lengths, 1)
-            for name, value in inputs.items()
-            if isinstance(value, Tensor) and value.shape[:2] == (1, sum(lengths))
-        }
+        per_token = {}
+        for name, value in inputs.items():
+            if isinstance(value, Tensor) and value.shape[:2] == (1, sum(lengths)):
+                per_token[name] = value.split(lengths, 1)
         outputs = []
         for number in range(len(lengths)):
             document = {name: parts[number] for name, parts in per_token.items()}

@@ -162,6 +162,10 @@ def successor_mask(inputs: dict[str, Any]) -> Tensor:
     return torch.ones_like(inputs["input_ids"][:, 1:], dtype=torch.bool)
 
 
+_FLAGS = ("return_dict", "output_attentions", "output_hidden_states")
+"""Keywords of a forward pass that say what it returns."""
+
+
 def install_forward(lm: nn.Module) -> None:
     """Lets `lm(..., holdfast=Sealed(request))` return the loss of a `LossRequest`, computed inside the module's own
     forward.
@@ -183,11 +187,7 @@ def install_forward(lm: nn.Module) -> None:
             return original(*args, **kwargs)
         request = holdfast.value
         # PEFT may hand `labels=None` and output flags through.
-        kwargs = {
-            k: v
-            for k, v in kwargs.items()
-            if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")
-        }
+        kwargs = {name: value for name, value in kwargs.items() if value is not None and name not in _FLAGS}
         router_loss = outputs = None
         if request.kl_only:
             hidden_BTH, outputs = with_hidden(self, original, args, kwargs)
@@ -221,8 +221,8 @@ def install_forward(lm: nn.Module) -> None:
             result = replace(result, loss=result.loss + r.ce_scale * torch.stack(terms).sum())
         if router_loss is not None:
             result = replace(result, loss=result.loss + r.router_scale * router_loss)
-        found = {"loss": result.loss, "result": Sealed(result)}
-        return found if outputs is None else {**found, "outputs": outputs}
+        returned = {"loss": result.loss, "result": Sealed(result)}
+        return returned if outputs is None else {**returned, "outputs": outputs}
 
     lm.forward = types.MethodType(forward, lm)  # type: ignore[method-assign]
 
@@ -237,13 +237,13 @@ def with_hidden(
     lm: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Tensor, Any]:
     """The backbone's hidden states `[B, T, H]` of a forward pass, and what it returns."""
-    held: list[Tensor] = []
-    hook = backbone_of(lm).register_forward_hook(lambda module, inputs, output: held.append(output.last_hidden_state))
+    states: list[Tensor] = []
+    hook = backbone_of(lm).register_forward_hook(lambda module, inputs, output: states.append(output.last_hidden_state))
     try:
         outputs = forward(*args, **kwargs)
     finally:
         hook.remove()
-    return held[-1], outputs
+    return states[-1], outputs
 
 
 def _run_experts(lm: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:

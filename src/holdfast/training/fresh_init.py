@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import math
 import os
 from collections import defaultdict
@@ -80,8 +81,8 @@ def init_stds(model: Any, *, seed: int = 0, stored: bool = False, trust_remote_c
     if untouched:  # set by a constructor only, as in some models outside transformers: only a whole fresh model tells
         with _own_random_state(), quiet_transformers():
             torch.default_generator.manual_seed(seed)
-            whole = dict(_build(type(fresh), fresh.config).named_parameters())
-        stds |= {name: _spread([whole[name].detach()]) for name in untouched}
+            whole_model = dict(_build(type(fresh), fresh.config).named_parameters())
+        stds |= {name: _spread([whole_model[name].detach()]) for name in untouched}
     if (base_width := getattr(fresh.config, BASE_WIDTH, None)) is not None:
         for name, factor in mup_factors(fresh, int(base_width)).items():
             stds[name] *= factor
@@ -162,9 +163,10 @@ def _is_sharded_class(kind: type) -> bool:
 
 def _build(kind: Any, config: Any, **kwargs: Any) -> Any:
     config = copy.deepcopy(config)
-    for one in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", {}))):
-        if hasattr(one, "quantization_config"):
-            del one.quantization_config
+    nested = [getattr(config, key, None) for key in getattr(config, "sub_configs", {})]
+    for configuration in (config, *nested):
+        if hasattr(configuration, "quantization_config"):
+            del configuration.quantization_config
     make, kwargs = (kind.from_config, kwargs) if hasattr(kind, "from_config") else (kind._from_config, {})
     return make(config, dtype=torch.float32, attn_implementation="eager", **kwargs)
 
@@ -184,7 +186,7 @@ def _steps(model: Any) -> Iterator[tuple[nn.Module, Any]]:
 
 def _writes(model: Any, parameters: dict[str, Tensor]) -> dict[str, _Writes]:
     """A dry run of the whole initialisation."""
-    found = {name: _Writes() for name in parameters}
+    writes_of = {name: _Writes() for name in parameters}
     names = {p.untyped_storage()._cdata: name for name, p in parameters.items()}
     with torch.no_grad(), _own_random_state():
         for step, (module, owner) in enumerate(_steps(model)):
@@ -192,11 +194,11 @@ def _writes(model: Any, parameters: dict[str, Tensor]) -> dict[str, _Writes]:
                 owner._init_weights(module)
             for storage, drawn, copied in watch.seen:
                 if storage in names:
-                    writes = found[names[storage]]
+                    writes = writes_of[names[storage]]
                     writes.steps += [step] if step not in writes.steps else []
                     writes.drawn |= drawn
                     writes.copied |= copied
-    return found
+    return writes_of
 
 
 def _groups(model: Any, parameters: dict[str, Tensor]) -> list[dict[str, tuple[nn.Module, str]]]:
@@ -219,18 +221,19 @@ def _measure(
 ) -> dict[str, float]:
     """Initialises one module's tensors for real and measures them."""
     stds = dict.fromkeys((name for name in group if writes[name].steps), 0.0)
-    random = {name: place for name, place in group.items() if writes[name].drawn or writes[name].copied}
+    random = {name: owner for name, owner in group.items() if writes[name].drawn or writes[name].copied}
     if not random:
         return stds
-    wanted = {step for name in random for step in writes[name].steps}
-    steps = [pair for number, pair in enumerate(_steps(model)) if number in wanted]
-    needed = {
-        n: max(2 if writes[n].copied else 1, min(_DRAWS, -(-_SAMPLES // max(parameters[n].numel(), 1)))) for n in random
-    }
+    numbers = set(itertools.chain(*(writes[name].steps for name in random)))
+    steps = [step for number, step in enumerate(_steps(model)) if number in numbers]
+    needed = {}
+    for name in random:
+        draws_for_samples = -(-_SAMPLES // max(parameters[name].numel(), 1))
+        needed[name] = max(2 if writes[name].copied else 1, min(_DRAWS, draws_for_samples))
     draws: dict[str, list[Tensor]] = {name: [] for name in random}
     try:
         for draw in range(max(needed.values())):
-            drawn = {name: place for name, place in random.items() if draw < needed[name]}
+            drawn = {name: owner for name, owner in random.items() if draw < needed[name]}
             torch.default_generator.manual_seed(_DRAWS * seed + draw)
             for name, (module, attribute) in drawn.items():
                 module._parameters[attribute] = nn.Parameter(
@@ -244,7 +247,7 @@ def _measure(
     finally:
         for name, (module, attribute) in random.items():
             module._parameters[attribute] = parameters[name]
-    measured = {name: _spread(held) for name, held in draws.items()}
+    measured = {name: _spread(draws_of_tensor) for name, draws_of_tensor in draws.items()}
     incomplete = [name for name, std in measured.items() if math.isnan(std)]
     if incomplete:
         raise ModelError(
@@ -257,10 +260,10 @@ def _measure(
 def _spread(draws: list[Tensor]) -> float:
     """The standard deviation of one draw's elements about their mean, or of an element between several draws, over all
     elements; NaN if one is."""
-    parts = [draw.reshape(-1) for draw in draws]
-    count, mean, squares = len(parts[0]), 0.0, 0.0
+    flat = [draw.reshape(-1) for draw in draws]
+    count, mean, squares = len(flat[0]), 0.0, 0.0
     for start in range(0, count, _BLOCK):
-        values = [part[start : start + _BLOCK] for part in parts]
+        values = [elements[start : start + _BLOCK] for elements in flat]
         if len(values) > 1:
             squares += float(torch.stack(values).double().var(dim=0).sum())
         else:
@@ -273,10 +276,10 @@ def _spread(draws: list[Tensor]) -> float:
 def _stored_names(model: Any, stds: dict[str, float]) -> dict[str, float]:
     from transformers.core_model_loading import revert_weight_conversion
 
-    found: dict[str, float] = {}
+    by_stored_name: dict[str, float] = {}
     for name, parameter in model.named_parameters():
-        found |= dict.fromkeys(revert_weight_conversion(model, {name: parameter.detach()}), stds[name])
-    return found
+        by_stored_name |= dict.fromkeys(revert_weight_conversion(model, {name: parameter.detach()}), stds[name])
+    return by_stored_name
 
 
 @contextlib.contextmanager

@@ -81,9 +81,9 @@ def decoder_config(decoder: Decoder, *, vocabulary: int = 0, tokens: Mapping[str
     heads = {"num_key_value_heads": decoder.heads, "head_dim": decoder.width // decoder.heads}
     heads = {name: value for name, value in heads.items() if name in known}
     size = {"vocab_size": vocabulary} if vocabulary else {}
-    own = {"max_position_embeddings": decoder.context, "use_cache": True, "tie_word_embeddings": False}
+    context = {"max_position_embeddings": decoder.context, "use_cache": True, "tie_word_embeddings": False}
     ids = {k: v for k, v in (tokens or {}).items() if k in known}
-    return CONFIG_MAPPING[kind](**{**heads, **own, **keys, **size, **ids, **decoder.more})
+    return CONFIG_MAPPING[kind](**{**heads, **context, **keys, **size, **ids, **decoder.more})
 
 
 def write_fresh(
@@ -111,8 +111,8 @@ def write_fresh(
     from holdfast.training.mup import BASE_WIDTH, mup_
 
     if (folder / MULTIPLIERS_FILE).is_file():
-        found: dict[str, float] = read_json(folder / MULTIPLIERS_FILE)
-        return found
+        multipliers: dict[str, float] = read_json(folder / MULTIPLIERS_FILE)
+        return multipliers
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
     config = decoder_config(decoder, vocabulary=len(tokenizer), tokens=ids)
     with torch.random.fork_rng(devices=[]), quiet_transformers():
@@ -123,10 +123,10 @@ def write_fresh(
             setattr(model.config, BASE_WIDTH, base_width)  # goes with the weights, for `fresh_init.init_stds`
     folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(folder.parent, f".{folder.name}-") as scratch, quiet_transformers():
-        whole = scratch / folder.name
-        model.save_pretrained(whole)
-        tokenizer.save_pretrained(whole)
-        write_json(whole / MULTIPLIERS_FILE, multipliers)
+        new_folder = scratch / folder.name
+        model.save_pretrained(new_folder)
+        tokenizer.save_pretrained(new_folder)
+        write_json(new_folder / MULTIPLIERS_FILE, multipliers)
         if not (folder / MULTIPLIERS_FILE).is_file():  # else another worker was faster, with the same weights
-            os.replace(whole, folder)
+            os.replace(new_folder, folder)
     return multipliers

@@ -39,7 +39,7 @@ def train_only(model: nn.Module, patterns: Sequence[str]) -> None:
     """
     if not patterns:
         return
-    named = dict(model.named_parameters())
-    kept = {*matched(named, patterns)}
-    for name, parameter in named.items():
-        parameter.requires_grad_(name in kept)
+    parameters = dict(model.named_parameters())
+    trained = {*matched(parameters, patterns)}
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(name in trained)

@@ -56,10 +56,10 @@ def _ours(kind: type[nn.Module]) -> Any | None:
         try:
             with torch.no_grad():
                 expected = kind.forward(stand_in, x)  # type: ignore[arg-type]
-                found = ours(stand_in, x)
+                output = ours(stand_in, x)
         except Exception:  # another layer altogether, which knows nothing of these names
             continue
-        if isinstance(expected, Tensor) and expected.shape == x.shape and torch.allclose(expected, found, atol=1e-5):
+        if isinstance(expected, Tensor) and expected.shape == x.shape and torch.allclose(expected, output, atol=1e-5):
             return ours
     return None
 

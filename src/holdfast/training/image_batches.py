@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,8 +44,8 @@ def placeholders(processor: Any) -> frozenset[int]:
         processor: a `ProcessorMixin`.
     """
     tokenizer = processor.tokenizer
-    named = [getattr(processor, name, None) for name in ("image_token", "video_token", "fake_image_token")]
-    texts = [str(getattr(token, "content", token)) for token in named if token is not None]
+    tokens = [getattr(processor, name, None) for name in ("image_token", "video_token", "fake_image_token")]
+    texts = [str(getattr(token, "content", token)) for token in tokens if token is not None]
     texts += [token for token in tokenizer.get_added_vocab() if _WRITTEN.fullmatch(token)]
     return frozenset(tokenizer.convert_tokens_to_ids(token) for token in texts if token in tokenizer.get_vocab())
 
@@ -70,16 +71,19 @@ class ImageCollator:
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for row in rows:
-            held = {name: value for name, value in row.items() if value is not None}
-            layout = tuple((n, type(v).__name__) for n, v in sorted(held.items()) if n not in (ROW, ORIGIN, "images"))
-            groups.setdefault(layout, []).append(held)
+            present = {name: value for name, value in row.items() if value is not None}
+            layout = []
+            for name, value in sorted(present.items()):
+                if name not in (ROW, ORIGIN, "images"):
+                    layout.append((name, type(value).__name__))
+            groups.setdefault(tuple(layout), []).append(present)
         return _joined([self._batch(group) for group in groups.values()], self.padding)
 
     def _batch(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        held = [row.pop(ROW, None) for row in rows]
+        row_numbers = [row.pop(ROW, None) for row in rows]
         origins = [row.pop(ORIGIN, None) for row in rows]
         mine = (origin is None or origin[0] == NEW for origin in origins)
-        numbers = [n if own and n is not None else -1 for n, own in zip(held, mine, strict=True)]
+        numbers = [n if is_own and n is not None else -1 for n, is_own in zip(row_numbers, mine, strict=True)]
         if "input_ids" in rows[0]:
             batch = _tokenised(rows, self.padding)
         else:
@@ -102,11 +106,10 @@ class ImageCollator:
                     f"in two, because it goes beyond max_length={self.max_length} tokens. Raise max_length, or have "
                     f"the processor make smaller images."
                 )
-            whole, places = batch["input_ids"].shape, places[:, : self.max_length]
-            batch = {
-                name: value[:, : self.max_length] if is_of_tokens(name, value, whole) else value
-                for name, value in batch.items()
-            }
+            uncut_shape, places = batch["input_ids"].shape, places[:, : self.max_length]
+            for name, value in batch.items():
+                if is_of_tokens(name, value, uncut_shape):
+                    batch[name] = value[:, : self.max_length]
         batch["labels"] = batch["labels"].masked_fill(places, IGNORE)
         if any(origin is not None for origin in origins):  # a row is one document
             of_rows = torch.tensor([NEW if origin is None else origin[0] for origin in origins])
@@ -155,23 +158,25 @@ def _tokenised(rows: Sequence[Mapping[str, Any]], padding: int) -> dict[str, Ten
     }
 
 
-def _joined(parts: Sequence[Mapping[str, Any]], padding: int) -> dict[str, Any]:
+def _joined(batches: Sequence[Mapping[str, Any]], padding: int) -> dict[str, Any]:
     """Batches below one another: what has a value for each token is padded on the right, what belongs to images is
     padded with zeros, which the models that pad images take for none."""
-    if len(parts) == 1:
-        return dict(parts[0])
+    if len(batches) == 1:
+        return dict(batches[0])
     fills = {"input_ids": padding, "labels": IGNORE}
-    found: dict[str, Any] = {}
-    for name in dict.fromkeys(name for part in parts for name in part):
-        of_tokens = all(name not in part or is_of_tokens(name, part[name], part["input_ids"].shape) for part in parts)
-        values = [
-            part.get(name, torch.zeros_like(part["input_ids"]) if of_tokens else None)  # token types of plain text: 0
-            for part in parts
-        ]
-        held = [value for value in values if value is not None]
-        width = [max(value.shape[axis] for value in held) for axis in range(1, held[0].ndim)]
-        found[name] = torch.cat([_widened(value, width, fills.get(name, 0)) for value in held])
-    return found
+    joined: dict[str, Any] = {}
+    for name in dict.fromkeys(itertools.chain(*batches)):
+        having = [batch for batch in batches if name in batch]
+        of_tokens = all(is_of_tokens(name, batch[name], batch["input_ids"].shape) for batch in having)
+        values = []
+        for batch in batches:
+            if name in batch:
+                values.append(batch[name])
+            elif of_tokens:  # token types of plain text: 0
+                values.append(torch.zeros_like(batch["input_ids"]))
+        width = [max(value.shape[axis] for value in values) for axis in range(1, values[0].ndim)]
+        joined[name] = torch.cat([_widened(value, width, fills.get(name, 0)) for value in values])
+    return joined
 
 
 def _widened(value: Tensor, width: Sequence[int], fill: int) -> Tensor:

@@ -8,6 +8,7 @@ with 0 it stays as it is. The schedule multiplies all rates alike. `training.mup
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -31,14 +32,15 @@ def factors_of(names: Iterable[str], multipliers: Mapping[str, float]) -> dict[s
         ConfigError: a pattern matches nothing, or two of them one parameter; all of it.
     """
     names = list(names)
-    found = {name: [p for p in multipliers if re.search(p, name)] for name in names}
-    used = {pattern for matching in found.values() for pattern in matching}
-    problems = [
-        f"{KEY}: '{pattern}' matches no trained parameter. Expected a part of a name such as {listing(names)}."
-        for pattern in multipliers
-        if pattern not in used
-    ]
-    several = {name: matching for name, matching in found.items() if len(matching) > 1}
+    patterns = {name: [pattern for pattern in multipliers if re.search(pattern, name)] for name in names}
+    used = set(itertools.chain(*patterns.values()))
+    problems = []
+    for pattern in multipliers:
+        if pattern not in used:
+            problems.append(
+                f"{KEY}: '{pattern}' matches no trained parameter. Expected a part of a name such as {listing(names)}."
+            )
+    several = {name: matching for name, matching in patterns.items() if len(matching) > 1}
     if several:
         name, matching = next(iter(several.items()))
         problems.append(
@@ -47,7 +49,7 @@ def factors_of(names: Iterable[str], multipliers: Mapping[str, float]) -> dict[s
         )
     if problems:
         raise ConfigError(problems)
-    return {name: multipliers[matching[0]] if matching else 1.0 for name, matching in found.items()}
+    return {name: multipliers[matching[0]] if matching else 1.0 for name, matching in patterns.items()}
 
 
 def scale_rates(optimizer: Any, model: nn.Module, multipliers: Mapping[str, float]) -> None:
@@ -63,11 +65,9 @@ def scale_rates(optimizer: Any, model: nn.Module, multipliers: Mapping[str, floa
         ConfigError: see `factors_of`; or an optimiser that does not hold all trained parameters itself.
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    factors = {
-        id(p): factor for (_, p), factor in zip(trained.items(), factors_of(trained, multipliers).values(), strict=True)
-    }
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if held != factors.keys():
+    factors = {id(trained[name]): factor for name, factor in factors_of(trained, multipliers).items()}
+    in_groups = set(map(id, itertools.chain(*(group["params"] for group in optimizer.param_groups))))
+    if in_groups != factors.keys():
         raise ConfigError(
             f"{KEY}: expected an optimiser that holds the trained parameters in its groups, got "
             f"{type(optimizer).__name__}, which does not. Use optim: adamw_torch."
@@ -75,7 +75,7 @@ def scale_rates(optimizer: Any, model: nn.Module, multipliers: Mapping[str, floa
     divided: list[tuple[float, dict[str, Any]]] = []
     for group in optimizer.param_groups:
         for factor in sorted({factors[id(p)] for p in group["params"]}):
-            part = [p for p in group["params"] if factors[id(p)] == factor]
-            divided.append((factor, {**group, "params": part, "lr": group["lr"] * factor}))
+            parameters = [p for p in group["params"] if factors[id(p)] == factor]
+            divided.append((factor, {**group, "params": parameters, "lr": group["lr"] * factor}))
     # a stable sort: groups of one factor keep their order, which a checkpoint of the optimiser relies on
     optimizer.param_groups[:] = [group for _, group in sorted(divided, key=lambda item: item[0] != 1.0)]

@@ -68,35 +68,35 @@ def refuse_unsupported(trainer: RetentionMixin) -> None:
             of it.
     """
     args = trainer.args
-    found: list[str] = []
+    unsupported: list[str] = []
     if trainer.is_deepspeed_enabled:
-        found += problems(trainer.zero_stage(), trainer.retain, trainer.model, engine_dtype(args))
+        unsupported += problems(trainer.zero_stage(), trainer.retain, trainer.model, engine_dtype(args))
         if trainer.learning_rate_multipliers:
-            found.append(f"{KEY}: expected none under DeepSpeed, whose engine has one rate. Use FSDP2 or DDP.")
+            unsupported.append(f"{KEY}: expected none under DeepSpeed, whose engine has one rate. Use FSDP2 or DDP.")
     for method in trainer.retain:
         if ADAMW in method.needs and trainer.optimizer is None and args.optim.value not in ADAMW_NAMES:
-            found.append(
+            unsupported.append(
                 f"optim: expected {' or '.join(ADAMW_NAMES)} with {method.name}, got {args.optim.value}. Change "
                 f"optim, or leave {method.name} out."
             )
     if trainer.is_fsdp_enabled and loads_on_one_process_only() and _needs_initial_weights(trainer):
-        found.append(
+        unsupported.append(
             "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the start weights, got "
             "true; only one process of each machine would have them. holdfast train sets it; elsewhere set "
             "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is loaded."
         )
     if not trainer.own_loss and getattr(args, "loss_type", "nll") not in trainer.loss_types:
-        found.append(
+        unsupported.append(
             f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {args.loss_type!r}; holdfast computes the "
             f"loss itself."
         )
     if args.label_smoothing_factor:
-        found.append(
+        unsupported.append(
             f"label_smoothing_factor: expected 0, got {args.label_smoothing_factor}; label_annealing is smoothing that "
             f"remembers."
         )
-    if found:
-        raise ConfigError(found)
+    if unsupported:
+        raise ConfigError(unsupported)
 
 
 def refuse_misfits(trainer: RetentionMixin, named: Mapping[str, Tensor]) -> None:
@@ -105,12 +105,12 @@ def refuse_misfits(trainer: RetentionMixin, named: Mapping[str, Tensor]) -> None
     Raises:
         ConfigError: files of other models, and periods longer than the run; all of them.
     """
-    found = weights_problems(trainer.retain, named)
-    if not found:
-        found = meaning_problems(trainer.retain, trainer.model.config.to_dict())
-    found += length_problems(trainer.retain, total_steps(trainer))
-    if found:
-        raise ConfigError(found)
+    misfits = weights_problems(trainer.retain, named)
+    if not misfits:
+        misfits = meaning_problems(trainer.retain, trainer.model.config.to_dict())
+    misfits += length_problems(trainer.retain, total_steps(trainer))
+    if misfits:
+        raise ConfigError(misfits)
 
 
 def weights_problems(methods: Iterable[RetentionMethod], named: Mapping[str, Tensor]) -> list[Problem]:
@@ -136,9 +136,9 @@ def total_steps(trainer: Any) -> int | None:
         return int(args.max_steps)
     if not hasattr(trainer.train_dataset, "__len__") or args.accelerator_config.split_batches:
         return None
-    samples, batch, whole = len(trainer.train_dataset), args.train_batch_size, args.dataloader_drop_last
-    batches = samples // batch if whole else -(-samples // batch)
-    mine = batches // args.world_size if whole else -(-batches // args.world_size)
+    samples, batch, drops_last = len(trainer.train_dataset), args.train_batch_size, args.dataloader_drop_last
+    batches = samples // batch if drops_last else -(-samples // batch)
+    mine = batches // args.world_size if drops_last else -(-batches // args.world_size)
     return math.ceil(args.num_train_epochs * max(1, -(-mine // args.gradient_accumulation_steps)))
 
 

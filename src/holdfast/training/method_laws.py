@@ -9,6 +9,7 @@ arguments.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -69,11 +70,11 @@ def largest_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> floa
         LawBroken: a weight is not finite, here or there.
     """
     assert a.keys() == b.keys()
-    found = [float((a[n] - b[n]).abs().max()) for n in a]
-    if lost := [n for n, apart in zip(a, found, strict=True) if not math.isfinite(apart)]:
+    differences = {name: float((a[name] - b[name]).abs().max()) for name in a}
+    if lost := [name for name, difference in differences.items() if not math.isfinite(difference)]:
         # a NaN is neither larger nor smaller: max() would drop it
         raise LawBroken(f"expected finite weights, got NaN or infinity in {', '.join(lost[:3])}")
-    return max(found)
+    return max(differences.values())
 
 
 def trained(make: Make, methods: Methods, **settings: Any) -> tuple[dict[str, Tensor], list[float | None]]:
@@ -93,9 +94,9 @@ def off_is_direct(
         off: the methods, configured so.
         direct: what `trained` gave without any, where it is known.
     """
-    wanted, losses = trained(make, []) if direct is None else direct
-    found, logged = trained(make, off)
-    if (apart := largest_difference(wanted, found)) != 0:
+    expected, losses = trained(make, []) if direct is None else direct
+    with_method, logged = trained(make, off)
+    if (apart := largest_difference(expected, with_method)) != 0:
         raise LawBroken(f"expected the weights of direct fine-tuning bit for bit, got a difference of {apart:.2g}")
     if losses != logged:
         raise LawBroken(f"expected the losses of direct fine-tuning, {losses}, got {logged}")
@@ -103,21 +104,21 @@ def off_is_direct(
 
 def active_changes_the_run(make: Make, methods: Methods, *, without: Mapping[str, Tensor] | None = None) -> None:
     """Switched on, a method changes the weights of the run."""
-    wanted = trained(make, [])[0] if without is None else without
-    if not (apart := largest_difference(wanted, trained(make, methods)[0])) > 1e-6:
+    direct = trained(make, [])[0] if without is None else without
+    if not (apart := largest_difference(direct, trained(make, methods)[0])) > 1e-6:
         raise LawBroken(f"expected other weights than without it, got a difference of {apart:.2g} after 6 steps")
 
 
 def resumes(make: Make, methods: Methods, **settings: Any) -> None:
     """Saved at a checkpoint and continued by new objects, a run gives the weights of no interruption."""
     settings = {"save_strategy": "steps", "save_steps": 2, **settings}
-    whole = make(methods, **settings)
-    whole.train()
+    uninterrupted = make(methods, **settings)
+    uninterrupted.train()
     again = make(methods, **settings)
-    again.train(resume_from_checkpoint=str(Path(whole.args.output_dir) / "checkpoint-4"))
+    again.train(resume_from_checkpoint=str(Path(uninterrupted.args.output_dir) / "checkpoint-4"))
     if again.state.global_step != 6:
         raise LawBroken(f"expected 6 steps after continuing, got {again.state.global_step}")
-    if (apart := largest_difference(weights(whole), weights(again))) != 0:
+    if (apart := largest_difference(weights(uninterrupted), weights(again))) != 0:
         raise LawBroken(
             f"expected the weights of a run without interruption, got a difference of {apart:.2g}. What the hooks "
             f"remember between steps belongs into state_dict and load_state_dict"
@@ -128,9 +129,9 @@ def accumulates(make: Make, methods: Methods, **settings: Any) -> None:
     """One batch of 4, and 4 micro-batches of 1, are the same step but for rounding: token counts are global, hooks act
     once. Under plain SGD, unless `settings` say otherwise, since Adam would blow rounding up."""
     settings = {"optim": "sgd", "learning_rate": 0.1, **settings}
-    one, _ = trained(make, methods, per_device_train_batch_size=4, **settings)
-    four, _ = trained(make, methods, per_device_train_batch_size=1, gradient_accumulation_steps=4, **settings)
-    if not (apart := largest_difference(one, four)) < 2e-6:
+    single, _ = trained(make, methods, per_device_train_batch_size=4, **settings)
+    several, _ = trained(make, methods, per_device_train_batch_size=1, gradient_accumulation_steps=4, **settings)
+    if not (apart := largest_difference(single, several)) < 2e-6:
         raise LawBroken(f"expected less than 2e-06 between one batch of 4 and 4 micro-batches of 1, got {apart:.2g}")
 
 
@@ -174,19 +175,21 @@ def keeps_what_it_declares(make: Make, methods: Methods) -> None:
     trainer = make(methods)
     trainer.train()
     parameters = dict(trainer.model.named_parameters())
-    own = {p.data_ptr() for p in parameters.values()}
-    held = {t.data_ptr(): t.numel() * t.element_size() for a in trainer.active for t in _tensors(vars(a))}
-    found = sum(size for place, size in held.items() if place not in own)
+    of_model = {p.data_ptr() for p in parameters.values()}
+    sizes: dict[int, int] = {}
+    for active in trainer.active:
+        for tensor in _tensors(vars(active)):
+            sizes[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+    beside = sum(size for pointer, size in sizes.items() if pointer not in of_model)
     trained_ones = [p for p in parameters.values() if p.requires_grad]
-    declared = sum(
-        sum(p.numel() * (getattr(torch, c.dtype).itemsize if c.dtype else p.element_size()) for p in trained_ones)
-        for m in methods
-        for c in m.copies()
-        if c.place != "disk"
-    )
-    if found > 1.05 * declared + 4096:
+    declared = 0
+    for copy in itertools.chain(*(method.copies() for method in methods)):
+        if copy.place != "disk":
+            itemsize = getattr(torch, copy.dtype).itemsize if copy.dtype else None
+            declared += sum(p.numel() * (itemsize or p.element_size()) for p in trained_ones)
+    if beside > 1.05 * declared + 4096:
         raise LawBroken(
-            f"expected at most the {declared:,} bytes in memory that copies() declares, got {found:,} held during a "
+            f"expected at most the {declared:,} bytes in memory that copies() declares, got {beside:,} held during a "
             f"run. "
             f"Declare them: copies() gives a WeightCopy for each"
         )
@@ -198,7 +201,7 @@ def _tensors(value: Any, depth: int = 4) -> list[Tensor]:
     if depth == 0:
         return []
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return [t for item in inside for t in _tensors(item, depth - 1)]
+    return list(itertools.chain(*(_tensors(item, depth - 1) for item in inside)))
 
 
 # ------------------------------------------------------------------------------------------------------ a user's method

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -41,9 +42,10 @@ class TrainerServices:
 
     def method(self, name: str) -> ActiveMethod | None:
         """The first of that name, as `Services.method`; methods that are off are not in the run."""
-        return next(
-            (a for m, a in zip(self._trainer.retain, self._trainer.active, strict=True) if m.name == name), None
-        )
+        for method, active in zip(self._trainer.retain, self._trainer.active, strict=True):
+            if method.name == name:
+                return active
+        return None
 
     def say(self, text: str) -> None:
         """See `Services.say`; any process may call it."""
@@ -124,9 +126,9 @@ class TrainerServices:
         """See `Services.gathered`."""
         if self._trainer.args.world_size == 1:
             return values
-        found: list[Any] = [None] * self._trainer.args.world_size
-        torch.distributed.all_gather_object(found, values.tolist())
-        return values.new_tensor([value for part in found for value in part])
+        of_ranks: list[Any] = [None] * self._trainer.args.world_size
+        torch.distributed.all_gather_object(of_ranks, values.tolist())
+        return values.new_tensor(list(itertools.chain(*of_ranks)))
 
     def _single_rows(self, rows: Dataset) -> Iterator[tuple[int, dict[str, Tensor]]]:
         args = self._trainer.args
@@ -190,8 +192,8 @@ def sample_gradients(
         The row's number of trained tokens, and the gradients of the trainable parameters by name; valid until the next
         row, gone from `p.grad` after.
     """
-    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    held = {name: p.grad for name, p in named.items()}
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    gradients_before = {name: p.grad for name, p in parameters.items()}
     training, generator = model.training, torch.Generator()
     model.eval()
     try:
@@ -200,16 +202,16 @@ def sample_gradients(
             if sampled:
                 generator.manual_seed(Random(f"{seed} {number}").getrandbits(63))
                 labels = _drawn(model, inputs, labels, generator)
-            for parameter in named.values():
+            for parameter in parameters.values():
                 parameter.grad = None
             with torch.enable_grad():
                 outputs = model(**inputs, use_cache=False, holdfast=Sealed(LossRequest(labels_BT=labels, ce_scale=1.0)))
                 result = outputs["result"].value
                 result.loss.backward()
-            yield int(result.ce_count), {name: p.grad for name, p in named.items() if p.grad is not None}
+            yield int(result.ce_count), {name: p.grad for name, p in parameters.items() if p.grad is not None}
     finally:
-        for name, parameter in named.items():
-            parameter.grad = held[name]
+        for name, parameter in parameters.items():
+            parameter.grad = gradients_before[name]
         model.train(training)
 
 

@@ -39,10 +39,10 @@ def save_states(
     entries: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
     for index, (method, state) in enumerate(zip(methods, states, strict=True)):
-        own = {key: value for key, value in state.items() if isinstance(value, Tensor)}
-        plain = {key: value for key, value in state.items() if key not in own}
-        tensors |= {f"{index}.{key}": value for key, value in own.items()}
-        entries.append({"method": method.identity(), "state": plain, "tensors": sorted(own)})
+        own_tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
+        plain = {key: value for key, value in state.items() if key not in own_tensors}
+        tensors |= {f"{index}.{key}": value for key, value in own_tensors.items()}
+        entries.append({"method": method.identity(), "state": plain, "tensors": sorted(own_tensors)})
     if tensors:
         from safetensors.torch import save_file
 
@@ -77,8 +77,8 @@ def load_states(
 
         tensors = load_file(str(folder / TENSOR_FILE))
     for index, (entry, method) in enumerate(zip(saved["methods"], active, strict=True)):
-        own = {key: tensors[f"{index}.{key}"] for key in entry["tensors"]}
-        method.load_state_dict({**entry["state"], **own})
+        own_tensors = {key: tensors[f"{index}.{key}"] for key in entry["tensors"]}
+        method.load_state_dict({**entry["state"], **own_tensors})
     return saved
 
 

@@ -57,7 +57,7 @@ from holdfast.retention.protocol import (
     in_turn,
     marks_origins,
 )
-from holdfast.retention.services import LossBatch, StepFigures
+from holdfast.retention.services import LossBatch, StepFigures, rates_by_name
 from holdfast.retention.teacher.teacher import OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.secrets import withheld
 from holdfast.training import frozen
@@ -135,7 +135,9 @@ class RetentionMixin(WholeCheckpoints):
         refuse_combinations(self.retain, type(self))
         terms = [term for method in self.retain if (term := method.token_loss()) is not None]
         self._token_loss: TokenLoss | None = terms[0] if terms else None
-        self._ce_by_origin = {origin: factor for m in self.retain for origin, factor in m.ce_by_origin().items()}
+        self._ce_by_origin: dict[str, float] = {}
+        for method in self.retain:
+            self._ce_by_origin |= method.ce_by_origin()
         self.marks_origins = marks_origins(self.retain)
         """Whether the loss weighs new, replayed and generated tokens differently, so that rows say which they are."""
         self.sums = TokenSums(self._sum_over_ranks, by_step=any(STEP_FIGURES in m.needs for m in self.retain))
@@ -201,11 +203,11 @@ class RetentionMixin(WholeCheckpoints):
         Raises:
             ConfigError, ModelError: files of other models, periods longer than the run, a hook that is not declared.
         """
-        named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         adapters = [config.to_dict() for config in getattr(self.model, "peft_config", {}).values()]
-        anchors = Anchors(named, adapters[0] if len(adapters) == 1 else None)
-        factors_of(named, self.learning_rate_multipliers)
-        refuse_misfits(self, named)
+        anchors = Anchors(trained, adapters[0] if len(adapters) == 1 else None)
+        factors_of(trained, self.learning_rate_multipliers)
+        refuse_misfits(self, trained)
         self._project_osf = complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
         self.active = [m.start(anchors) for m in self.retain]
         for method, active in zip(self.retain, self.active, strict=True):
@@ -306,12 +308,12 @@ class RetentionMixin(WholeCheckpoints):
     def _prepare_more(self, dataset: Any) -> None:
         """Data given to `evaluate` or `predict` that the cached teacher has not seen."""
         self.prepare_teacher()
-        held = list(self.eval_dataset.values()) if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
+        known = list(self.eval_dataset.values()) if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
         if (
             self._cache is not None
             and dataset is not None
             and not isinstance(dataset, str)
-            and not any(dataset is d for d in held)
+            and not any(dataset is d for d in known)
         ):
             self._cache.prepare([dataset], at_start=not getattr(self, "_begun", False), say=logger.info)
             self.teacher_info = self._cache.info
@@ -331,10 +333,10 @@ class RetentionMixin(WholeCheckpoints):
         labels = inputs.pop("labels")
         inputs.pop("num_items_in_batch", None)
         origin = inputs.get(ORIGIN)
-        given = dict(inputs)
+        batch = dict(inputs)
         inputs.pop(ROW, None)
         try:
-            with reading_images(given):
+            with reading_images(batch):
                 request = self._request(inputs, labels, num_items_in_batch)
                 outputs = model(**inputs, use_cache=False, holdfast=Sealed(request))
         except NonFiniteLogits as error:
@@ -413,8 +415,8 @@ class RetentionMixin(WholeCheckpoints):
         config = causal_lm(self.model).config.get_text_config()
         if not getattr(config, "output_router_logits", False):
             return 0.0
-        own = getattr(config, "router_aux_loss_coef", 0.0)
-        return float(getattr(self, "router_aux_loss_coef", own) or 0.0) / max(self.accelerator.num_processes, 1)
+        of_model = getattr(config, "router_aux_loss_coef", 0.0)
+        return float(getattr(self, "router_aux_loss_coef", of_model) or 0.0) / max(self.accelerator.num_processes, 1)
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, Any]], device: torch.device) -> Any:
         """Trainer's global count of trained tokens; beside it, the KL's own count where its tokens differ."""
@@ -506,14 +508,13 @@ class RetentionMixin(WholeCheckpoints):
         if self._zero is not None:
             return self._zero.learning_rates()
         groups = () if self.optimizer is None else self.optimizer.param_groups
-        rates = {id(p): float(group["lr"]) for group in groups for p in group["params"]}
-        return {name: rates.get(id(p), 0.0) for name, p in self.named_trainable().items()}
+        return rates_by_name(groups, self.named_trainable())
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """The optimiser as transformers makes it, with parameters' own learning rates."""
-        given = self.optimizer is not None
+        is_given = self.optimizer is not None
         optimizer = super().create_optimizer(*args, **kwargs)
-        if self.learning_rate_multipliers and not given:
+        if self.learning_rate_multipliers and not is_given:
             scale_rates(
                 optimizer, args[0] if args else kwargs.get("model") or self.model, self.learning_rate_multipliers
             )

@@ -16,7 +16,10 @@ def state_by_name(optimizer: Any, named: Mapping[str, Tensor]) -> Callable[[str]
         named: the parameters that it steps on.
     """
     inner = getattr(optimizer, "optimizer", optimizer)
-    settings = {id(p): {k: v for k, v in g.items() if k != "params"} for g in inner.param_groups for p in g["params"]}
+    settings: dict[int, dict[str, Any]] = {}
+    for group in inner.param_groups:
+        of_group = {name: value for name, value in group.items() if name != "params"}
+        settings |= dict.fromkeys(map(id, group["params"]), of_group)
 
     def state(name: str) -> dict[str, Any]:
         parameter = named[name]

@@ -31,15 +31,15 @@ class OriginCollator:
         origins = [self._of_tokens(row) for row in rows]
         batch = dict(self.collate([{k: v for k, v in row.items() if k != ORIGIN} for row in rows]))
         ids, mask = batch["input_ids"], batch.get("attention_mask")
-        found = torch.full_like(ids, NEW)
+        origin_BT = torch.full_like(ids, NEW)
         if mask is None:
             flat = torch.cat(origins)[: ids.numel()]
-            found.view(-1)[: len(flat)] = flat
+            origin_BT.view(-1)[: len(flat)] = flat
         else:
-            for place, origin in enumerate(origins):
-                held = mask[place].nonzero().squeeze(-1)
-                found[place, held] = origin[: len(held)]
-        batch[ORIGIN] = found
+            for number, origin in enumerate(origins):
+                positions = mask[number].nonzero().squeeze(-1)
+                origin_BT[number, positions] = origin[: len(positions)]
+        batch[ORIGIN] = origin_BT
         return batch
 
     def _of_tokens(self, row: Mapping[str, Any]) -> Tensor:
@@ -60,5 +60,5 @@ def weights_by_origin(origin_BT: Tensor | None, factors: Mapping[str, float], la
     if not factors:
         return None
     table = torch.tensor([factors.get(name, 1.0) for name in ORIGINS], device=labels_BT.device)
-    found = torch.full_like(labels_BT, NEW) if origin_BT is None else origin_BT
-    return table[found[:, 1:]]
+    origins = torch.full_like(labels_BT, NEW) if origin_BT is None else origin_BT
+    return table[origins[:, 1:]]

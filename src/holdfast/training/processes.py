@@ -33,9 +33,9 @@ class Processes:
         """Everybody's value, in the order of ranks."""
         if self.world == 1:
             return [value]
-        found: list[Any] = [None] * self.world
-        torch.distributed.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.world
+        torch.distributed.all_gather_object(values, value)
+        return values
 
     def together(self, work: Callable[[], Any]) -> Any:
         """Does the work; an error on any rank is an error on all, so that none waits for one that is gone."""

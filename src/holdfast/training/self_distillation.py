@@ -77,8 +77,8 @@ class SelfDistillationTrainer(OnSamples, SDFTTrainer):
     def _setup_teacher_model(self) -> None:
         """A frozen copy of the model at hand: TRL would load it again from where it came from, which need not be there,
         or be as it was. Under LoRA it is the model without its adapter, and sharded weights are TRL's to copy."""
-        whole = not hasattr(self.model, "disable_adapter") and not shards(vars(self.args))
-        if self.args.teacher_model_kind == "base" and whole:
+        can_copy = not hasattr(self.model, "disable_adapter") and not shards(vars(self.args))
+        if self.args.teacher_model_kind == "base" and can_copy:
             self.teacher_model = freeze_copy(self.model).requires_grad_(False).eval()
         else:
             super()._setup_teacher_model()

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import random
 import shutil
@@ -173,8 +174,10 @@ class TeacherCache:
     @property
     def _sharded(self) -> bool:
         trainer = self.trainer
-        whole = trainer.is_deepspeed_enabled and trainer.zero_stage() < 3 and engine_dtype(trainer.args) is None
-        return bool(trainer.is_fsdp_enabled or (trainer.is_deepspeed_enabled and not whole))
+        has_whole_weights = (
+            trainer.is_deepspeed_enabled and trainer.zero_stage() < 3 and engine_dtype(trainer.args) is None
+        )
+        return bool(trainer.is_fsdp_enabled or (trainer.is_deepspeed_enabled and not has_whole_weights))
 
     def _remove_damaged(self, documents: Documents) -> None:
         """Compares the shards that hold these documents with their checksums, each process a share, and deletes what is
@@ -263,7 +266,7 @@ class TeacherCache:
         self._say(f"Teacher cache: computing {text}, into {self.store.folder}")
 
     def _compute(self, documents: Documents, batches: list[list[bytes]]) -> None:
-        tokens = sum(len(documents[key]) for batch in batches for key in batch)
+        tokens = sum(len(documents[key]) for key in itertools.chain(*batches))
         with self._bar("Computing the teacher's states", tokens) as advance, self.trainer.accelerator.autocast():
             build_states(
                 self.store, documents, batches, self.source, device=self.device, stored=self.stored, advance=advance

@@ -136,10 +136,10 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         packed = getattr(args, "packing", False) and getattr(args, "packing_strategy", "bfd") in PACKED_WHOLE
         if not isinstance(model, nn.Module) or not (packed or getattr(args, "padding_free", False)):
             return
-        own = not getattr(args, "torch_compile", False)
-        if own and use_document_attention(model):
+        uncompiled = not getattr(args, "torch_compile", False)
+        if uncompiled and use_document_attention(model):
             return
-        problem = model_problem(model, own=own)
+        problem = model_problem(model, own=uncompiled)
         if is_leak(problem) and may_run_alone(vars(args)):
             run_documents_alone(model)
             self.data_notes.append(f"{alone_note(type(causal_lm(model)).__name__)}.")
@@ -250,9 +250,9 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 
     def _tokenise(self, dataset: Dataset, processing_class: Any, args: Any, formatting_func: Any) -> Dataset:
         """TRL's tokenisation and label masks, without truncation or packing: methods mix whole examples."""
-        whole = copy.copy(args)
-        whole.max_length, whole.shuffle_dataset = None, False
-        tokenised = super()._prepare_dataset(dataset, processing_class, whole, False, formatting_func, "train")
+        uncut = copy.copy(args)
+        uncut.max_length, uncut.shuffle_dataset = None, False
+        tokenised = super()._prepare_dataset(dataset, processing_class, uncut, False, formatting_func, "train")
         return tokenised.select_columns(["input_ids", "labels"])
 
     def _prepare_other(self, name: str, processing_class: Any, args: Any) -> Dataset:
@@ -266,27 +266,27 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
                     f"Take rows without images, or train on rows with images among them."
                 )
             return rows
-        held: bool = self.completion_only_loss  # type: ignore[has-type]
+        before: bool = self.completion_only_loss  # type: ignore[has-type]
         if args.completion_only_loss is None:
             self.completion_only_loss = "prompt" in rows.column_names and "completion" in rows.column_names
         try:
             return self._tokenise(rows, processing_class, args, None)
         finally:
-            self.completion_only_loss = held
+            self.completion_only_loss = before
 
     def _note_lengths(self, tokenised: Dataset, args: Any, packing: bool) -> None:
         """Counts what is trained on: examples are cut to `max_length` (without packing by TRL, which then leaves out
         those of which nothing is trained any more)."""
         lengths = token_lengths(tokenised)
-        whole = packing and args.packing_strategy in ("bfd_split", "wrapped")
-        limit = None if whole else args.max_length
+        splits = packing and args.packing_strategy in ("bfd_split", "wrapped")
+        limit = None if splits else args.max_length
         trained = trained_by_row(tokenised, limit, end=not packing and args.truncation_mode == "keep_end")
         left_out = np.zeros(len(lengths), bool) if packing or limit is None else trained == 0
-        kept = lengths if limit is None else np.minimum(lengths, limit)
+        cut_lengths = lengths if limit is None else np.minimum(lengths, limit)
         self.data_info.update(
             examples=int((~left_out).sum()),
             untrained_examples=int((trained == 0).sum()),
-            tokens=int(kept[~left_out].sum()),
+            tokens=int(cut_lengths[~left_out].sum()),
             trained_tokens=int(trained.sum()),
             packed=bool(packing),
         )
@@ -307,7 +307,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             )
         if args.max_length is not None:
             longer = int((lengths > args.max_length).sum())
-            if longer and not whole:
+            if longer and not splits:
                 self.data_notes.append(
                     f"{longer} of {len(lengths)} training examples are longer than max_length={args.max_length} tokens "
                     f"(longest: {int(lengths.max())}) and are cut there. Raise max_length, or use packing with "
@@ -335,8 +335,8 @@ def _rows_with_other_labels(tokenised: Dataset) -> int:
     count = 0
     for table in tokenised.select_columns(["input_ids", "labels"]).with_format("arrow").iter(batch_size=10_000):
         ids, labels = (table.column(name).combine_chunks() for name in ("input_ids", "labels"))
-        tokens, wanted = (values.flatten().to_numpy(zero_copy_only=False) for values in (ids, labels))
-        other = np.flatnonzero((wanted != -100) & (wanted != tokens))
+        tokens, trained = (values.flatten().to_numpy(zero_copy_only=False) for values in (ids, labels))
+        other = np.flatnonzero((trained != -100) & (trained != tokens))
         ends = np.cumsum(labels.value_lengths().to_numpy(zero_copy_only=False))
         count += len(np.unique(np.searchsorted(ends, other, side="right")))
     return count
@@ -366,9 +366,9 @@ def trained_by_row(tokenised: Dataset, limit: int | None, *, end: bool = False) 
     for labels, lengths in _labels(tokenised):
         sums = np.concatenate([[0], np.cumsum(labels != -100)])
         stops = np.cumsum(lengths)
-        kept = lengths if limit is None else np.minimum(lengths, limit)
-        starts = stops - kept if end else stops - lengths
-        parts.append(sums[starts + kept] - sums[starts])
+        cut_lengths = lengths if limit is None else np.minimum(lengths, limit)
+        starts = stops - cut_lengths if end else stops - lengths
+        parts.append(sums[starts + cut_lengths] - sums[starts])
     return np.concatenate(parts)
 
 

@@ -18,6 +18,7 @@ and can be read.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -108,13 +109,16 @@ class WholeCheckpoints(_Host):
         mine = manifest.measured(folder, filter(self._is_mine, manifest.files_in(folder)), sync=True)
         everyones = gather_object([mine])
         if self.is_world_process_zero():
-            manifest.write_manifest(folder, {name: written for part in everyones for name, written in part.items()})
+            files: dict[str, Any] = {}
+            for written in everyones:
+                files |= written
+            manifest.write_manifest(folder, files)
             fsync_path(folder)
 
     def _is_mine(self, name: str) -> bool:
         """Whether this process answers for a file: the one that its name says, the first for all others."""
-        found = _RANK.search(name)
-        rank = int(found[1]) if found else 0
+        match = _RANK.search(name)
+        rank = int(match[1]) if match else 0
         return (rank if rank < self.args.world_size else 0) == self.args.process_index
 
     def _rotate(self, newest: Path) -> None:
@@ -123,10 +127,10 @@ class WholeCheckpoints(_Host):
         if not limit:
             return
         best = Path(self.state.best_model_checkpoint).name if self.state.best_model_checkpoint else None
-        found = checkpoints_in(newest.parent)
-        ahead = found[found.index(newest) + 1 :]
-        removable = [path for path in [*ahead, *found] if path.name not in (best, newest.name)]
-        for path in dict.fromkeys(removable[: max(0, len(found) - limit)]):
+        checkpoints = checkpoints_in(newest.parent)
+        ahead = checkpoints[checkpoints.index(newest) + 1 :]
+        removable = [path for path in [*ahead, *checkpoints] if path.name not in (best, newest.name)]
+        for path in dict.fromkeys(removable[: max(0, len(checkpoints) - limit)]):
             remove_folder(path)
 
     # -------------------------------------------------------------------------------------------- the one to go on from
@@ -145,23 +149,23 @@ class WholeCheckpoints(_Host):
         refuse_files(folder)
         names: list[Any] = [[path.name for path in checkpoints_in(folder)]]
         broadcast_object_list(names)
-        passed, found = [], None
+        passed, newest = [], None
         for name in reversed(names[0]):
             problems = self._problems(folder / name, strict=True)
             if not problems:
-                found = folder / name
+                newest = folder / name
                 break
             passed.append(f"{name} ({listing(problems, 3)})")
         if passed:
-            after = f"continues from {found.name}" if found else "begins anew"
+            after = f"continues from {newest.name}" if newest else "begins anew"
             say(f"Passed over: {', '.join(passed)}. Training {after}.")
-        if found is not None and not (found / manifest.FILE).exists():
+        if newest is not None and not (newest / manifest.FILE).exists():
             say(
-                f"{found.name} has no {manifest.FILE}, as those of earlier versions: its parts are there and can be "
+                f"{newest.name} has no {manifest.FILE}, as those of earlier versions: its parts are there and can be "
                 f"read, but whether what they hold was changed cannot be told."
             )
-        self._checked = found
-        return found
+        self._checked = newest
+        return newest
 
     def _checkpoint_to_resume(self, asked: Any) -> str | None:
         """The folder that `train(resume_from_checkpoint=...)` means, which is whole; None: the run begins anew.
@@ -174,10 +178,10 @@ class WholeCheckpoints(_Host):
         if asked is None or asked is False:
             return None
         if asked is True:
-            found = self.whole_checkpoint(output)
-            if found is None:
+            newest = self.whole_checkpoint(output)
+            if newest is None:
                 raise RunFolderError(f"Expected a whole checkpoint in {output} to go on from, found none.")
-            return str(found)
+            return str(newest)
         path = Path(asked)
         if path != getattr(self, "_checked", None) and (problems := self._problems(path, strict=False)):
             raise RunFolderError(
@@ -198,7 +202,7 @@ class WholeCheckpoints(_Host):
         mine = _changed(path, read=self._is_mine, first=first)
         if not mine and first:
             mine = lacking(path, self._parts(), strict=strict) or self._best_changed(path)
-        return list(dict.fromkeys(problem for part in gather_object([mine]) for problem in part))
+        return list(dict.fromkeys(itertools.chain(*gather_object([mine]))))
 
     def _best_changed(self, path: Path) -> list[str]:
         """The run will end with the best checkpoint's weights: without them it would end with others."""
@@ -216,18 +220,19 @@ class WholeCheckpoints(_Host):
         )
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
-        found = super()._init_training_state(*args, **kwargs)
+        state = super()._init_training_state(*args, **kwargs)
         resumed = getattr(self, "_resumed", None)
         best = best_of(Path(resumed)) if resumed is not None else None
         if best is not None and best.is_dir():  # where the run's folder was moved, the state names the old place
             self.state.best_model_checkpoint = str(best)
-        return found
+        return state
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         missing = {*load_result.missing_keys}
-        held = dict(self.model.named_parameters(remove_duplicate=False))
-        found = {id(tensor) for name, tensor in held.items() if name not in missing}  # a tied one has another name too
-        lost = sorted(name for name in missing & held.keys() if id(held[name]) not in found)
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        loaded = {id(tensor) for name, tensor in parameters.items() if name not in missing}
+        # a tied one has another name too
+        lost = sorted(name for name in missing & parameters.keys() if id(parameters[name]) not in loaded)
         if lost:  # Trainer warns, and trains on with the weights that happen to be there
             raise StorageError(
                 f"Expected a checkpoint with all tensors of the model, but {listing(lost, 3)} cannot be found in it "
@@ -250,10 +255,13 @@ def take_stored_names(lm: nn.Module) -> None:
     `checkpoint_names`)."""
 
     def rename(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        there = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+        tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
         live: dict[str, str] = {}
         for choice in (1, 0):  # a name of its own goes before that of the language model alone
-            live |= {ns[choice]: prefix + n for n, _ in there if len(ns := checkpoint_names(n)) > choice}
+            for live_name, _ in tensors:
+                stored = checkpoint_names(live_name)
+                if len(stored) > choice:
+                    live[stored[choice]] = prefix + live_name
         for name in [name for name in state if name.startswith(prefix)]:
             now = live.get(checkpoint_names(name.removeprefix(prefix))[0])
             if now is not None and now not in state:
@@ -278,9 +286,11 @@ def _changed(path: Path, *, read: Callable[[str], bool] = lambda name: True, fir
         return [f"{manifest.FILE} cannot be read"]
     if files is None:
         return unreadable(path) if first else []
-    added = [
-        name
-        for name in manifest.files_in(path)
-        if name not in files and name.endswith(_LOADED) and not Path(name).name.startswith(".")
-    ]
-    return manifest.damage(path, files, read=read) or [f"{name} was not written with it" for name in added]
+    if damaged := manifest.damage(path, files, read=read):
+        return damaged
+    added = []
+    for name in manifest.files_in(path):
+        is_hidden = Path(name).name.startswith(".")
+        if name not in files and name.endswith(_LOADED) and not is_hidden:
+            added.append(f"{name} was not written with it")
+    return added

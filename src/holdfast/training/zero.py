@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from holdfast.checkpoints.live_tensors import FlatPart, as_part
 from holdfast.errors import Problem
 from holdfast.retention.protocol import OPTIMIZER_STATE, RetentionMethod
+from holdfast.retention.services import rates_by_name
 
 
 def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: torch.dtype | None) -> list[Problem]:
@@ -35,19 +36,19 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
         model: as it was loaded.
         cast: as `engine_dtype`.
     """
-    found = []
+    unsupported = []
     acting = [m.name for m in methods if m.place in ("gradient", "weights")]
-    if own := [m.name for m in methods if OPTIMIZER_STATE in m.needs]:
-        found.append(
+    if per_parameter := [m.name for m in methods if OPTIMIZER_STATE in m.needs]:
+        unsupported.append(
             Problem(
                 "retention",
-                f"{', '.join(own)} decides by parameter what the optimiser does, and DeepSpeed's knows one flat "
-                f"tensor. Use FSDP2 (accelerate_config: fsdp2) or DDP.",
+                f"{', '.join(per_parameter)} decides by parameter what the optimiser does, and DeepSpeed's knows one "
+                f"flat tensor. Use FSDP2 (accelerate_config: fsdp2) or DDP.",
             )
         )
-        acting = [name for name in acting if name not in own]
+        acting = [name for name in acting if name not in per_parameter]
     if stage == 3 and acting:
-        found.append(
+        unsupported.append(
             Problem(
                 "retention",
                 f"{', '.join(acting)} changes gradients or weights, which ZeRO 3 keeps in pieces only. Use "
@@ -56,7 +57,7 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
             )
         )
     if stage == 0 and cast is not None and acting:
-        found.append(
+        unsupported.append(
             Problem(
                 "retention",
                 f"{', '.join(acting)} changes gradients or weights, and without ZeRO DeepSpeed hides its "
@@ -65,7 +66,7 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
             )
         )
     if any(m.token_loss() is not None for m in methods) and is_partitioned(model):
-        found.append(
+        unsupported.append(
             Problem(
                 "retention",
                 "the teacher is a copy of the start model, and ZeRO 3 has loaded that in pieces. Use ZeRO 2 "
@@ -73,7 +74,7 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
                 "zero2) or FSDP2 (accelerate_config: fsdp2).",
             )
         )
-    return found
+    return unsupported
 
 
 def is_partitioned(model: Any) -> bool:
@@ -135,17 +136,17 @@ class ZeroParts:
         if not self.dealt_out:
             call()
             return
-        held: list[tuple[Tensor, Tensor]] = []
-        for name, part in self.named.items():
-            gradient = self._gradient(self._parameters[name], part)
+        gradients: list[tuple[Tensor, Tensor]] = []
+        for name, fragment in self.named.items():
+            gradient = self._gradient(self._parameters[name], fragment)
             if gradient is not None:
-                part.grad = gradient if gradient.dtype == part.dtype else gradient.to(part.dtype)
-                held.append((part, gradient))
+                fragment.grad = gradient if gradient.dtype == fragment.dtype else gradient.to(fragment.dtype)
+                gradients.append((fragment, gradient))
         call()
-        for part, gradient in held:
-            if part.grad is not None and part.grad.data_ptr() != gradient.data_ptr():
-                gradient.copy_(part.grad)
-            part.grad = None
+        for fragment, gradient in gradients:
+            if fragment.grad is not None and fragment.grad.data_ptr() != gradient.data_ptr():
+                gradient.copy_(fragment.grad)
+            fragment.grad = None
 
     @staticmethod
     def _gradient(parameter: Any, part: Tensor) -> Tensor | None:
@@ -165,11 +166,13 @@ class ZeroParts:
         """By parameter."""
         groups = self._optimizer.param_groups
         if not self.dealt_out:
-            rates = {id(p): float(g["lr"]) for g in groups for p in g["params"]}
-            return {n: rates.get(id(p), 0.0) for n, p in self._parameters.items()}
-        # A rank without any of a parameter changes none of it, whatever the rate.
-        mappings = {n: p._hp_mapping for n, p in self._parameters.items()}
-        return {n: 0.0 if m is None else float(groups[m.param_group_index]["lr"]) for n, m in mappings.items()}
+            return rates_by_name(groups, self._parameters)
+        rates = {}
+        for name, parameter in self._parameters.items():
+            mapping = parameter._hp_mapping
+            # A rank without any of a parameter changes none of it, whatever the rate.
+            rates[name] = 0.0 if mapping is None else float(groups[mapping.param_group_index]["lr"])
+        return rates
 
     def reset_optimizer(self) -> None:
         """Moments and step counts back to 0, in place: DeepSpeed holds views of them."""
@@ -181,7 +184,7 @@ class ZeroParts:
 
     def versions(self) -> list[int]:
         """Changes when a method has changed weights in place."""
-        return [part._version for part in self.named.values()]
+        return [fragment._version for fragment in self.named.values()]
 
     def publish(self, before: list[int]) -> None:
         """Hands changed weights to the model's own copies on all ranks; all ranks have to call it.

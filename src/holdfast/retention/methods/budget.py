@@ -189,8 +189,8 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
         budget: of the run.
         methods: names of the run's methods, those that are off left out.
     """
-    found = [name for name in ADAPTABLE if name in methods]
-    if budget.kl is not None and "label_annealing" not in found:
+    adaptable = [name for name in ADAPTABLE if name in methods]
+    if budget.kl is not None and "label_annealing" not in adaptable:
         return None, [
             Problem(
                 "kl",
@@ -198,7 +198,7 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
                 "label_annealing.",
             )
         ]
-    if not found:
+    if not adaptable:
         return None, [
             Problem(
                 (),
@@ -206,21 +206,25 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
                 f"label_annealing.",
             )
         ]
-    if found[0] != "label_annealing" and len(found) > 1:
+    if adaptable[0] != "label_annealing" and len(adaptable) > 1:
         return None, [
             Problem(
                 (),
-                f"expected one method to adapt, got {' and '.join(found)}. Leave one out, or add label_annealing, "
+                f"expected one method to adapt, got {' and '.join(adaptable)}. Leave one out, or add label_annealing, "
                 f"which goes first.",
             )
         ]
-    return found[0], []
+    return adaptable[0], []
 
 
 def combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
     """Sentences about a run's methods that leave a budget nothing to adapt; empty without a budget."""
     names = [m.name for m in methods if not m.off]
-    return [problem for m in methods if isinstance(m, Budget) and not m.off for problem in adapted(m, names)[1]]
+    problems = []
+    for method in methods:
+        if isinstance(method, Budget) and not method.off:
+            problems += adapted(method, names)[1]
+    return problems
 
 
 class _Controller:
@@ -345,9 +349,9 @@ class _Active(Passive):
 
     def state_dict(self) -> dict[str, Any]:
         c = self._controller
-        held = {} if c is None else {"start": c.start, "integral": c.integral, "last": c.last}
+        controller = {} if c is None else {"start": c.start, "integral": c.integral, "last": c.last}
         return {
-            **held,
+            **controller,
             "start_ce": self._start_ce,
             "mean": self._mean,
             "weight": self._weight,

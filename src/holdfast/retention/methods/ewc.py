@@ -135,44 +135,44 @@ class EWC(RetentionMethod):
         return [{**parameters, "data": earlier.data[-1], **({"fisher": earlier.fisher} if earlier.fisher else {})}]
 
     def problems(self) -> list[Problem]:
-        found = []
+        problems = []
         if not self.fisher and not self.data:
-            found.append(
+            problems.append(
                 Problem(
                     (),
                     "expected fisher (a folder made by 'holdfast fisher') or data (the old task's data), got neither",
                 )
             )
         if self.fisher:
-            found += [Problem("fisher", problem) for problem in fisher_folder_problems(self.fisher)]
+            problems += [Problem("fisher", problem) for problem in fisher_folder_problems(self.fisher)]
         if self.decay != 1 and not (self.fisher and self.data):
-            found.append(
+            problems.append(
                 Problem("decay", "says something only with fisher (of earlier tasks) and data (of the newest)")
             )
         if self.data and self.reference != START:
-            found.append(
+            problems.append(
                 Problem(
                     "reference",
                     f"expected start, on which data's Fisher information is computed, got {self.reference}; "
                     f"give its fisher instead",
                 )
             )
-        return found + data_problems("data", self.data) + anchor_problems("reference", self.reference)
+        return problems + data_problems("data", self.data) + anchor_problems("reference", self.reference)
 
     def check_weights(self, named: NamedParams) -> list[Problem]:
-        found = anchor_problems("reference", self.reference, named)
+        problems = anchor_problems("reference", self.reference, named)
         if self.fisher:
             try:
                 saved = SavedFisher(self.fisher)
                 saved.fit(named)
-                if not self.data and not found:
+                if not self.data and not problems:
                     of_anchor = fingerprints(
                         named, None if self.reference == START else open_anchor(self.reference, named)
                     )
-                    found += [Problem("fisher", problem) for problem in saved.other_model(of_anchor)]
+                    problems += [Problem("fisher", problem) for problem in saved.other_model(of_anchor)]
             except ModelError as error:
-                found.append(Problem("fisher", f"{error}"))
-        return found
+                problems.append(Problem("fisher", f"{error}"))
+        return problems
 
     def copies(self) -> tuple[WeightCopy, ...]:
         anchor = kept_anchor(self.reference, self.reference_device)
@@ -227,12 +227,12 @@ class _Elastic(Pull):
             rows, weights, estimator=method.estimator, seed=method.seed, data=name, model={}, earlier=earlier
         )
         origin = record["made_of"]
-        place = services.folder()
-        folder = None if place is None else place / FOLDER
-        found = self._in_run(folder, origin)
-        if all_ranks(services, self._named, found is not None) and found is not None:
+        run_folder = services.folder()
+        folder = None if run_folder is None else run_folder / FOLDER
+        saved = self._in_run(folder, origin)
+        if all_ranks(services, self._named, saved is not None) and saved is not None:
             services.say(f"ewc: the Fisher information on {method.data} is in {folder} already")
-            self._take(found.kept(self._named, method.reference_device), origin)
+            self._take(saved.kept(self._named, method.reference_device), origin)
             return
         services.say(f"ewc: computing the Fisher information on {len(rows)} samples of {method.data}")
         diagonal = diagonal_fisher(
@@ -249,11 +249,11 @@ class _Elastic(Pull):
         if folder is None or not folder.is_dir():
             return None
         try:
-            found = SavedFisher(folder)
-            found.fit(self._named)
+            saved = SavedFisher(folder)
+            saved.fit(self._named)
         except ModelError:  # half of it, of another version, of another model: it is made again
             return None
-        return found if found.record.get("made_of") == origin else None
+        return saved if saved.record.get("made_of") == origin else None
 
     def _placed(self, diagonal: Diagonal, found: SavedFisher | None) -> Kept:
         from holdfast.retention.anchor import unnamed_file

@@ -117,8 +117,11 @@ class LabelAnnealing(RetentionMethod):
     @property
     def weights(self) -> dict[str, float]:
         """The factor by where tokens are from."""
-        given = (getattr(self, f"weight_{origin}") for origin in ORIGINS)
-        return {origin: self.weight if own is None else own for origin, own in zip(ORIGINS, given, strict=True)}
+        weights = {}
+        for origin in ORIGINS:
+            weight = getattr(self, f"weight_{origin}")
+            weights[origin] = self.weight if weight is None else weight
+        return weights
 
     @property
     def _scale(self) -> float:
@@ -126,15 +129,17 @@ class LabelAnnealing(RetentionMethod):
         return self.weight or max(self.weights.values())
 
     def problems(self) -> list[Problem]:
-        found = []
+        problems = []
         if self.beta != 0.5 and self.direction != "jsd":
-            found.append(Problem("beta", f"says something with direction: jsd only, got direction {self.direction!r}"))
+            problems.append(
+                Problem("beta", f"says something with direction: jsd only, got direction {self.direction!r}")
+            )
         for key, teachers in _BELONGS.items():
             if getattr(self, key) not in (None, False, START) and self.teacher not in teachers:
-                found.append(
+                problems.append(
                     Problem(key, f"says something with teacher: {teachers[-1]} only, got teacher {self.teacher!r}")
                 )
-        return found + anchor_problems("reference", self.reference)
+        return problems + anchor_problems("reference", self.reference)
 
     @classmethod
     def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
@@ -171,8 +176,8 @@ class LabelAnnealing(RetentionMethod):
 
 def _without_unset(parameters: dict[str, Any]) -> dict[str, Any]:
     """A run with one weight is the same run whether or not there could be several."""
-    own = {f"weight_{origin}" for origin in ORIGINS}
-    return {k: v for k, v in parameters.items() if v is not None or k not in own}
+    by_origin = {f"weight_{origin}" for origin in ORIGINS}
+    return {k: v for k, v in parameters.items() if v is not None or k not in by_origin}
 
 
 class _Weight(Passive):

@@ -150,8 +150,8 @@ def _take_back(
     flat, copied = target.flat()
     size = 1 << 18 if flat.device.type == "cpu" else 1 << 24  # what stays in a core's cache, or keeps a device busy
     for start in range(0, len(flat), size):
-        part = slice(start, start + size)
-        old = before[part] if shrink == 1 else before[part] * shrink
-        flat[part] = torch.where(momentum[part].abs() >= limit, flat[part], old)
+        block = slice(start, start + size)
+        old = before[block] if shrink == 1 else before[block] * shrink
+        flat[block] = torch.where(momentum[block].abs() >= limit, flat[block], old)
     if copied:
         target.write_back(flat)

@@ -104,18 +104,18 @@ class SelfReplay(RetentionMethod):
         return self.fraction
 
     def problems(self) -> list[Problem]:
-        found = [] if self._given else data_problems("prompts", self.prompts)
+        problems = [] if self._given else data_problems("prompts", self.prompts)
         if not self.prompts:
-            found.append(Problem("prompts", "expected start, target, or a file with prompts, got nothing"))
+            problems.append(Problem("prompts", "expected start, target, or a file with prompts, got nothing"))
         if self.temperature == 0 and self.prompts == START:
-            found.append(
+            problems.append(
                 Problem(
                     "temperature", "expected more than 0 with prompts: start, where all samples would be the same text"
                 )
             )
         if self.temperature == 0 and self.top_p != 1:
-            found.append(Problem("top_p", "says something with a temperature above 0 only"))
-        return found
+            problems.append(Problem("top_p", "says something with a temperature above 0 only"))
+        return problems
 
     @property
     def _given(self) -> bool:
@@ -141,9 +141,9 @@ class SelfReplay(RetentionMethod):
         share = self.fraction / (1 - self.fraction)
         samples = math.ceil(rows * share) if self.unit == "examples" else math.ceil(tokens * share / longest)
         samples, batch = min(samples, self.samples or samples), self.batch_size or at_once
-        wanted = samples * longest if self.unit == "examples" else min(tokens * share, samples * longest)
+        needed = samples * longest if self.unit == "examples" else min(tokens * share, samples * longest)
         passes = math.ceil(samples / batch) * longest
-        return Draws(tokens=wanted, samples=samples, passes=passes, batch=batch)
+        return Draws(tokens=needed, samples=samples, passes=passes, batch=batch)
 
     def named_data(self) -> tuple[str, ...]:
         return () if self._given else (self.prompts,)
@@ -165,16 +165,15 @@ class SelfReplay(RetentionMethod):
                 "is made, got tokens. Add unit: examples; the fraction then counts rows."
             )
         new = total_tokens(rows, services.cut) if self.unit == "tokens" else len(rows)
-        wanted = new * self.fraction / (1 - self.fraction)
+        needed = new * self.fraction / (1 - self.fraction)
 
-        def lacking(found: Drawn) -> float:
-            return wanted - (found.tokens if self.unit == "tokens" else len(found.kept))
+        def lacking(drawn: Drawn) -> float:
+            return needed - (drawn.tokens if self.unit == "tokens" else len(drawn.kept))
 
-        found, about = self._drawn(services, lacking)
+        drawn, about = self._draw(services, lacking)
         masked = 1 if self.prompts == START else None  # of a row: nothing predicts the first token
-        samples = tokenised_rows(
-            [(*one.prompt, *one.ids) for one in found.kept], [masked or len(one.prompt) for one in found.kept]
-        )
+        ids = [(*sample.prompt, *sample.ids) for sample in drawn.kept]
+        samples = tokenised_rows(ids, [masked or len(sample.prompt) for sample in drawn.kept])
         mixed, info = mix_replay(
             rows,
             samples,
@@ -184,15 +183,15 @@ class SelfReplay(RetentionMethod):
             origin=GENERATED,
             longest=services.cut,
         )
-        how = f"drew {found.new:,} in {found.seconds:.1f} s" if found.new else "found, nothing was drawn"
+        how = f"drew {drawn.new:,} in {drawn.seconds:.1f} s" if drawn.new else "found, nothing was drawn"
         services.say(
-            f"Self-replay: {len(found.kept):,} samples, {found.tokens:,} tokens ({how}); {found.figures()}"
+            f"Self-replay: {len(drawn.kept):,} samples, {drawn.tokens:,} tokens ({how}); {drawn.figures()}"
             + (f"; {info.repeated:,} rows are repeats" if info.repeated else "")
             + "."
         )
         return mixed, {**dataclasses.asdict(info), **about}
 
-    def _drawn(self, services: DataServices, lacking: Any) -> tuple[Drawn, dict[str, Any]]:
+    def _draw(self, services: DataServices, lacking: Any) -> tuple[Drawn, dict[str, Any]]:
         """The samples, and what a run records of them."""
         from holdfast.retention.self_samples import Drawing, Stream
         from holdfast.support.cache import cache_folder
@@ -232,19 +231,19 @@ class SelfReplay(RetentionMethod):
             max_dropped=self.max_dropped,
             advice=self._advice(),
         )
-        found = drawing.until(lacking)
+        drawn = drawing.until(lacking)
         about = {
             "prompts": len(prompts),
             "prompts_left_out": unusable,
-            "drawn": found.drawn,
-            "kept": len(found.kept),
-            "cut": found.cut,
-            "repeating": found.repeating,
-            "dropped": dict(sorted(found.dropped.items())),
+            "drawn": drawn.drawn,
+            "kept": len(drawn.kept),
+            "cut": drawn.cut,
+            "repeating": drawn.repeating,
+            "dropped": dict(sorted(drawn.dropped.items())),
             "samples": name,
-            "rows": fingerprint([[list(one.prompt), list(one.ids)] for one in found.kept], length=32),
+            "rows": fingerprint([[list(sample.prompt), list(sample.ids)] for sample in drawn.kept], length=32),
         }
-        return found, about
+        return drawn, about
 
     def _advice(self) -> str:
         if self.prompts == START:
@@ -274,17 +273,17 @@ class SelfReplay(RetentionMethod):
                     "self_replay.prompts: expected start or a file where rows hold images, got target: their prompts "
                     "are known only once a batch is made."
                 )
-            found, none = prompts_of(services.new_rows)
+            prompts, none = prompts_of(services.new_rows)
             where = "the training data"
         else:
-            found, none = services.prompts(self.prompts)
+            prompts, none = services.prompts(self.prompts)
             where = self.prompts
-        fitting = [ids for ids in found if len(ids) + LEAST_ROOM <= services.window]
+        fitting = [ids for ids in prompts if len(ids) + LEAST_ROOM <= services.window]
         if not fitting:
-            longer = f", {len(found):,} that leave no room in {services.window} tokens" if found else ""
+            longer = f", {len(prompts):,} that leave no room in {services.window} tokens" if prompts else ""
             raise DataError(
                 f"self_replay.prompts: expected prompts in {where}, got {none:,} rows without one{longer}. Rows need "
                 f"tokens before the first one that is trained (prompt and completion, or assistant_only_loss). Or take "
                 f"prompts: start."
             )
-        return fitting, none + len(found) - len(fitting)
+        return fitting, none + len(prompts) - len(fitting)

@@ -62,10 +62,10 @@ class SequentialAveraging(RetentionMethod):
         return self.beta == 0
 
     def problems(self) -> list[Problem]:
-        found = []
+        problems = []
         if self.p is not None and self.every is not None:
-            found.append(Problem((), f"expected one of p and every, got p={self.p} and every={self.every}"))
-        return found + anchor_problems("reference", self.reference)
+            problems.append(Problem((), f"expected one of p and every, got p={self.p} and every={self.every}"))
+        return problems + anchor_problems("reference", self.reference)
 
     def check_run(self, *, total_steps: int | None) -> list[Problem]:
         if self.every is not None and total_steps is not None and self.every > total_steps:

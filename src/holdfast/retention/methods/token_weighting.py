@@ -85,11 +85,11 @@ class TokenWeighting(RetentionMethod):
 
     def problems(self) -> list[Problem]:
         defaults = {name: field.default for name, field in type(self).__dataclass_fields__.items()}
-        return [
-            Problem(key, f"says something with kind: {kind} only, got kind {self.kind!r}")
-            for key, kind in _BELONGS.items()
-            if getattr(self, key) != defaults[key] and self.kind != kind
-        ]
+        problems = []
+        for key, kind in _BELONGS.items():
+            if getattr(self, key) != defaults[key] and self.kind != kind:
+                problems.append(Problem(key, f"says something with kind: {kind} only, got kind {self.kind!r}"))
+        return problems
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _TALR(self) if self.kind == "talr" else _FusedWeights(self)
@@ -147,9 +147,9 @@ class _TALR(Passive):
 
         if not self._means or self._services is None:
             return
-        seen, self._means = self._services.gathered(torch.cat(self._means)), []
-        if len(seen):
-            self.tau = float(seen.double().quantile(0.5))
+        means, self._means = self._services.gathered(torch.cat(self._means)), []
+        if len(means):
+            self.tau = float(means.double().quantile(0.5))
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
         return {} if self.tau is None else {"tau": self.tau}

@@ -131,8 +131,8 @@ class AdapterOffTeacher:
                     f"init_lora_weights={init!r}, "
                     "which changes the base weights. Use teacher: online."
                 )
-        named = dict(model.named_parameters())
-        tuned = next((n for n, p in named.items() if "lora_B" in n and bool(p.detach().any())), None)
+        parameters = dict(model.named_parameters())
+        tuned = next((n for n, p in parameters.items() if "lora_B" in n and bool(p.detach().any())), None)
         if tuned is not None and init != "orthogonal":
             raise ModelError(
                 f"label_annealing.teacher: adapter_off expects an adapter that is the identity at the start, got one "
@@ -196,8 +196,8 @@ def freeze_copy(model: nn.Module, *, dtype: torch.dtype | None = None, weights: 
     copied = copy.deepcopy(causal_lm(model))
     copied.__dict__.pop("forward", None)
     if weights != START:
-        named = dict(copied.named_parameters())
+        parameters = dict(copied.named_parameters())
         with torch.no_grad():
-            for name, tensor in load_anchor(weights, named).items():
-                named[name].copy_(tensor)
+            for name, tensor in load_anchor(weights, parameters).items():
+                parameters[name].copy_(tensor)
     return copied.to(dtype) if dtype is not None else copied
