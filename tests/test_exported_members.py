@@ -24,7 +24,7 @@ PUBLIC = [
     "OnPolicyTrainer", "SelfDistillationTrainer",
     "annealed_loss", "describe_head",
     "evaluate", "evaluate_models", "Loaded", "ModelRequest", "ModelLoading", "ProgressDisplay",
-    "compare_runs", "compare_folders", "compare_samples", "stage_matrix",
+    "compare_runs", "compare_folders", "compare_samples", "ComparisonOptions", "stage_matrix",
     "parse_evaluation", "EvaluationPlan", "EvaluationFolder",
     "RunFolder", "write_run_report",
     "load_study", "run_study", "read_study", "StudyRecord", "select_trial",

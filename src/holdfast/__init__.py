@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     )
     from holdfast.evaluation.compare.continual import stage_matrix
     from holdfast.evaluation.compare.folders import compare_folders
-    from holdfast.evaluation.compare.samples import compare_samples
+    from holdfast.evaluation.compare.samples import ComparisonOptions, compare_samples
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.loading import ModelLoading
     from holdfast.evaluation.runner import compare_runs, evaluate
@@ -113,7 +113,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "TrainingDiverged",
         "UserError",
     ),
-    "evaluation.compare.samples": ("compare_samples",),
+    "evaluation.compare.samples": ("ComparisonOptions", "compare_samples"),
     "evaluation.compare.folders": ("compare_folders",),
     "evaluation.compare.continual": ("stage_matrix",),
     "evaluation.loading": ("ModelLoading",),
@@ -171,6 +171,7 @@ __all__ = [
     "L2",
     "Budget",
     "CheckpointReader",
+    "ComparisonOptions",
     "ConfigError",
     "DPORetentionTrainer",
     "DataError",

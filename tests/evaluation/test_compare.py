@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binomtest
 
 from holdfast.errors import DataError
-from holdfast.evaluation.compare.samples import compare_samples, join
+from holdfast.evaluation.compare.samples import ComparisonOptions, compare_samples, join
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
 from holdfast.statistics.paired import Flips
@@ -22,7 +22,7 @@ def compared(before: list[dict], after: list[dict], *metrics: str, **options) ->
     side = Evaluation(
         suite="keep", name="quiz", kind="task", primary=metrics[0], metrics=values, settings={}, model={}, key="k"
     )
-    return compare_samples(before, after, side, side, **options)
+    return compare_samples(before, after, side, side, ComparisonOptions(**options))
 
 
 def right_wrong(values, column: str = "acc") -> list[dict]:

@@ -13,13 +13,13 @@ import pytest
 from evaluated_folders import TEXT, answers, both, right_or_wrong, texts, write, write_average
 from holdfast.errors import DataError
 from holdfast.evaluation.compare.folders import compare_entries, compare_folders, match_entries, read_evaluations
-from holdfast.evaluation.compare.samples import compare_samples
+from holdfast.evaluation.compare.samples import ComparisonOptions, compare_samples
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import EvaluationFolder
 
 
-def compared(tmp_path: Path, **options: Any) -> tuple[list[Comparison], list[str]]:
-    return compare_folders(*both(tmp_path), **options)
+def compared(tmp_path: Path, metrics: Any = "primary", **options: Any) -> tuple[list[Comparison], list[str]]:
+    return compare_folders(*both(tmp_path), ComparisonOptions(**options), metrics=metrics)
 
 
 def alone(comparisons: list[Comparison]) -> list[Comparison]:

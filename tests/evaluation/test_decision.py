@@ -70,10 +70,11 @@ def test_folders_are_one_family_and_rules_another(tmp_path, method):
         write_average(tmp_path / folder, [("keep", "one", "acc"), ("keep", "two", "acc")])
     sides = both(tmp_path)
     matching = match_entries(*(read_evaluations(f) for f in sides))
-    found = compare_entries(*sides, matching, ComparisonOptions(family_wise=method, resamples=500))
+    options = ComparisonOptions(family_wise=method, resamples=500)
+    found = compare_entries(*sides, matching, options)
     leading = [c for c in found.comparisons if c.primary]
     assert found.decision is not None and found.decision.tests == len(leading) == 4
     assert all((c.p_adjusted is not None) == c.primary for c in found.comparisons)
     gates, decision = judge(bind_rules(parse_rules(["any drop > 50%", "one drop > 1pt"]), matching), found)
     assert decision is not None and decision.tests == len(gates) == 5 and decision.about == "rules"
-    assert compare_folders(*sides, family_wise=method, resamples=500)[0] == leading
+    assert compare_folders(*sides, options)[0] == leading

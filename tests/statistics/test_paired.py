@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, ttest_1samp
 
-from holdfast.evaluation.compare.samples import compare_samples
+from holdfast.evaluation.compare.samples import ComparisonOptions, compare_samples
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
 from holdfast.statistics.intervals import clopper_pearson
@@ -66,7 +66,7 @@ def test_interval_p_and_verdict_agree(kind, n, changed, shift, confidence, seed)
     after = np.clip(np.where(rng.random(n) < changed, before + shift + rng.normal(0, 0.3, n), before), 0, 1)
     rows = [rows_of("text" if unit not in ("accuracy", "f1") else kind, side, sizes) for side in (before, after)]
     side = side_of(name, n=n, unit=unit, higher_is_better=higher)
-    [c] = compare_samples(*rows, side, side, confidence=confidence, margins=parse_margins(["0"]))
+    [c] = compare_samples(*rows, side, side, ComparisonOptions(confidence=confidence, margins=parse_margins(["0"])))
     excluded = c.interval[0] > 0 or c.interval[1] < 0
     assert excluded == (c.p_value < 1 - confidence) == (c.verdict in ("lost", "gained"))
     assert math.isnan(c.interval[0]) or c.interval[0] <= c.difference <= c.interval[1]

@@ -8,6 +8,7 @@ from pathlib import Path
 from holdfast.errors import RunFolderError
 from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.compare.joint_scores import Key
+from holdfast.evaluation.compare.samples import ComparisonOptions
 from holdfast.evaluation.session import PAGE, read_record
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
@@ -54,12 +55,12 @@ class Output:
     def comparisons(self, labels: Sequence[str], keys: Collection[Key] | None = None) -> dict[str, list[Comparison]]:
         """Every other model against the first of `labels`, by label; `keys` as of `evaluations`."""
         plan = self.record.plan
-        settings = {"confidence": plan.get("confidence", 0.95), "seed": plan.get("seed", 0)}
+        options = ComparisonOptions(confidence=plan.get("confidence", 0.95), seed=plan.get("seed", 0))
         first, *others = labels
         comparisons = {}
         for label in others:
             if (first, label) not in self._compared:
-                compared, _ = compare_folders(self.folders[first], self.folders[label], **settings)
+                compared, _ = compare_folders(self.folders[first], self.folders[label], options)
                 self._compared[first, label] = compared
             known = self._compared[first, label]
             comparisons[label] = [c for c in known if keys is None or (c.suite, c.name) in keys]

@@ -216,7 +216,7 @@ def _subjects(pairs: Sequence[_Pair]) -> Section | None:
 
 def _subject_forest(pair: _Pair, tasks: Mapping[str, Sequence[int]]) -> Chart | None:
     """The gain on each subject of an entry."""
-    from holdfast.evaluation.compare.samples import compare_samples
+    from holdfast.evaluation.compare.samples import ComparisonOptions, compare_samples
     from holdfast.statistics.family_wise import adjust
 
     metric, level = pair.row.raw.metric, pair.row.raw.confidence
@@ -224,7 +224,7 @@ def _subject_forest(pair: _Pair, tasks: Mapping[str, Sequence[int]]) -> Chart | 
     rows = []
     for task, samples in sorted(tasks.items()):
         left, right = ([side[index] for index in samples] for side in pair.samples)
-        for comparison in compare_samples(left, right, before, after, confidence=level):
+        for comparison in compare_samples(left, right, before, after, ComparisonOptions(confidence=level)):
             rows.append(ComparisonRow(dataclasses.replace(comparison, name=task)))
     tests = [row.raw.p_value for row in rows if not math.isnan(row.raw.p_value)]
     changed = sum(p < 1 - level for p in adjust(tests, "holm"))

@@ -28,10 +28,8 @@ from holdfast.evaluation.circumstances import remarks_on_circumstances
 from holdfast.evaluation.compare.decision import Adjustment, Metric, with_decision
 from holdfast.evaluation.compare.joint_scores import SAMPLES_DECIDE, JointScores, Key, setting_differences
 from holdfast.evaluation.compare.samples import ComparisonOptions, compare_columns, compared, failed_comparisons
-from holdfast.records.comparison import Comparison, Decision, FamilyWise
+from holdfast.records.comparison import Comparison, Decision
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
-from holdfast.records.figure import CONFIDENCE
-from holdfast.records.margins import Margins
 from holdfast.records.metrics import is_share, readings
 from holdfast.statistics.paired import Flips, Influence, Moments, moments
 from holdfast.support.files import read_as
@@ -104,12 +102,8 @@ class Compared:
 def compare_folders(
     before: EvaluationFolder,
     after: EvaluationFolder,
+    options: ComparisonOptions = ComparisonOptions(),
     *,
-    confidence: float = CONFIDENCE,
-    margins: Margins | None = None,
-    family_wise: FamilyWise = "holm",
-    resamples: int = 4000,
-    seed: int = 0,
     metrics: Metrics = "primary",
 ) -> tuple[list[Comparison], list[str]]:
     """Compares everything that two folders have in common.
@@ -117,11 +111,7 @@ def compare_folders(
     Args:
         before: the evaluations of the model that the other is compared with.
         after: those of the other one.
-        confidence: level of the intervals, in (0, 1).
-        margins: losses that do not matter; None: the defaults.
-        family_wise: how p-values of many entries are adjusted (`statistics.family_wise`).
-        resamples: draws of `max_t`.
-        seed: of the draws.
+        options: how to compare.
         metrics: the one that leads each entry, or all.
 
     Returns:
@@ -130,13 +120,6 @@ def compare_folders(
     Raises:
         DataError: evaluations that cannot be read (all of them are named), or a folder without any.
     """
-    options = ComparisonOptions(
-        confidence=confidence,
-        margins=margins or Margins(),
-        family_wise=family_wise,
-        resamples=resamples,
-        seed=seed,
-    )
     matching = match_entries(read_evaluations(before), read_evaluations(after))
     compared = compare_entries(before, after, matching, options)
     comparisons = [c for c in compared.comparisons if c.primary or metrics == "all"]

@@ -55,9 +55,7 @@ def compare_samples(
     after_rows: Rows,
     evaluation_before: Evaluation,
     evaluation_after: Evaluation,
-    *,
-    confidence: float = CONFIDENCE,
-    margins: Margins | None = None,
+    options: ComparisonOptions = ComparisonOptions(),
 ) -> list[Comparison]:
     """Compares all metrics that both evaluations have and that their rows carry, the primary one first.
 
@@ -66,8 +64,7 @@ def compare_samples(
         after_rows: those of the result; the order need not be the same.
         evaluation_before: what the rows belong to.
         evaluation_after: likewise.
-        confidence: level of the intervals, in (0, 1).
-        margins: losses that do not matter; None: the defaults.
+        options: level of the intervals, and losses that do not matter.
 
     Raises:
         DataError: the two did not answer the same samples with the same prompts; the message counts them.
@@ -75,9 +72,8 @@ def compare_samples(
     evaluations = (evaluation_before, evaluation_after)
     rows = join(before_rows, after_rows, what=f"{evaluation_before.suite}/{evaluation_before.name}")
     if reason := why_failed(evaluations, rows):
-        return failed_comparisons(evaluations, reason, confidence=confidence)
+        return failed_comparisons(evaluations, reason, confidence=options.confidence)
     sheet = sheet_of(rows, evaluations, one_tokenizer=False)
-    options = ComparisonOptions(confidence=confidence, margins=margins or Margins())
     return compare_columns(sheet, evaluation_before, options)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from holdfast.errors import DataError
 from holdfast.evaluation.compare.contributions import Pair, sample_correlation
 from holdfast.evaluation.compare.folders import compare_folders
+from holdfast.evaluation.compare.samples import ComparisonOptions
 from holdfast.evaluation.probe.changes import Change
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
@@ -46,13 +47,13 @@ def sensitivities(
     Raises:
         DataError: evaluations that cannot be read, or that are not of the same samples.
     """
-    start = EvaluationFolder(out / label / AS_IT_IS)
+    start, options = EvaluationFolder(out / label / AS_IT_IS), ComparisonOptions(confidence=confidence, seed=seed)
     costs = []
     for alike in _by_size(changes).values():
         comparisons = []
         for change in alike:
             folder = EvaluationFolder(out / label / change.name)
-            comparisons.append(compare_folders(start, folder, confidence=confidence, seed=seed)[0])
+            comparisons.append(compare_folders(start, folder, options)[0])
         for entry in zip(*comparisons, strict=True):
             costs.append(_over_seeds(label, alike[0], entry, confidence))
     return costs

@@ -13,6 +13,7 @@ import numpy as np
 from holdfast.errors import DataError
 from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.compare.joint_scores import JointScores
+from holdfast.evaluation.compare.samples import ComparisonOptions
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import CHANCE, Evaluation, EvaluationFolder
 from holdfast.records.figure import Figure
@@ -295,7 +296,7 @@ def _measured_entry(folder: EvaluationFolder, key: Key) -> Evaluation:
 
 def _compared(before: EvaluationFolder, after: EvaluationFolder, margins: Margins) -> dict[Key, Comparison]:
     """The metric that leads each entry."""
-    comparisons, left_out = compare_folders(before, after, margins=margins)
+    comparisons, left_out = compare_folders(before, after, ComparisonOptions(margins=margins))
     if left_out:
         raise DataError(f"{after.path} cannot be compared with {before.path}: {' '.join(left_out)}")
     return {(comparison.suite, comparison.name): comparison for comparison in comparisons}

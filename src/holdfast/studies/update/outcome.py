@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.evaluation.compare.folders import compare_folders
+from holdfast.evaluation.compare.samples import ComparisonOptions
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ModelPair, StudiedModel
 
 Kind = tuple[str, bool, str]
@@ -54,13 +55,12 @@ def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) ->
         The pairs, and a sentence for each entry of a pair that was not compared.
     """
     measured = [model for model in models if model.evaluations and model.state == "complete"]
+    options = ComparisonOptions(confidence=confidence)
     pairs: list[ModelPair] = []
     left_out: list[str] = []
     for model in measured:
         for before, question in _questions(model, [other for other in measured if other.place == model.place]):
-            comparisons, reasons = compare_folders(
-                before.measured(out), model.measured(out), confidence=confidence, metrics="all"
-            )
+            comparisons, reasons = compare_folders(before.measured(out), model.measured(out), options, metrics="all")
             for reason in reasons:
                 left_out.append(f"{model.name} against {before.name}: {reason}")
             if comparisons:
