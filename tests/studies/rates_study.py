@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.entries import EvaluationPlan
-from holdfast.evaluation.loading import ModelLoading
 from holdfast.evaluation.suite import parse_evaluation
 from holdfast.papers.claims.claim import Statement
 from holdfast.papers.claims.rules import Check, rule
@@ -47,11 +46,7 @@ class RatesConfig(StudyConfigBase[RatesSettings]):
 
     def recipe(self, rate: float | None, seed: int) -> Recipe:
         if rate is None:
-            return Given(
-                model=self.request.train["model_name_or_path"],
-                folder=self.output_dir / "base",
-                loading=ModelLoading(device="cpu"),
-            )
+            return Given(model=self.request.train["model_name_or_path"], folder=self.output_dir / "base")
         folder = self.output_dir / f"rate-{rate:g}-seed-{seed}"
         own = {"learning_rate": rate, "seed": seed, "evaluation": {"keep": self.request.keep}, "output_dir": folder}
         return Trained(settings={**self.request.train, **own})
