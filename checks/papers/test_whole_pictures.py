@@ -223,9 +223,11 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
         assert all(any(torch.equal(w, mine) for mine in eyes.values() if mine.shape == w.shape) for w in tower.values())
     # language before tuning is the checkpoint's own, but for the token of pictures, which has its share, too
     from holdfast.evaluation.session import ModelRequest, evaluate_models
+    from holdfast.support.progress import ProgressDisplay
 
     requests = [ModelRequest(name=name, label=name) for name in BUDGETS]
-    evaluate_models(requests, config.plan(None), Path("alone"), console=Console(file=io.StringIO()))
+    display = ProgressDisplay(console=Console(file=io.StringIO()))
+    evaluate_models(requests, config.plan(None), Path("alone"), display=display)
     for m in record.models:
         own = json.loads(Path("alone", m.checkpoint, "keep.old.json").read_text())["metrics"]["nats_per_token"]
         before = m.scores["keep/old"].value - m.costs["keep/old"].value
