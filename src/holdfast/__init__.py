@@ -1,4 +1,5 @@
-"""holdfast: fine-tune open-weight language models without losing what they know; measure what was lost; understand why.
+"""holdfast: fine-tune open-weight language models without losing what they know; measure what was
+lost; understand why.
 
 ```python
 import holdfast
@@ -9,9 +10,9 @@ config = holdfast.train_config(
 folder = holdfast.train(config)
 ```
 
-The names below are the public interface. Each is imported from its home when it is first asked for, so `import
-holdfast` costs a few milliseconds and loads no torch. Submodules are imported by their own names
-(`holdfast.retention.registry`); what is not listed here may change between versions.
+The names below are the public interface. Each is imported from its home when it is first asked for,
+so `import holdfast` costs a few milliseconds and loads no torch. Submodules are imported by their
+own names (`holdfast.retention.registry`); what is not listed here may change between versions.
 """
 
 from __future__ import annotations
@@ -151,7 +152,12 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "training.fresh_init": ("init_stds",),
     "training.trainers": ("RetentionTrainer", "SFTRetentionTrainer"),
     "training.mixin": ("RetentionMixin",),
-    "training.preferences": ("DPORetentionTrainer", "GRPORetentionTrainer", "KTORetentionTrainer", "OnPolicyTrainer"),
+    "training.preferences": (
+        "DPORetentionTrainer",
+        "GRPORetentionTrainer",
+        "KTORetentionTrainer",
+        "OnPolicyTrainer",
+    ),
     "training.self_distillation": ("SelfDistillationTrainer",),
     "runs.run": ("train",),
 }
@@ -163,8 +169,8 @@ _NAMED_THERE = {
     "perturb_checkpoint": "perturb",
     "select_trial": "select",
 }
-"""Public names that differ from the one at home: `holdfast.retention` is the subpackage already, and some say more away
-from home."""
+"""Public names that differ from the one at home: `holdfast.retention` is the subpackage already,
+and some say more away from home."""
 
 __all__ = [
     "EWC",
@@ -249,7 +255,9 @@ def __getattr__(name: str) -> Any:
         if name in names:
             importlib.import_module("holdfast.errors").check_platform()
             _at_home()
-            value = getattr(importlib.import_module(f"holdfast.{module}"), _NAMED_THERE.get(name, name))
+            value = getattr(
+                importlib.import_module(f"holdfast.{module}"), _NAMED_THERE.get(name, name)
+            )
             globals()[name] = value
             return value
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
@@ -257,7 +265,8 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _at_home() -> None:
-    """What holds for every name: imports are quiet, and notebooks show runs, comparisons and studies."""
+    """What holds for every name: imports are quiet, and notebooks show runs, comparisons and
+    studies."""
     importlib.import_module("holdfast.support.environment").quiet_imports()
     importlib.import_module("holdfast.support.display").show_by("holdfast.reports.displays:html")
 

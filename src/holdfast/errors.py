@@ -15,8 +15,8 @@ HoldfastError                 exit code 1   something failed although the reques
 └── Interrupted               exit code 130 Ctrl-C or SIGTERM; the same command continues
 ```
 
-A message says three things: what was expected, what came, what to do next. `UserError`s are printed without a traceback
-by the command line (`--debug` shows it); library users catch `HoldfastError`.
+A message says three things: what was expected, what came, what to do next. `UserError`s are printed
+without a traceback by the command line (`--debug` shows it); library users catch `HoldfastError`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class HoldfastError(Exception):
     """Base of every error raised on purpose; `exit_code` is what the command line returns for it.
 
     Args:
-        parts: what is said, a line each; line breaks inside a part are shown as an escape (`holdfast.printable`).
+        parts: what is said, a line each; line breaks inside a part are shown as an escape
+            (`holdfast.printable`).
     """
 
     exit_code: int = 1
@@ -52,14 +53,16 @@ class HoldfastError(Exception):
 
 
 def check_platform() -> None:
-    """Checks that this system has what every command needs: locks on files (`fcntl`) and POSIX paths and signals.
+    """Checks that this system has what every command needs: locks on files (`fcntl`) and POSIX
+    paths and signals.
 
     Raises:
         UserError: it is Windows, or another system without them.
     """
     if sys.platform == "win32" or importlib.util.find_spec("fcntl") is None:
         raise UserError(
-            f"holdfast runs on Linux and macOS, got {sys.platform}: run folders are locked and written in ways that "
+            f"holdfast runs on Linux and macOS, got {sys.platform}: run folders are locked and "
+            "written in ways that "
             f"only they have. On Windows use it inside WSL 2 ('wsl --install')."
         )
 
@@ -75,15 +78,17 @@ Path = tuple[str | int, ...]
 
 
 class Problem(str):
-    """One thing that is wrong with a request: a sentence that begins with the key it is about, and where that key is.
+    """One thing that is wrong with a request: a sentence that begins with the key it is about, and
+    where that key is.
 
-    It is a text, so that a list of problems may hold plain sentences too, such as those of a method of the user's own:
-    these are about the request as a whole.
+    It is a text, so that a list of problems may hold plain sentences too, such as those of a method
+    of the user's own: these are about the request as a whole.
 
     Args:
         path: of the key; a name is a path of one; empty for the request as a whole.
         text: a sentence that does not repeat the key: "expected a number, got 'many' (text).".
-        key: a key below the path that is none of its own, which the text names; its line is the problem's.
+        key: a key below the path that is none of its own, which the text names; its line is the
+            problem's.
     """
 
     path: Path
@@ -105,7 +110,8 @@ class Problem(str):
 
 
 class Note(str):
-    """Something decided for the user that is worth knowing: a sentence, and a word that code tells it by.
+    """Something decided for the user that is worth knowing: a sentence, and a word that code tells
+    it by.
 
     Args:
         code: the word, for example "bf16_off".
@@ -153,7 +159,9 @@ class ConfigError(UserError):
             super().__init__(sentences[0])  # its lines are kept where it has several of ours
             return
         count = f"{len(sentences)} problem{'s' if len(sentences) != 1 else ''}"
-        super().__init__(f"{count}{where}:", *(Lines(f"  - {printable(sentence)}") for sentence in sentences))
+        super().__init__(
+            f"{count}{where}:", *(Lines(f"  - {printable(sentence)}") for sentence in sentences)
+        )
 
 
 class DataError(UserError):
@@ -169,7 +177,8 @@ class RunFolderError(UserError):
 
 
 class FolderBusy(RunFolderError):
-    """Another process holds the lock of a folder or a file; the same request may succeed once it has ended."""
+    """Another process holds the lock of a folder or a file; the same request may succeed once it
+    has ended."""
 
 
 class ShapeError(UserError):
@@ -181,14 +190,15 @@ class TrainingDiverged(HoldfastError):
 
 
 class NotFinite(HoldfastError):
-    """A figure, or a sample behind one, is NaN or infinite: nothing follows from it, and no rule is passed by it."""
+    """A figure, or a sample behind one, is NaN or infinite: nothing follows from it, and no rule is
+    passed by it."""
 
     exit_code = 4
 
 
 class StorageError(HoldfastError):
-    """Writing failed: the disk is full or went away, and earlier output is intact. Or what is read differs from its
-    checksum."""
+    """Writing failed: the disk is full or went away, and earlier output is intact. Or what is read
+    differs from its checksum."""
 
 
 class Interrupted(HoldfastError):
@@ -198,7 +208,8 @@ class Interrupted(HoldfastError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, its kind where it says nothing: libraries put whole manuals below it."""
+    """The first line of what an error says, its kind where it says nothing: libraries put whole
+    manuals below it."""
     return str(error).strip().split("\n")[0].strip() or type(error).__name__
 
 

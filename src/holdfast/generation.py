@@ -1,10 +1,13 @@
-"""Continuations by a model in memory, in batches: what evaluation asks greedily, and what is drawn to be trained on.
+"""Continuations by a model in memory, in batches: what evaluation asks greedily, and what is drawn
+to be trained on.
 
-Prompts of a batch are padded on the left. In some architectures the padding moves what comes behind it whatever the
-mask says (RWKV, which reads a row as one); that is found out once a model, and their prompts are continued one by one.
+Prompts of a batch are padded on the left. In some architectures the padding moves what comes behind
+it whatever the mask says (RWKV, which reads a row as one); that is found out once a model, and
+their prompts are continued one by one.
 
-transformers fills whatever a generation configuration leaves open from the model's own (a repetition penalty of 1.05
-stands in released instruct models), so the model's own is empty meanwhile.
+transformers fills whatever a generation configuration leaves open from the model's own (a
+repetition penalty of 1.05 stands in released instruct models), so the model's own is empty
+meanwhile.
 
 Shapes: B prompts of a batch, T tokens of the longest of them.
 """
@@ -53,10 +56,11 @@ class Continued:
 
 
 class Watch:
-    """A logits processor that remembers whether replies were chosen by numbers: the largest of NaNs is a token too, and
-    the text that is made of them looks like any other.
+    """A logits processor that remembers whether replies were chosen by numbers: the largest of NaNs
+    is a token too, and the text that is made of them looks like any other.
 
-    Minus infinity beside others is a probability of 0, which models and other processors give on purpose.
+    Minus infinity beside others is a probability of 0, which models and other processors give on
+    purpose.
     """
 
     def __init__(self) -> None:
@@ -86,7 +90,8 @@ def continued(
         tokenizer: its tokenizer.
         prompts: token ids, none empty.
         max_new_tokens: tokens of a continuation at most, at least 1.
-        sampling: how tokens are drawn; None: the most likely one each time. The global random state is left as it was.
+        sampling: how tokens are drawn; None: the most likely one each time. The global random state
+            is left as it was.
         advice: what to do where memory does not suffice.
 
     Raises:
@@ -96,12 +101,19 @@ def continued(
     from transformers import GenerationConfig, LogitsProcessorList
 
     ends = end_tokens(model, tokenizer)
-    padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0] if ends else 0
+    padding = (
+        tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0] if ends else 0
+    )
     device = model.get_input_embeddings().weight.device
     longest = max(map(len, prompts))
     drawn: dict[str, Any] = {"do_sample": False}
     if sampling is not None:
-        drawn = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
+        drawn = {
+            "do_sample": True,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": 0,
+        }
     config = GenerationConfig(
         num_beams=1,
         max_new_tokens=max_new_tokens,
@@ -111,27 +123,39 @@ def continued(
         **drawn,
     )
     watch = Watch()
-    ids_BT = torch.tensor([[padding] * (longest - len(ids)) + list(ids) for ids in prompts], device=device)
-    mask_BT = torch.tensor([[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
+    ids_BT = torch.tensor(
+        [[padding] * (longest - len(ids)) + list(ids) for ids in prompts], device=device
+    )
+    mask_BT = torch.tensor(
+        [[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts], device=device
+    )
     seeded = _seeded(sampling.seed, device) if sampling is not None else contextlib.nullcontext()
     try:
         with torch.no_grad(), _without_defaults(model), seeded:
             generate = functools.partial(
-                model.generate, generation_config=config, logits_processor=LogitsProcessorList([watch])
+                model.generate,
+                generation_config=config,
+                logits_processor=LogitsProcessorList([watch]),
             )
             out_BT = generate_padded(model, generate, ids_BT, mask_BT, padding=padding)
     except torch.OutOfMemoryError as error:
         raise HoldfastError(
-            f"Not enough memory to continue {len(prompts)} prompts of up to {longest} tokens at once. {advice}"
+            f"Not enough memory to continue {len(prompts)} prompts of up to {longest} tokens at "
+            f"once. {advice}"
         ) from error
     return [_up_to_end(row, ends, broken=watch.broken) for row in out_BT[:, longest:].tolist()]
 
 
 def generate_padded(
-    model: Any, generate: Callable[..., torch.Tensor], ids_BT: torch.Tensor, mask_BT: torch.Tensor, *, padding: int
+    model: Any,
+    generate: Callable[..., torch.Tensor],
+    ids_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    *,
+    padding: int,
 ) -> torch.Tensor:
-    """Prompts with their continuations `[B, T + new]`, padded on both sides: of one batch, or row by row where padding
-    would move them.
+    """Prompts with their continuations `[B, T + new]`, padded on both sides: of one batch, or row
+    by row where padding would move them.
 
     Args:
         model: that generates.
@@ -152,8 +176,8 @@ def generate_padded(
 
 
 def ignores_padding(model: Any) -> bool:
-    """Whether a model continues a prompt that is padded on the left as it continues it alone: tried once a model, on
-    the logits of a few tokens."""
+    """Whether a model continues a prompt that is padded on the left as it continues it alone: tried
+    once a model, on the logits of a few tokens."""
     if model not in _ignoring:
         try:
             _ignoring[model] = _padding_moves(model) <= (5e-3 if _is_exact(model) else 0.15)
@@ -173,19 +197,23 @@ def _is_exact(model: Any) -> bool:
 
 
 def _padding_moves(model: Any) -> float:
-    """How far padding moves the logits of a few tokens that follow a prompt: root mean square over the vocabulary, in
-    their standard deviations; the largest of the tokens."""
+    """How far padding moves the logits of a few tokens that follow a prompt: root mean square over
+    the vocabulary, in their standard deviations; the largest of the tokens."""
     import torch
     from transformers import GenerationConfig
 
     embeddings = model.get_input_embeddings().weight
     prompt = torch.arange(3, 9, device=embeddings.device) % len(embeddings)
     other = torch.arange(2, 13, device=embeddings.device) * 7 % len(embeddings)
-    padded = torch.cat([torch.zeros(len(other) - len(prompt), dtype=prompt.dtype, device=prompt.device), prompt])
+    padded = torch.cat(
+        [torch.zeros(len(other) - len(prompt), dtype=prompt.dtype, device=prompt.device), prompt]
+    )
     config = GenerationConfig(max_new_tokens=4, do_sample=False, pad_token_id=0, use_cache=True)
     how = {"generation_config": config, "output_logits": True, "return_dict_in_generate": True}
     with torch.no_grad(), _without_defaults(model):
-        alone = model.generate(input_ids=prompt[None], attention_mask=torch.ones_like(prompt)[None], **how)
+        alone = model.generate(
+            input_ids=prompt[None], attention_mask=torch.ones_like(prompt)[None], **how
+        )
         ids_BT = torch.stack([padded, other])
         mask_BT = torch.ones_like(ids_BT)
         mask_BT[0, : -len(prompt)] = 0
@@ -195,7 +223,9 @@ def _padding_moves(model: Any) -> float:
         place = len(prompt) + step
         if step and alone.sequences[0, place - 1] != both.sequences[0, len(other) + step - 1]:
             break  # a near tie of the token before: what follows is of another text
-        moved = max(moved, float((one[0] - two[0]).float().square().mean().sqrt() / one[0].float().std()))
+        moved = max(
+            moved, float((one[0] - two[0]).float().square().mean().sqrt() / one[0].float().std())
+        )
     return moved
 
 
@@ -203,7 +233,11 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
     """The tokens that end what a model says: its generation configuration's and the tokenizer's."""
     found = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ends = list(found) if isinstance(found, (list, tuple)) else [] if found is None else [found]
-    return list(dict.fromkeys([*ends, *([tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else [])]))
+    return list(
+        dict.fromkeys(
+            [*ends, *([tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else [])]
+        )
+    )
 
 
 def _up_to_end(row: list[int], ends: Sequence[int], *, broken: bool) -> Continued:
@@ -225,8 +259,8 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_defaults(model: Any) -> Iterator[None]:
-    """The model's own generation configuration is empty inside. In place: an adapter's wrapper hands the object on to
-    the model in it."""
+    """The model's own generation configuration is empty inside. In place: an adapter's wrapper
+    hands the object on to the model in it."""
     from transformers import GenerationConfig
 
     own = getattr(model, "generation_config", None)

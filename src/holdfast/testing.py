@@ -12,7 +12,8 @@ from holdfast.training.method_laws import LawBroken, check_laws
 
 
 def check_method(method: RetentionMethod | str | Mapping[str, Any]) -> list[str]:
-    """Runs the laws that every retention method satisfies, on a tiny model in memory, in about ten seconds.
+    """Runs the laws that every retention method satisfies, on a tiny model in memory, in about ten
+    seconds.
 
     Args:
         method: a method, or what stands for it under `retention:` in a configuration, such as

@@ -1,5 +1,5 @@
-"""What an adapter's folder says of itself: its configuration, the base it names, the run that trained it, and whether
-it holds what its configuration names."""
+"""What an adapter's folder says of itself: its configuration, the base it names, the run that
+trained it, and whether it holds what its configuration names."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ EXPERTS = ".experts."
 def is_adapter(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder holds an adapter and no model of its own."""
     folder = Path(folder)
-    has_model = any((folder / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json"))
+    has_model = any(
+        (folder / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")
+    )
     return (folder / FILE).is_file() and not has_model
 
 
 def base_of(folder: str | os.PathLike[str]) -> str:
-    """The base an adapter names: a folder or a hub id, with `@revision` where the adapter states one.
+    """The base an adapter names: a folder or a hub id, with `@revision` where the adapter states
+    one.
 
     Raises:
         ModelError: no readable adapter_config.json, or it names no base.
@@ -42,7 +45,9 @@ def base_of(folder: str | os.PathLike[str]) -> str:
     config = adapter_config(folder)
     name, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not name:
-        raise ModelError(f"Expected base_model_name_or_path in {Path(folder) / FILE}, found none. Set it there.")
+        raise ModelError(
+            f"Expected base_model_name_or_path in {Path(folder) / FILE}, found none. Set it there."
+        )
     return f"{name}@{revision}" if revision and not expanded(name).is_dir() else str(name)
 
 
@@ -55,15 +60,19 @@ def adapter_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return read_object(Path(folder) / FILE, "an adapter's configuration")
 
 
-def trained_otherwise(folder: str | os.PathLike[str], base: str | os.PathLike[str] | None) -> list[str]:
-    """What keeps an adapter on its base, as it lies there, from being the model that its run trained and measured.
+def trained_otherwise(
+    folder: str | os.PathLike[str], base: str | os.PathLike[str] | None
+) -> list[str]:
+    """What keeps an adapter on its base, as it lies there, from being the model that its run
+    trained and measured.
 
     Args:
         folder: the adapter's, with the run's record beside it where holdfast trained it.
         base: folder of the base; None: it is not known.
 
     Returns:
-        Sentences: the base was quantised in training, or has other weights now. Empty without a record.
+        Sentences: the base was quantised in training, or has other weights now. Empty without a
+            record.
     """
     folder = Path(folder)
     if not (folder / "run.json").is_file():
@@ -71,24 +80,28 @@ def trained_otherwise(folder: str | os.PathLike[str], base: str | os.PathLike[st
     record = read_object(folder / "run.json", "the record of a run")
     settings, model = record.get("config") or {}, record.get("model") or {}
     differences = []
-    bits = next((bits for bits in (4, 8) if str(settings.get(f"load_in_{bits}bit")).lower() == "true"), None)
+    bits = next(
+        (bits for bits in (4, 8) if str(settings.get(f"load_in_{bits}bit")).lower() == "true"), None
+    )
     if bits is not None:
         differences.append(
-            f"The run of {folder.name} trained and measured this adapter on its base in {bits} bits; on the base as it "
+            f"The run of {folder.name} trained and measured this adapter on its base in {bits} "
+            "bits; on the base as it "
             f"lies there it is another model, with other figures."
         )
     recorded = model.get("hash")
     if base is not None and recorded and not is_adapter(base) and checkpoint_hash(base) != recorded:
         differences.append(
-            f"The run of {folder.name} trained this adapter on a base with other weights than {Path(base).name} has "
+            f"The run of {folder.name} trained this adapter on a base with other weights than "
+            f"{Path(base).name} has "
             f"now ({str(recorded)[:12]} in its record)."
         )
     return differences
 
 
 def scale_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an adapter's configuration says what its factors are worth: equal factors are equal changes of the
-    weights only where this is equal too."""
+    """What of an adapter's configuration says what its factors are worth: equal factors are equal
+    changes of the weights only where this is equal too."""
     rank, alpha = int(config.get("r") or 8), float(config.get("lora_alpha") or 8)
     return {
         "scaling": alpha / (math.sqrt(rank) if config.get("use_rslora") else rank),
@@ -99,9 +112,10 @@ def scale_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lacking(settings: Mapping[str, Any], names: Sequence[str], base: Iterable[str]) -> list[str]:
-    """Modules that an adapter's configuration names and of which it holds nothing; a loader would leave them as they
-    are, or fill them with random numbers. Configurations that name modules by a pattern are not judged, nor are experts
-    where the adapter holds none: transformers fuses them, so that their names are those of no module.
+    """Modules that an adapter's configuration names and of which it holds nothing; a loader would
+    leave them as they are, or fill them with random numbers. Configurations that name modules by a
+    pattern are not judged, nor are experts where the adapter holds none: transformers fuses them,
+    so that their names are those of no module.
 
     Args:
         settings: adapter_config.json.
@@ -115,7 +129,8 @@ def lacking(settings: Mapping[str, Any], names: Sequence[str], base: Iterable[st
         return []
 
     def keys(module: str) -> set[tuple[str, str]]:
-        """Layer and target; what lies between them may have other names in the model than in its file."""
+        """Layer and target; what lies between them may have other names in the model than in its
+        file."""
         layer = next((word for word in module.split(".") if word.isdigit()), "")
         return {(layer, target) for target in targets if f".{module}".endswith(f".{target}")}
 
@@ -130,7 +145,9 @@ def lacking(settings: Mapping[str, Any], names: Sequence[str], base: Iterable[st
         module = name.removesuffix(".weight")
         is_fused = fused and EXPERTS in f"{module}."
         if name != module and not is_fused and keys(module) - present:
-            problems.append(f"{module}: target_modules names it, and the adapter holds nothing for it")
+            problems.append(
+                f"{module}: target_modules names it, and the adapter holds nothing for it"
+            )
     return problems
 
 

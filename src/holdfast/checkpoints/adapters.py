@@ -3,22 +3,24 @@
     W' = W + s B A                          s = alpha / r, with rsLoRA alpha / sqrt(r)
     W' = m (W + s B A) / |W + s B A|        DoRA; m and the norm per output of the layer
 
-Linear layers, trained modules and biases saved beside the factors, and single trained tokens are merged as PEFT's
-`merge_and_unload` does, in float32. The product of a row depends on nothing but its tensor, so any stretch gives the
-same bits. Only the factors of a few tensors are in memory at a time.
+Linear layers, trained modules and biases saved beside the factors, and single trained tokens are
+merged as PEFT's `merge_and_unload` does, in float32. The product of a row depends on nothing but
+its tensor, so any stretch gives the same bits. Only the factors of a few tensors are in memory at a
+time.
 
-Where the base ties its head to its embeddings and the adapter trained only one of them, the result gets a head of its
-own, which is what was trained; PEFT adds the product of a head to the shared tensor, which changes both (it warns
-then).
+Where the base ties its head to its embeddings and the adapter trained only one of them, the result
+gets a head of its own, which is what was trained; PEFT adds the product of a head to the shared
+tensor, which changes both (it warns then).
 
-Other adapters are refused by name: those that are no LoRA, that change the base when they are made (PiSSA, CorDA,
-OLoRA, LoRA-GA, LoftQ, KaSA), that depend on the input (aLoRA, Arrow), and LoRA on anything but linear layers
-(embeddings, convolutions, GPT-2's Conv1D, bare parameters as of fused experts, `lora_bias`). Merge those once with
-PEFT.
+Other adapters are refused by name: those that are no LoRA, that change the base when they are made
+(PiSSA, CorDA, OLoRA, LoRA-GA, LoftQ, KaSA), that depend on the input (aLoRA, Arrow), and LoRA on
+anything but linear layers (embeddings, convolutions, GPT-2's Conv1D, bare parameters as of fused
+experts, `lora_bias`). Merge those once with PEFT.
 
-Source: Hu et al. (2021), "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1; Kalajdzievski (2023), "A
-Rank Stabilization Scaling Factor for Fine-Tuning with LoRA"; Liu et al. (2024), "DoRA: Weight-Decomposed Low-Rank
-Adaptation", equation 5.
+Source: Hu et al. (2021), "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1;
+    Kalajdzievski (2023), "A
+Rank Stabilization Scaling Factor for Fine-Tuning with LoRA"; Liu et al. (2024), "DoRA:
+Weight-Decomposed Low-Rank Adaptation", equation 5.
 """
 
 from __future__ import annotations
@@ -113,7 +115,8 @@ _READ = frozenset(
 _WRAPPERS = re.compile(r"\.(?:token_adapter\.base_layer|base_layer|modules_to_save)(?=\.)")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer)\.weight$")
 _ROWS = 8
-"""Rows that one product computes. Fixed, so that a row's bits do not depend on the stretch it is read in."""
+"""Rows that one product computes. Fixed, so that a row's bits do not depend on the stretch it is
+read in."""
 _BLOCK = 262_144
 """Elements at a time where a whole tensor is gone through."""
 _KEPT = 8
@@ -150,8 +153,8 @@ class _Loaded(NamedTuple):
 
 
 class AdaptedSource:
-    """A base with a LoRA adapter merged into it; a `Source`. Values that the adapter changes come as float32 (float64
-    where the base is F64).
+    """A base with a LoRA adapter merged into it; a `Source`. Values that the adapter changes come
+    as float32 (float64 where the base is F64).
 
     Args:
         base: the model the adapter was trained on.
@@ -160,12 +163,12 @@ class AdaptedSource:
     Attributes:
         base, adapter: the two sources.
         config: the base's config.json as the result needs it.
-        config_changes: what differs from the base's: `vocab_size` where rows were added, `tie_word_embeddings` where
-            the result has its own head.
+        config_changes: what differs from the base's: `vocab_size` where rows were added,
+            `tie_word_embeddings` where the result has its own head.
 
     Raises:
-        ModelError: an adapter that cannot be merged while reading, with the reason and what to do; adapter tensors that
-            fit no tensor of the base, all of them; a quantised base.
+        ModelError: an adapter that cannot be merged while reading, with the reason and what to do;
+            adapter tensors that fit no tensor of the base, all of them; a quantised base.
     """
 
     def __init__(self, base: Source, folder: str | os.PathLike[str]) -> None:
@@ -196,27 +199,34 @@ class AdaptedSource:
         if embedding is not None and self.entries[embedding].shape != base.entries[embedding].shape:
             before, after = base.entries[embedding].shape[0], self.entries[embedding].shape[0]
             self.config_changes["vocab_size"] = after
-            self._notes.append(f"The adapter changes the number of vocabulary rows from {before} to {after}.")
+            self._notes.append(
+                f"The adapter changes the number of vocabulary rows from {before} to {after}."
+            )
         self.config: dict[str, Any] = changed_config(base_config, self.config_changes)
 
     def _note_what_is_unread(self) -> None:
         targets = self._settings.get("target_modules")
-        endings = tuple(f".{target}.weight" for target in targets) if isinstance(targets, list) else ()
+        endings = (
+            tuple(f".{target}.weight" for target in targets) if isinstance(targets, list) else ()
+        )
         experts = [name for name in self.base.entries if EXPERTS in name and name.endswith(endings)]
         if experts and fuses_experts(self.adapter.names()):
             self._notes.append(
-                f"The adapter's target_modules name modules of experts, such as {experts[0]}, and it holds no factors "
+                f"The adapter's target_modules name modules of experts, such as {experts[0]}, and "
+                "it holds no factors "
                 f"of experts: it was trained where they are fused. They stay as the base has them."
             )
         unknown = sorted(key for key, value in self._settings.items() if value and key not in _READ)
         if unknown:
             self._notes.append(
-                f"{self.folder / FILE} has settings that are not known here and are ignored: {', '.join(unknown)}."
+                f"{self.folder / FILE} has settings that are not known here and are ignored: "
+                f"{', '.join(unknown)}."
             )
 
     @functools.cached_property
     def notes(self) -> list[str]:
-        """What is worth knowing; sentences. Reads the base once where the adapter's run says what it was."""
+        """What is worth knowing; sentences. Reads the base once where the adapter's run says what
+        it was."""
         return [*self._notes, *trained_otherwise(self.folder, self.base.folder)]
 
     def read(self, name: str, start: int, stop: int, buffer: NDArray[np.uint8]) -> Operand:
@@ -225,7 +235,9 @@ class AdaptedSource:
         if change is None:
             return self.base.read(name, start, stop, buffer)
         entry = self.entries[name]
-        stored = change.source.read(change.name, start, stop, self._room(change, stop - start, buffer))
+        stored = change.source.read(
+            change.name, start, stop, self._room(change, stop - start, buffer)
+        )
         if change.factors is None and change.tokens is None and stored.dtype is entry.dtype:
             return stored
         wide = compute_dtype(stored.dtype)
@@ -249,16 +261,19 @@ class AdaptedSource:
             begin, end = max(index * columns, start), min((index + 1) * columns, stop)
             if begin < end:
                 rows = self._whole(tensor) if rows is None else rows
-                values[begin - start : end - start] = rows[row, begin - index * columns : end - index * columns]
+                values[begin - start : end - start] = rows[
+                    row, begin - index * columns : end - index * columns
+                ]
 
     def _room(self, change: _Change, count: int, buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The caller's buffer, or a larger one: trained tensors are often stored wider than the base."""
+        """The caller's buffer, or a larger one: trained tensors are often stored wider than the
+        base."""
         needed = count * change.source.entries[change.name].dtype.itemsize
         return buffer if len(buffer) >= needed else np.empty(needed, np.uint8)
 
     def _entry(self, name: str, change: _Change) -> Entry:
-        """Of the base's dtype and in the base's file, so that an output keeps both; a head of its own takes after the
-        embeddings."""
+        """Of the base's dtype and in the base's file, so that an output keeps both; a head of its
+        own takes after the embeddings."""
         like = self.base.entries.get(name) or self.base.entries[str(_embedding(self.base.entries))]
         return like._replace(name=name, shape=change.source.entries[change.name].shape, offset=-1)
 
@@ -300,16 +315,22 @@ class AdaptedSource:
     # ----------------------------------------------------------------------------------- tied heads
 
     def _tie(self, changes: dict[str, _Change], config: Mapping[str, Any]) -> None:
-        """Decides what becomes of a head that the base ties to its embeddings: it stays tied, or `changes` gets a head
-        of its own."""
+        """Decides what becomes of a head that the base ties to its embeddings: it stays tied, or
+        `changes` gets a head of its own."""
         embedding = _embedding(self.base.entries)
         if embedding is None or _head(self.base.entries) is not None:
             return
         head = _head(changes)
         trained = changes.get(embedding)
         if head is None and trained is not None and _predicts_tokens(config):
-            same_shape = trained.source.entries[trained.name].shape == self.base.entries[embedding].shape
-            if trained.source is self.adapter and same_shape and not self._settings.get("ensure_weight_tying"):
+            same_shape = (
+                trained.source.entries[trained.name].shape == self.base.entries[embedding].shape
+            )
+            if (
+                trained.source is self.adapter
+                and same_shape
+                and not self._settings.get("ensure_weight_tying")
+            ):
                 head = _head_name(embedding)
                 changes[head] = _Change(self.base, embedding)
         if head is None:
@@ -319,7 +340,8 @@ class AdaptedSource:
             return
         self.config_changes["tie_word_embeddings"] = False
         self._notes.append(
-            f"The adapter does not train embeddings and head alike, which the base ties: the result has a head of its "
+            "The adapter does not train embeddings and head alike, which the base ties: the "
+            "result has a head of its "
             f"own ({head})."
         )
 
@@ -329,7 +351,9 @@ class AdaptedSource:
         return same_values(head.source, head.name, embedding.source, embedding.name)
 
 
-def _add_product(values: NDArray[Any], loaded: _Loaded, scaling: float, start: int, columns: int) -> None:
+def _add_product(
+    values: NDArray[Any], loaded: _Loaded, scaling: float, start: int, columns: int
+) -> None:
     """Adds elements [start, start + len(values)) of `scaling * left @ right` to `values`."""
     first, last = start // columns, -(-(start + len(values)) // columns)
     begin = first // _ROWS * _ROWS
@@ -369,12 +393,15 @@ def _opened(folder: Path, settings: Mapping[str, Any]) -> CheckpointReader:
     reasons = []
     kind = settings.get("peft_type")
     if kind != "LORA":
-        reasons.append(f"peft_type is {kind!r}; LoRA adapters are merged while reading, others are not")
+        reasons.append(
+            f"peft_type is {kind!r}; LoRA adapters are merged while reading, others are not"
+        )
     reasons += [f"{key}: {what}" for key, what in _REFUSED.items() if settings.get(key)]
     start = settings.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGES_BASE):
         reasons.append(
-            f"init_lora_weights is {start!r}, which changes the base when the adapter is made, so that the stored "
+            f"init_lora_weights is {start!r}, which changes the base when the adapter is made, so "
+            "that the stored "
             f"base is not the one it belongs to"
         )
     embeddings, convolutions = [], []
@@ -397,7 +424,8 @@ def _opened(folder: Path, settings: Mapping[str, Any]) -> CheckpointReader:
 def _changes(
     settings: Mapping[str, Any], base: Source, adapter: CheckpointReader
 ) -> tuple[dict[str, _Change], list[str]]:
-    """What happens to each tensor of the base that the adapter touches, and everything that does not fit."""
+    """What happens to each tensor of the base that the adapter touches, and everything that does
+    not fit."""
     modules: dict[str, dict[str, str]] = {}
     trained: dict[str, str] = {}
     problems: list[str] = []
@@ -411,12 +439,17 @@ def _changes(
             problems.append(f"{name}: not a tensor that LoRA has, as it is known here")
         else:
             trained[_WRAPPERS.sub("", plain)] = name
-    targets = _names_in_base([*dict.fromkeys([*(f"{module}.weight" for module in modules), *trained])], base.entries)
+    targets = _names_in_base(
+        [*dict.fromkeys([*(f"{module}.weight" for module in modules), *trained])], base.entries
+    )
     for name, target in targets.items():
         if target is None:
             tensors = [trained[name]] if name in trained else []
             tensors += modules.get(name.removesuffix(".weight"), {}).values()
-            problems.append(f"{', '.join(tensors)}: the base has no {name}, or several tensors that could be meant")
+            problems.append(
+                f"{', '.join(tensors)}: the base has no {name}, or several tensors that could be "
+                "meant"
+            )
     changes: dict[str, _Change] = {}
     for name, stored in trained.items():
         target = targets[name]
@@ -432,7 +465,8 @@ def _changes(
         dtype = change.source.entries[change.name].dtype
         if dtype.kind != "float":
             problems.append(
-                f"{change.name} is stored as {dtype.name}: the base is quantised. Give the base that was quantised"
+                f"{change.name} is stored as {dtype.name}: the base is quantised. Give the base "
+                "that was quantised"
             )
             continue
         try:
@@ -447,7 +481,11 @@ class _Misfit(Exception):
 
 
 def _with_factors(
-    change: _Change, module: str, tensors: Mapping[str, str], settings: Mapping[str, Any], adapter: CheckpointReader
+    change: _Change,
+    module: str,
+    tensors: Mapping[str, str],
+    settings: Mapping[str, Any],
+    adapter: CheckpointReader,
 ) -> _Change:
     """A change with what the adapter holds for its module, by kind.
 
@@ -460,7 +498,8 @@ def _with_factors(
         expected = (len(indices), *entry.shape[1:])
         if adapter.entries[tokens].shape != expected or max(indices, default=0) >= entry.shape[0]:
             raise _Misfit(
-                f"{tokens}: expected {list(expected)} for rows of {entry.name} {list(entry.shape)}, got "
+                f"{tokens}: expected {list(expected)} for rows of {entry.name} "
+                f"{list(entry.shape)}, got "
                 f"{list(adapter.entries[tokens].shape)}"
             )
         change = replace(change, tokens=(indices, tokens))
@@ -473,28 +512,34 @@ def _with_factors(
     down, up = adapter.entries[a].shape, adapter.entries[b].shape
     if down[:1] != (rank,) or up[1:] != (rank,):
         raise _Misfit(
-            f"{a} {list(down)} and {b} {list(up)}: expected rank {rank} between them, as the adapter's configuration "
+            f"{a} {list(down)} and {b} {list(up)}: expected rank {rank} between them, as the "
+            "adapter's configuration "
             f"says"
         )
     if (*up[:1], *down[1:]) != entry.shape:
         raise _Misfit(
-            f"{a} {list(down)} and {b} {list(up)}: their product does not have the shape of {entry.name} "
+            f"{a} {list(down)} and {b} {list(up)}: their product does not have the shape of "
+            f"{entry.name} "
             f"{list(entry.shape)}"
         )
     magnitude = tensors.get("lora_magnitude_vector")
     if magnitude is not None and math.prod(adapter.entries[magnitude].shape) != entry.shape[0]:
         raise _Misfit(
-            f"{magnitude} {list(adapter.entries[magnitude].shape)}: expected one number for each output of "
+            f"{magnitude} {list(adapter.entries[magnitude].shape)}: expected one number for each "
+            "output of "
             f"{entry.name} {list(entry.shape)}"
         )
     if magnitude is None and settings.get("use_dora"):
-        raise _Misfit(f"{a}: expected a lora_magnitude_vector beside it, as the adapter's configuration says use_dora")
+        raise _Misfit(
+            f"{a}: expected a lora_magnitude_vector beside it, as the adapter's configuration "
+            "says use_dora"
+        )
     return replace(change, factors=_Factors(b, a, scaling, magnitude))
 
 
 def _scaling(module: str, settings: Mapping[str, Any]) -> tuple[int, float]:
-    """(rank, scaling) of a module; the first pattern that matches the end of its name counts, as in PEFT's
-    `get_pattern_key`."""
+    """(rank, scaling) of a module; the first pattern that matches the end of its name counts, as in
+    PEFT's `get_pattern_key`."""
 
     def chosen(pattern: str, key: str, default: int) -> Any:
         for name, value in (settings.get(pattern) or {}).items():
@@ -509,14 +554,20 @@ def _scaling(module: str, settings: Mapping[str, Any]) -> tuple[int, float]:
 def _token_indices(module: str, settings: Mapping[str, Any]) -> tuple[int, ...]:
     stated = settings.get("trainable_token_indices")
     if isinstance(stated, dict):
-        stated = next((value for key, value in stated.items() if module == key or module.endswith(f".{key}")), None)
+        stated = next(
+            (value for key, value in stated.items() if module == key or module.endswith(f".{key}")),
+            None,
+        )
     if not isinstance(stated, list):
-        raise _Misfit(f"{module}: trained tokens are stored, but trainable_token_indices does not say which")
+        raise _Misfit(
+            f"{module}: trained tokens are stored, but trainable_token_indices does not say which"
+        )
     return tuple(int(i) for i in stated)
 
 
 def _shape_problems(name: str, stored: Entry, entries: Mapping[str, Entry]) -> list[str]:
-    """A trained tensor has the shape of the base's; those of the vocabulary may have more rows or fewer."""
+    """A trained tensor has the shape of the base's; those of the vocabulary may have more rows or
+    fewer."""
     expected = entries.get(name) or entries[str(_embedding(entries))]
     words = name.split(".")
     if len(words) > 1 and words[-2] in EMBEDDINGS + HEADS:
@@ -525,18 +576,22 @@ def _shape_problems(name: str, stored: Entry, entries: Mapping[str, Entry]) -> l
         fits = stored.shape == expected.shape
     if fits:
         return []
-    return [f"{stored.name}: expected the shape of {expected.name}, {list(expected.shape)}, got {list(stored.shape)}"]
+    return [
+        f"{stored.name}: expected the shape of {expected.name}, {list(expected.shape)}, got "
+        f"{list(stored.shape)}"
+    ]
 
 
 # -------------------------------------------------------------------------------------------- names
 
 
 def _names_in_base(names: Sequence[str], entries: Mapping[str, Entry]) -> dict[str, str | None]:
-    """The base's name for each tensor: the same name, else the only one that differs only in the words before the first
-    number.
+    """The base's name for each tensor: the same name, else the only one that differs only in the
+    words before the first number.
 
-    Adapters are named after modules, and a model's file may lack the words of outer modules, or have them in another
-    order. A head is the base's whatever it is called there; one that the base ties to its embeddings keeps its name.
+    Adapters are named after modules, and a model's file may lack the words of outer modules, or
+    have them in another order. A head is the base's whatever it is called there; one that the base
+    ties to its embeddings keeps its name.
     """
     by_ending: dict[tuple[str, ...], list[tuple[set[str], str]]] = {}
     for name in entries:
@@ -545,7 +600,11 @@ def _names_in_base(names: Sequence[str], entries: Mapping[str, Entry]) -> dict[s
     matches: dict[str, str | None] = {}
     for name in names:
         words, ending = _split(name)
-        candidates = [other for theirs, other in by_ending.get(ending, []) if words <= theirs or theirs <= words]
+        candidates = [
+            other
+            for theirs, other in by_ending.get(ending, [])
+            if words <= theirs or theirs <= words
+        ]
         if not candidates and _head([name]) is not None and _embedding(entries) is not None:
             candidates = [_head(entries) or name]
         only = candidates[0] if len(candidates) == 1 else None
@@ -555,15 +614,17 @@ def _names_in_base(names: Sequence[str], entries: Mapping[str, Entry]) -> dict[s
 
 
 def _split(name: str) -> tuple[set[str], tuple[str, ...]]:
-    """The words before the layer's number, and the number with what follows; without a number, the last two words
-    follow."""
+    """The words before the layer's number, and the number with what follows; without a number, the
+    last two words follow."""
     words = name.split(".")
     at = next((i for i, word in enumerate(words) if word.isdigit()), max(0, len(words) - 2))
     return set(words[:at]), tuple(words[at:])
 
 
 def _embedding(entries: Mapping[str, Any]) -> str | None:
-    return next((n for n in entries if n.endswith(".weight") and n.split(".")[-2] in EMBEDDINGS), None)
+    return next(
+        (n for n in entries if n.endswith(".weight") and n.split(".")[-2] in EMBEDDINGS), None
+    )
 
 
 def _head(names: Mapping[str, Any] | Sequence[str]) -> str | None:
@@ -573,9 +634,16 @@ def _head(names: Mapping[str, Any] | Sequence[str]) -> str | None:
 def _head_name(embedding: str) -> str:
     if embedding.endswith("embed_in.weight"):
         return "embed_out.weight"
-    return "language_model.lm_head.weight" if embedding.startswith("language_model.model.") else "lm_head.weight"
+    return (
+        "language_model.lm_head.weight"
+        if embedding.startswith("language_model.model.")
+        else "lm_head.weight"
+    )
 
 
 def _predicts_tokens(config: Mapping[str, Any]) -> bool:
     names = config.get("architectures") or []
-    return any(str(name).endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names)
+    return any(
+        str(name).endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
+        for name in names
+    )

@@ -1,8 +1,9 @@
-"""Do two checkpoints look like a model and its base? Distances on a sample of every tensor, before a long job begins.
+"""Do two checkpoints look like a model and its base? Distances on a sample of every tensor, before
+a long job begins.
 
-A fine-tune stays near its base: over all weights the relative norm of the difference is a few per cent and the cosine
-close to 1. Two models that were trained apart have a cosine near 0 and a relative norm near 1.4, layer by layer, and
-their difference is no residual of anything.
+A fine-tune stays near its base: over all weights the relative norm of the difference is a few per
+cent and the cosine close to 1. Two models that were trained apart have a cosine near 0 and a
+relative norm near 1.4, layer by layer, and their difference is no residual of anything.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from holdfast.records.run import LayerDistance
 STRETCHES, LENGTH = 4, 16_384
 """Of each tensor, so many stretches of so many elements are looked at, evenly spread."""
 LARGEST_RELATIVE, SMALLEST_COSINE = 0.5, 0.9
-"""Beyond these two models are not called relatives. Continued pre-training on a billion tokens stays well within
-them."""
+"""Beyond these two models are not called relatives. Continued pre-training on a billion tokens
+stays well within them."""
 
 
 def ancestry(base: Source, tuned: Source) -> tuple[LayerDistance, ...]:
-    """Distances per layer and, last, "total", of `tuned` to `base`, from a sample of the tensors that both have.
+    """Distances per layer and, last, "total", of `tuned` to `base`, from a sample of the tensors
+    that both have.
 
     Returns:
-        One `LayerDistance` a layer; `parameters` counts what was looked at. Empty where no tensor is in both.
+        One `LayerDistance` a layer; `parameters` counts what was looked at. Empty where no tensor
+        is in both.
     """
     buffers = [np.empty(LENGTH * 8, np.uint8) for _ in range(2)]
 
@@ -52,7 +55,10 @@ def warnings_of(found: Sequence[LayerDistance], tuned: str, base: str) -> list[s
     if total is None:
         return []
     if total.l2 == 0:
-        return [f"{tuned} and {base} hold the same weights (on a sample of {total.parameters:,}): the residual is 0."]
+        return [
+            f"{tuned} and {base} hold the same weights (on a sample of {total.parameters:,}): the "
+            "residual is 0."
+        ]
     strange = []
     for distance in found:
         is_far = distance.relative > LARGEST_RELATIVE or distance.cosine < SMALLEST_COSINE
@@ -63,10 +69,14 @@ def warnings_of(found: Sequence[LayerDistance], tuned: str, base: str) -> list[s
     worst = max(strange, key=lambda distance: distance.relative)
     layers = listing([distance.layer for distance in strange], 12)
     where = "everywhere" if len(strange) >= len(found) - 2 else f"in layers {layers}"
-    over_all = f"over all weights relative norm of the difference {total.relative:.3g}, cosine {total.cosine:.3f}"
+    over_all = (
+        f"over all weights relative norm of the difference {total.relative:.3g}, cosine "
+        f"{total.cosine:.3f}"
+    )
     at_worst = f"worst in {worst.layer}: {worst.relative:.3g} and {worst.cosine:.3f}"
     limits = f"a fine-tune stays below {LARGEST_RELATIVE} and above {SMALLEST_COSINE}"
     return [
-        f"WARNING: {tuned} does not look like a fine-tune of {base} {where}: {over_all}; {at_worst} ({limits}). "
+        f"WARNING: {tuned} does not look like a fine-tune of {base} {where}: {over_all}; "
+        f"{at_worst} ({limits}). "
         f"Is {base} really its parent?"
     ]

@@ -1,12 +1,14 @@
-"""Whether checkpoints mean the same by their weights: what their configurations say of the computation.
+"""Whether checkpoints mean the same by their weights: what their configurations say of the
+computation.
 
-Equal names and shapes are not enough. Rotary base and scaling, the number of heads, norm epsilon, activation, windows,
-soft caps and scales decide what a weight does, and the average of weights that do different things does neither. What
-only says how a model was saved, trained or is to be run (dtype, dropout, special tokens, context length) is left aside,
-and so are sizes that tensors show.
+Equal names and shapes are not enough. Rotary base and scaling, the number of heads, norm epsilon,
+activation, windows, soft caps and scales decide what a weight does, and the average of weights that
+do different things does neither. What only says how a model was saved, trained or is to be run
+(dtype, dropout, special tokens, context length) is left aside, and so are sizes that tensors show.
 
-Configurations that differ as texts are filled in by transformers' own classes, so that a key left at its default, or
-written as an earlier version did (`rope_theta`, `rope_scaling`), is no difference.
+Configurations that differ as texts are filled in by transformers' own classes, so that a key left
+at its default, or written as an earlier version did (`rope_theta`, `rope_scaling`), is no
+difference.
 """
 
 from __future__ import annotations
@@ -26,15 +28,17 @@ _ASIDE = re.compile(
     r"|max_position_embeddings|n_positions|n_ctx|max_seq_len|model_max_length|output_\w+|summary_\w+|mtp_\w+"
     r"|\w*_token_(id|ids|index)|\w*drop(out)?(_\w+)?|init\w*|\w*_(aux|z)_loss\w*|\w*jitter\w*|num_nextn_predict_layers"
 )
-"""Last parts of keys that say nothing of what weights mean, or what tensors or another policy say."""
+"""Last parts of keys that say nothing of what weights mean, or what tensors or another policy
+say."""
 
 
 def config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Keys in which configurations differ that decide what weights mean, each with its value in every one of them; None
-    where a configuration does not have it.
+    """Keys in which configurations differ that decide what weights mean, each with its value in
+    every one of them; None where a configuration does not have it.
 
     Args:
-        configs: contents of config.json. One without a `model_type` describes no model, and is an error of none.
+        configs: contents of config.json. One without a `model_type` describes no model, and is an
+            error of none.
     """
     if not all(config.get("model_type") for config in configs):
         return {}
@@ -49,8 +53,9 @@ def meaning_of_weights(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def anchor_differences(anchor: str | os.PathLike[str], config: Mapping[str, Any]) -> str:
-    """In what the configuration of an anchor's folder says something else of what weights mean than that of the model
-    that is trained; empty where it does not, or where the folder has none (an adapter)."""
+    """In what the configuration of an anchor's folder says something else of what weights mean than
+    that of the model that is trained; empty where it does not, or where the folder has none (an
+    adapter)."""
     theirs = read_config(anchor)
     if theirs.get("model_type") != config.get(
         "model_type"

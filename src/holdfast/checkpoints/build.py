@@ -1,7 +1,8 @@
 """From a plan to a folder: the driver that merging, residuals and perturbation share.
 
-What differs between them is a *recipe* (`methods.protocol`). The driver runs its passes (`execute`), checks every value
-on the way, and leaves a folder that loads like any other checkpoint, with a record of where it comes from.
+What differs between them is a *recipe* (`methods.protocol`). The driver runs its passes
+(`execute`), checks every value on the way, and leaves a folder that loads like any other
+checkpoint, with a record of where it comes from.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from holdfast.checkpoints.execute import Execution
 from holdfast.checkpoints.methods.protocol import Recipe
 from holdfast.checkpoints.named import origin
 from holdfast.checkpoints.plan import Plan
-from holdfast.checkpoints.provenance import FILE, Digests, content_fingerprint, parent_record, versions
+from holdfast.checkpoints.provenance import (
+    FILE,
+    Digests,
+    content_fingerprint,
+    parent_record,
+    versions,
+)
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.remainders import remainder_name
 from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_source
@@ -40,8 +47,8 @@ class Built:
     record: dict[str, Any] = field(repr=False)
     """What `provenance.json` holds."""
     seconds: dict[str, float]
-    """"measure" (statistic passes), "merge" (reading, computing, writing), "close" (waiting for the disk, renaming),
-    "total"."""
+    """"measure" (statistic passes), "merge" (reading, computing, writing), "close" (waiting for the
+    disk, renaming), "total"."""
     resumed: tuple[str, ...] = field(default=())
     """Files that an earlier, killed run had finished."""
 
@@ -60,7 +67,8 @@ class Prepared:
     chat_template: str | None = None
     """In place of the parents'."""
     finish: Callable[[Path], None] | None = None
-    """Called with the folder, which has another name yet, when everything but its record is in it."""
+    """Called with the folder, which has another name yet, when everything but its record is in
+    it."""
 
     def write(
         self,
@@ -93,11 +101,13 @@ def build(
 
     Raises:
         ConfigError: fewer than one worker.
-        ModelError: NaN or infinities in an input, results too large for the dtype, an input that changed or is damaged.
+        ModelError: NaN or infinities in an input, results too large for the dtype, an input that
+            changed or is damaged.
         ShapeError: integer tensors that differ between the inputs.
-        RunFolderError: the output exists, is (or holds, or lies in) an input, is being written by another process, or
-            cannot be written.
-        StorageError: the disk is full or failed. Inputs and earlier output are intact in every case.
+        RunFolderError: the output exists, is (or holds, or lies in) an input, is being written by
+            another process, or cannot be written.
+        StorageError: the disk is full or failed. Inputs and earlier output are intact in every
+            case.
         Interrupted: Ctrl-C; the same request continues with the first unfinished file.
     """
     started = time.perf_counter()
@@ -109,7 +119,9 @@ def build(
     key = fingerprint(_identity(prepared))
     beside = remainder_name if recipe.keeps_remainders else None
     try:
-        writer = CheckpointWriter(output, shards, key=key, overwrite=overwrite, sync=sync, beside=beside)
+        writer = CheckpointWriter(
+            output, shards, key=key, overwrite=overwrite, sync=sync, beside=beside
+        )
     except KeyboardInterrupt:
         raise Interrupted(f"Stopped. {output} was not written.") from None
     resumed = tuple(sorted(writer.finished))
@@ -120,13 +132,19 @@ def build(
             execution.run(writer, advance)
         began = time.perf_counter()
         record = _record(prepared, execution)
-        writer.close(lambda folder: _complete(folder, prepared, execution, record, is_resumed=bool(resumed)))
+        writer.close(
+            lambda folder: _complete(folder, prepared, execution, record, is_resumed=bool(resumed))
+        )
         execution.seconds["close"] = time.perf_counter() - began
     except KeyboardInterrupt:
         if writer.placed:
             writer.abandon(keep_finished=False)
             raise Interrupted(f"Stopped. {output} was written and is complete.") from None
-        again = "continues with the files that are finished" if writer.abandon(keep_finished=True) else "begins anew"
+        again = (
+            "continues with the files that are finished"
+            if writer.abandon(keep_finished=True)
+            else "begins anew"
+        )
         raise Interrupted(f"Stopped. {output} was not written. The same command {again}.") from None
     except StorageError:
         writer.abandon(keep_finished=True)
@@ -154,7 +172,9 @@ def _record(prepared: Prepared, execution: Execution) -> dict[str, Any]:
     for _, root, _ in roots:
         root.check_unchanged()
     for role, root, digests in roots:
-        parents.append(parent_record(role, root, content_fingerprint(root, known=digests, workers=workers)))
+        parents.append(
+            parent_record(role, root, content_fingerprint(root, known=digests, workers=workers))
+        )
     record: dict[str, Any] = {
         "command": prepared.command,
         "method": prepared.recipe.identity(),
@@ -186,13 +206,20 @@ def _record(prepared: Prepared, execution: Execution) -> dict[str, Any]:
 
 
 def _complete(
-    folder: Path, prepared: Prepared, execution: Execution, record: dict[str, Any], *, is_resumed: bool
+    folder: Path,
+    prepared: Prepared,
+    execution: Execution,
+    record: dict[str, Any],
+    *,
+    is_resumed: bool,
 ) -> None:
     """Puts everything but the weights into a folder; the record, completed, comes last."""
     plan = prepared.plan
     layout = plan.sources[plan.layout]
     if config_of(layout):
-        holder = next(parent for parent in reversed(folders_of(layout)) if (parent / "config.json").is_file())
+        holder = next(
+            parent for parent in reversed(folders_of(layout)) if (parent / "config.json").is_file()
+        )
         write_config(holder, folder, changes=dict(plan.config))
     for source in plan.parents.companions:
         for parent in folders_of(source):
@@ -203,8 +230,12 @@ def _complete(
         prepared.finish(folder)
     written = execution.written
     with CheckpointReader(folder) as result:
-        record["fingerprint"] = content_fingerprint(result, known=written, workers=execution.workers)
-        record["tensors"] = {name: written.tensor(name, entry.size) for name, entry in sorted(result.entries.items())}
+        record["fingerprint"] = content_fingerprint(
+            result, known=written, workers=execution.workers
+        )
+        record["tensors"] = {
+            name: written.tensor(name, entry.size) for name, entry in sorted(result.entries.items())
+        }
     record["seconds"] = {phase: round(seconds, 3) for phase, seconds in execution.seconds.items()}
     if execution.remainders is not None:
         record["audit"] = {
@@ -224,7 +255,8 @@ def check_output(plan: Plan, output: str | os.PathLike[str], *, overwrite: bool)
     output = Path(os.path.realpath(expanded(output)))
     for source in plan.sources:
         folders = folders_of(source)
-        # files may be links into another folder, as in the hub's cache: that one must stay, and may hold other things
+        # files may be links into another folder, as in the hub's cache: that one must stay, and may
+        # hold other things
         linked = [Path(os.path.realpath(entry.file)).parent for entry in source.entries.values()]
         for folder in dict.fromkeys([*folders, *linked]):
             real = Path(os.path.realpath(folder))
@@ -232,17 +264,21 @@ def check_output(plan: Plan, output: str | os.PathLike[str], *, overwrite: bool)
             if real == output or output in real.parents or inside:
                 relation = "is" if real == output else "lies in" if inside else "holds"
                 raise RunFolderError(
-                    f"{output} {relation} the input {folder}, which is never modified. Choose another output folder."
+                    f"{output} {relation} the input {folder}, which is never modified. Choose "
+                    "another output folder."
                 )
     check_destination(output, overwrite=overwrite)
     return output
 
 
 def _identity(prepared: Prepared) -> list[Any]:
-    """Everything that decides the output's bytes: the request, what it was resolved to, the code, the inputs with their
-    tokenizers and settings."""
+    """Everything that decides the output's bytes: the request, what it was resolved to, the code,
+    the inputs with their tokenizers and settings."""
     plan = prepared.plan
-    jobs = [[j.name, j.dtype.name, list(j.shape), j.file, list(j.has), j.action, j.origin] for j in plan.jobs]
+    jobs = [
+        [j.name, j.dtype.name, list(j.shape), j.file, list(j.has), j.action, j.origin]
+        for j in plan.jobs
+    ]
     order = [[os.fspath(folder) for folder in folders_of(source)] for source in plan.sources]
     folders: set[str] = set()
     for parents in order:
@@ -269,7 +305,8 @@ def _identity(prepared: Prepared) -> list[Any]:
 
 
 def _roots(plan: Plan, reader: Reader) -> list[tuple[str, CheckpointReader, Digests]]:
-    """Role, folder and digests of each parent: views are recorded by the folders that they look at."""
+    """Role, folder and digests of each parent: views are recorded by the folders that they look
+    at."""
     roots: list[tuple[str, CheckpointReader, Digests]] = []
     for role, source, digests in zip(plan.roles, plan.sources, reader.digests, strict=True):
         view: Source | None = source

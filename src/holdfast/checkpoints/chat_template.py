@@ -1,4 +1,5 @@
-"""The chat template of a checkpoint that is written: of one's own, or the one that most of its parents have."""
+"""The chat template of a checkpoint that is written: of one's own, or the one that most of its
+parents have."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ FILE = "chat_template.jinja"
 LEGACY = "chat_template.json"
 """Of processors, in older folders; their tokenizers have none."""
 CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
+    "message['content'] + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 AUTO = "auto"
@@ -40,7 +42,11 @@ def template_of(folder: Path) -> str | None:
         if template is None and (folder / name).is_file():
             template = read_object(folder / name, "a tokenizer's settings").get("chat_template")
     if isinstance(template, list):  # several by name
-        defaults = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+        defaults = [
+            entry
+            for entry in template
+            if isinstance(entry, dict) and entry.get("name") == "default"
+        ]
         template = defaults[0].get("template") if defaults else None
     return template if isinstance(template, str) else None
 
@@ -49,18 +55,23 @@ def asked_template(value: str, sources: Sequence[Source]) -> str:
     """The text of a template.
 
     Args:
-        value: Jinja, a file of it (`.jinja`, `.j2`), "chatml", or "auto", which is the one that most parents have (the
-            first of equals).
+        value: Jinja, a file of it (`.jinja`, `.j2`), "chatml", or "auto", which is the one that
+            most parents have (the first of equals).
         sources: the parents.
 
     Raises:
         ConfigError: none of these, a file that cannot be read, or no parent with a template.
     """
     if value == AUTO:
-        templates = [next(filter(None, map(template_of, reversed(folders_of(source)))), None) for source in sources]
+        templates = [
+            next(filter(None, map(template_of, reversed(folders_of(source)))), None)
+            for source in sources
+        ]
         present = [text for text in templates if text is not None]
         if not present:
-            raise ConfigError("chat_template: auto takes the one that most models have, and none has one.")
+            raise ConfigError(
+                "chat_template: auto takes the one that most models have, and none has one."
+            )
         return Counter(present).most_common(1)[0][0]
     if value == "chatml":
         return CHATML
@@ -72,7 +83,8 @@ def asked_template(value: str, sources: Sequence[Source]) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"chat_template: {value} cannot be read: {error}") from error
     raise ConfigError(
-        f"chat_template: expected auto, chatml, a .jinja file, or the template itself, got {value!r}. A template by "
+        "chat_template: expected auto, chatml, a .jinja file, or the template itself, got "
+        f"{value!r}. A template by "
         f"another name is to be given as its text."
     )
 
@@ -89,4 +101,6 @@ def write_template(folder: Path, text: str) -> None:
     (folder / LEGACY).unlink(missing_ok=True)
     shutil.rmtree(folder / "additional_chat_templates", ignore_errors=True)
     if content.pop("chat_template", None) is not None:
-        settings.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        settings.write_text(
+            json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )

@@ -1,8 +1,8 @@
-"""What travels beside the weights: tokenizer, chat template, generation and processor settings, code of the model,
-licence; and config.json.
+"""What travels beside the weights: tokenizer, chat template, generation and processor settings,
+code of the model, licence; and config.json.
 
-Files are copied as they are and code is never run. Weights, optimiser states, logs and model cards (which describe
-another model) stay behind.
+Files are copied as they are and code is never run. Weights, optimiser states, logs and model cards
+(which describe another model) stay behind.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ TOKENIZER = (
     "chat_template.json",
     "additional_chat_templates/*.jinja",
 )
-"""Patterns of a tokenizer's files, chat templates included. They belong together: one folder's replace another's as a
-whole."""
+"""Patterns of a tokenizer's files, chat templates included. They belong together: one folder's
+replace another's as a whole."""
 OTHERS = (
     "generation_config.json",
     "preprocessor_config.json",
@@ -66,16 +66,19 @@ _DTYPE_KEYS = ("dtype", "torch_dtype")
 
 
 def companions(folder: str | os.PathLike[str]) -> list[Path]:
-    """Files of a checkpoint folder that travel with its weights, relative to it, sorted; config.json, which
-    `write_config` writes, is not one."""
+    """Files of a checkpoint folder that travel with its weights, relative to it, sorted;
+    config.json, which `write_config` writes, is not one."""
     return sorted(path for path in _files(Path(folder)) if _matches(path, TOKENIZER + OTHERS))
 
 
-def copy_companions(from_folder: str | os.PathLike[str], to_folder: str | os.PathLike[str]) -> list[str]:
+def copy_companions(
+    from_folder: str | os.PathLike[str], to_folder: str | os.PathLike[str]
+) -> list[str]:
     """Copies the companions of one folder into another, and gives their names.
 
-    Files of the same name are replaced. A tokenizer that already lies in `to_folder` leaves as a whole when
-    `from_folder` has one, so that no file of one tokenizer is read with the files of another.
+    Files of the same name are replaced. A tokenizer that already lies in `to_folder` leaves as a
+    whole when `from_folder` has one, so that no file of one tokenizer is read with the files of
+    another.
     """
     source, target = Path(from_folder), Path(to_folder)
     names = companions(source)
@@ -90,8 +93,8 @@ def copy_companions(from_folder: str | os.PathLike[str], to_folder: str | os.Pat
 
 
 def config_value(config: Mapping[str, Any], key: str) -> Any:
-    """A key of config.json, of its text part where the whole has none (models that also see or hear); None where
-    neither has it."""
+    """A key of config.json, of its text part where the whole has none (models that also see or
+    hear); None where neither has it."""
     if config.get(key) is not None:
         return config[key]
     for name in _TEXT_PARTS:
@@ -102,13 +105,14 @@ def config_value(config: Mapping[str, Any], key: str) -> Any:
 
 
 def changed_config(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of config.json with keys changed where they live: at the top, in the text part, or in both.
+    """A copy of config.json with keys changed where they live: at the top, in the text part, or in
+    both.
 
     Args:
         config: the file's content.
-        changes: key: value. "dtype" (a PyTorch name such as "bfloat16", or a safetensors name) also changes
-            `torch_dtype`, which older files have, and the dtype of every part. A key that is nowhere yet is added at
-            the top.
+        changes: key: value. "dtype" (a PyTorch name such as "bfloat16", or a safetensors name) also
+            changes `torch_dtype`, which older files have, and the dtype of every part. A key that
+            is nowhere yet is added at the top.
     """
     result = json.loads(json.dumps(config))
     for key, value in changes.items():
@@ -137,10 +141,13 @@ def _change_dtype(config: dict[str, Any], dtype: str) -> None:
 
 
 def write_config(
-    from_folder: str | os.PathLike[str], to_folder: str | os.PathLike[str], *, changes: Mapping[str, Any]
+    from_folder: str | os.PathLike[str],
+    to_folder: str | os.PathLike[str],
+    *,
+    changes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Copies config.json with keys changed, see `changed_config`, and gives the new content. Without changes the file
-    is copied byte for byte.
+    """Copies config.json with keys changed, see `changed_config`, and gives the new content.
+    Without changes the file is copied byte for byte.
 
     Raises:
         ModelError: no config.json there, or it cannot be read.
@@ -179,4 +186,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _matches(path: Path, patterns: tuple[str, ...]) -> bool:
     name, depth = path.as_posix().lower(), len(path.parts)
-    return any(fnmatch.fnmatchcase(name, pattern) and depth == pattern.count("/") + 1 for pattern in patterns)
+    return any(
+        fnmatch.fnmatchcase(name, pattern) and depth == pattern.count("/") + 1
+        for pattern in patterns
+    )

@@ -1,9 +1,10 @@
 """A small record of the elements that a subtraction does not bring back.
 
-Of one block: the places of such elements and, for each, by how many representable numbers the subtraction misses (its
-step, -127 ... 127; what lies further is kept as it is, an escape). Places are a byte each (the distance to the place
-before; a longer way takes stops of step 0), or a bit for every element of the block where that is less. A record that
-would be larger than the block is not made: the caller keeps the block.
+Of one block: the places of such elements and, for each, by how many representable numbers the
+subtraction misses (its step, -127 ... 127; what lies further is kept as it is, an escape). Places
+are a byte each (the distance to the place before; a longer way takes stops of step 0), or a bit for
+every element of the block where that is less. A record that would be larger than the block is not
+made: the caller keeps the block.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Corrections(NamedTuple):
     steps: Array
     """`[places]` int8, in order."""
     escapes: Array
-    """`[escapes]` signed integers of the elements' size, the bits of what is kept as it is, in order."""
+    """`[escapes]` signed integers of the elements' size, the bits of what is kept as it is, in
+    order."""
     masked: bool
     """Whether `places` is a mask."""
 

@@ -1,18 +1,20 @@
-"""Random numbers by position: value i of a stream depends on the stream's key and on i, on nothing else.
+"""Random numbers by position: value i of a stream depends on the stream's key and on i, on nothing
+else.
 
-Philox4x32-10 turns the counter i // 4 and a 64-bit key into four 32-bit words, of which word i % 4 is taken. Any
-stretch of a stream can be made by itself, so blocks, threads and machines change no bit, and noise that was added can
-be subtracted again without having been kept.
+Philox4x32-10 turns the counter i // 4 and a 64-bit key into four 32-bit words, of which word i % 4
+is taken. Any stretch of a stream can be made by itself, so blocks, threads and machines change no
+bit, and noise that was added can be subtracted again without having been kept.
 
-Normal numbers are the inverse of the normal distribution function at u = (word + 1/2) / 2^32, by Wichura's rational
-approximations, in float64 with +, -, *, / and sqrt only (the logarithm is a series here, not the system's), which IEEE
-754 rounds in one way everywhere: C and PyTorch on any device give the same bits. |z| stays below 6.4, since u stays
-above 2^-33.
+Normal numbers are the inverse of the normal distribution function at u = (word + 1/2) / 2^32, by
+Wichura's rational approximations, in float64 with +, -, *, / and sqrt only (the logarithm is a
+series here, not the system's), which IEEE 754 rounds in one way everywhere: C and PyTorch on any
+device give the same bits. |z| stays below 6.4, since u stays above 2^-33.
 
-The numbers are made in C where a compiler was found (`native`), and by PyTorch where not (`counter_torch`, which has
-the constants).
+The numbers are made in C where a compiler was found (`native`), and by PyTorch where not
+(`counter_torch`, which has the constants).
 
-Sources: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11. Wichura, "Algorithm AS
+Sources: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+    Wichura, "Algorithm AS
 241: the percentage points of the normal distribution", Applied Statistics 37 (1988), PPND16.
 """
 
@@ -31,8 +33,8 @@ Array = NDArray[Any]
 
 
 def stream_key(seed: int, *names: str) -> int:
-    """The 64-bit key of the stream that belongs to a seed and names, for example a tensor's name and what the numbers
-    are for."""
+    """The 64-bit key of the stream that belongs to a seed and names, for example a tensor's name
+    and what the numbers are for."""
     text = json.dumps([seed, *names], ensure_ascii=True)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 

@@ -1,9 +1,9 @@
-"""The numbers of `counter` in PyTorch, on a CPU or an accelerator: the same bits as in C, from operations on int64 and
-float64.
+"""The numbers of `counter` in PyTorch, on a CPU or an accelerator: the same bits as in C, from
+operations on int64 and float64.
 
-Products of 32-bit words are taken modulo 2^64 in int64, whose bits are those of the unsigned product. Every float64
-operation is a kernel of its own, so nothing fuses a multiplication with an addition and each result is rounded as IEEE
-754 says.
+Products of 32-bit words are taken modulo 2^64 in int64, whose bits are those of the unsigned
+product. Every float64 operation is a kernel of its own, so nothing fuses a multiplication with an
+addition and each result is rounded as IEEE 754 says.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ TAIL_NUMERATOR = (
     2.27238449892691845833e-2,
     7.74545014278341407640e-4,
 )
-"""AS 241's c0 ... c7: with r = sqrt(-log(min(u, 1 - u))) - 1.6, |z| = sum c_k r^k / sum d_k r^k. It holds up to r =
-3.4; r here stays below 3.19."""
+"""AS 241's c0 ... c7: with r = sqrt(-log(min(u, 1 - u))) - 1.6, |z| = sum c_k r^k / sum d_k r^k. It
+holds up to r = 3.4; r here stays below 3.19."""
 TAIL_DENOMINATOR = (
     1.0,
     2.05319162663775882187e0,
@@ -69,8 +69,8 @@ TAIL_DENOMINATOR = (
 LN2 = 0.693147180559945309417
 SQRT_HALF = 0.707106781186547524401
 LOG_SERIES = tuple(2.0 / (2 * k + 1) for k in range(10))
-"""log m = f * sum_k (2 / (2 k + 1)) f^(2 k) with f = (m - 1) / (m + 1); ten terms are exact to 2^-53 for m in
-[sqrt(1/2), sqrt(2))."""
+"""log m = f * sum_k (2 / (2 k + 1)) f^(2 k) with f = (m - 1) / (m + 1); ten terms are exact to
+2^-53 for m in [sqrt(1/2), sqrt(2))."""
 _LOW = 0xFFFFFFFF
 
 
@@ -82,8 +82,8 @@ def uniform(key: int, start: int, n: int, device: torch.device | str) -> Tensor:
 
 
 def normal(key: int, start: int, n: int, device: torch.device | str) -> Tensor:
-    """`[n]` float32 on `device`: standard normal numbers start ... start + n - 1 of a stream, as `counter.normal` gives
-    them.
+    """`[n]` float32 on `device`: standard normal numbers start ... start + n - 1 of a stream, as
+    `counter.normal` gives them.
 
     Args:
         key: from `counter.stream_key`.
@@ -95,14 +95,18 @@ def normal(key: int, start: int, n: int, device: torch.device | str) -> Tensor:
 
 
 def normal_at(key: int, positions: Tensor) -> Tensor:
-    """`[n]` float32: the numbers at given positions of a stream, for parts of a tensor that do not lie side by side.
-    Four times the work of `normal`.
+    """`[n]` float32: the numbers at given positions of a stream, for parts of a tensor that do not
+    lie side by side. Four times the work of `normal`.
 
     Args:
         key: from `counter.stream_key`.
         positions: `[n]` int64, at least 0; the result is on their device.
     """
-    words = torch.stack(_philox(positions >> 2, key), dim=1).gather(1, (positions & 3)[:, None]).squeeze(1)
+    words = (
+        torch.stack(_philox(positions >> 2, key), dim=1)
+        .gather(1, (positions & 3)[:, None])
+        .squeeze(1)
+    )
     return inverse_normal(_uniform(words)).float()
 
 
@@ -117,14 +121,20 @@ def _philox(index: Tensor, key: int) -> list[Tensor]:
     k0, k1 = key & _LOW, key >> 32
     for _ in range(PHILOX_ROUNDS):
         p0, p1 = c0 * PHILOX_MULTIPLIERS[0], c2 * PHILOX_MULTIPLIERS[1]
-        c0, c1, c2, c3 = (p1 >> 32) & _LOW ^ c1 ^ k0, p1 & _LOW, (p0 >> 32) & _LOW ^ c3 ^ k1, p0 & _LOW
+        c0, c1, c2, c3 = (
+            (p1 >> 32) & _LOW ^ c1 ^ k0,
+            p1 & _LOW,
+            (p0 >> 32) & _LOW ^ c3 ^ k1,
+            p0 & _LOW,
+        )
         k0, k1 = (k0 + PHILOX_WEYL[0]) & _LOW, (k1 + PHILOX_WEYL[1]) & _LOW
     return [c0, c1, c2, c3]
 
 
 def inverse_normal(u: Tensor) -> Tensor:
-    """`[N]` float64: the number below which a standard normal falls with probability u, for u in [2^-33, 1 - 2^-33]
-    (`[N]` float64). Both approximations are computed for every element, so that a device need not wait for a count."""
+    """`[N]` float64: the number below which a standard normal falls with probability u, for u in
+    [2^-33, 1 - 2^-33] (`[N]` float64). Both approximations are computed for every element, so that
+    a device need not wait for a count."""
     q = u - 0.5
     r = CENTRE_OFFSET - q * q
     centre = q * _polynomial(CENTRE_NUMERATOR, r) / _polynomial(CENTRE_DENOMINATOR, r)

@@ -1,11 +1,11 @@
-"""How far weights moved: L2 norm of the difference, relative norm, cosine, agreement of signs; for every tensor, layer
-and in total.
+"""How far weights moved: L2 norm of the difference, relative norm, cosine, agreement of signs; for
+every tensor, layer and in total.
 
     l2 = |b - a|     relative = |b - a| / |a|     cosine = a.b / (|a| |b|)
                      sign agreement = share of i with sign(a_i) = sign(b_i)
 
-All come from six sums, accumulated in float64 over one pass: `distance` streams two checkpoint folders,
-`layer_distances` looks at pairs of tensors in memory.
+All come from six sums, accumulated in float64 over one pass: `distance` streams two checkpoint
+folders, `layer_distances` looks at pairs of tensors in memory.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def distance(
     """Distances of one checkpoint to another, in one pass over both.
 
     Args:
-        start, result: folders, hub ids or adapters (merged into their base on the fly; `start` stands in for a base
-            that is not named).
+        start, result: folders, hub ids or adapters (merged into their base on the fly; `start`
+            stands in for a base that is not named).
         workers: threads; None: all cores.
 
     Returns:
-        Distances of all floating-point tensors that both have in one shape. Rows of embeddings and heads are matched by
-        token where the vocabularies differ. What was left out is in `notes`.
+        Distances of all floating-point tensors that both have in one shape. Rows of embeddings and
+        heads are matched by token where the vocabularies differ. What was left out is in `notes`.
 
     Raises:
         ModelError: a checkpoint cannot be read, holds NaN or infinities, or nothing is in both.
@@ -99,7 +99,8 @@ def distance(
     for source in sources:
         if method := quantised(source):
             notes.append(
-                f"{source.label} is quantised ({method}): figures are of the numbers that it stores, which are not "
+                f"{source.label} is quantised ({method}): figures are of the numbers that it "
+                "stores, which are not "
                 f"its weights."
             )
     findings = Findings(notes=notes)
@@ -109,7 +110,9 @@ def distance(
     notes += _left_out(a.entries, b.entries, {job.name for job in jobs})
     if not jobs:
         raise ModelError(
-            f"{a.label} and {b.label} have no tensor in common. Expected two checkpoints of one architecture.", *notes
+            f"{a.label} and {b.label} have no tensor in common. Expected two checkpoints of one "
+            "architecture.",
+            *notes,
         )
     sums: dict[str, np.ndarray] = {}
 
@@ -123,14 +126,18 @@ def distance(
     def add(job: Job, block: np.ndarray) -> None:
         sums[job.name] = block if job.name not in sums else sums[job.name] + block
 
-    with progress("Comparing", total=sum(j.size * j.dtype.itemsize for j in jobs), unit="bytes") as advance:
+    with progress(
+        "Comparing", total=sum(j.size * j.dtype.itemsize for j in jobs), unit="bytes"
+    ) as advance:
         map_blocks(jobs, look, sources=2, workers=workers, reduce=add, advance=advance)
     tensors = []
     for job in jobs:
         dtypes = job.dtype.name, b.entries[job.name].dtype.name
         figures = _figures(sums[job.name])
         tensors.append(
-            TensorDistance(name=job.name, layer=layer_of(job.name), shape=job.shape, dtypes=dtypes, **figures)
+            TensorDistance(
+                name=job.name, layer=layer_of(job.name), shape=job.shape, dtypes=dtypes, **figures
+            )
         )
     return CheckpointDistance(
         start=a.label,
@@ -147,7 +154,11 @@ def comparable(a: Source, b: Source) -> list[Entry]:
     entries = []
     for name, entry in a.entries.items():
         other = b.entries.get(name)
-        if other is not None and other.shape == entry.shape and entry.dtype.kind == other.dtype.kind == "float":
+        if (
+            other is not None
+            and other.shape == entry.shape
+            and entry.dtype.kind == other.dtype.kind == "float"
+        ):
             entries.append(entry)
     return entries
 
@@ -164,8 +175,17 @@ def _left_out(a: Mapping[str, Any], b: Mapping[str, Any], compared: set[str]) ->
         else:
             reason = "" if name in compared else "not of floating-point numbers"
         names.setdefault(reason, []).append(name)
-    reasons = ("only in the start", "only in the result", "of different shapes", "not of floating-point numbers")
-    return [f"{len(names[reason])} tensors {reason}: {listing(names[reason])}" for reason in reasons if reason in names]
+    reasons = (
+        "only in the start",
+        "only in the result",
+        "of different shapes",
+        "not of floating-point numbers",
+    )
+    return [
+        f"{len(names[reason])} tensors {reason}: {listing(names[reason])}"
+        for reason in reasons
+        if reason in names
+    ]
 
 
 def layer_distances(pairs: Iterable[tuple[str, torch.Tensor, torch.Tensor]]) -> list[LayerDistance]:
@@ -180,7 +200,9 @@ def layer_distances(pairs: Iterable[tuple[str, torch.Tensor, torch.Tensor]]) -> 
         a, b = start.detach().float(), result.detach().to(start.device).float()
         squares = [(b - a).square().sum(), a.square().sum(), b.square().sum()]
         agree = (a.sign() == b.sign()).sum()
-        return np.array([float(value) for value in (a.numel(), *squares, (a * b).sum(), agree, 0, 0)])
+        return np.array(
+            [float(value) for value in (a.numel(), *squares, (a * b).sum(), agree, 0, 0)]
+        )
 
     return list(by_layer((name, moments_of(start, result)) for name, start, result in pairs))
 
@@ -199,7 +221,8 @@ def share_changed(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
 
 
 def by_layer(moments: Iterable[tuple[str, np.ndarray]]) -> tuple[LayerDistance, ...]:
-    """Layers in order ("total" last) from tensors' names and sums, as `kernels.moments` gives them."""
+    """Layers in order ("total" last) from tensors' names and sums, as `kernels.moments` gives
+    them."""
     sums: dict[str, np.ndarray] = {}
     for name, of_tensor in moments:
         for layer in (layer_of(name), "total"):
@@ -214,7 +237,11 @@ def _figures(sums: np.ndarray) -> dict[str, float]:
     count, moved, start, result, product, agree = (float(v) for v in sums[:6])
     l2 = math.sqrt(moved)
     relative = l2 / math.sqrt(start) if start > 0 else (math.inf if l2 > 0 else 0.0)
-    cosine = max(-1.0, min(1.0, product / math.sqrt(start * result))) if start > 0 and result > 0 else math.nan
+    cosine = (
+        max(-1.0, min(1.0, product / math.sqrt(start * result)))
+        if start > 0 and result > 0
+        else math.nan
+    )
     agreement = agree / count if count else math.nan
     return {"l2": l2, "relative": relative, "cosine": cosine, "sign_agreement": agreement}
 

@@ -1,14 +1,18 @@
-"""Element types of safetensors files: what raw elements mean, how they widen, how computed values round back.
+"""Element types of safetensors files: what raw elements mean, how they widen, how computed values
+round back.
 
-Arithmetic is done in float32, in float64 as soon as an operand or the result is float64. Widening is exact. Narrowing
-is one rounding to the nearest, ties to even, whatever lies between (float64 to bfloat16 does not pass through a rounded
-float32). Values beyond the largest number become infinite, or NaN in F8_E4M3, which has no infinity (PyTorch clamps to
-448 there); every NaN is written as the one quiet NaN of its type.
+Arithmetic is done in float32, in float64 as soon as an operand or the result is float64. Widening
+is exact. Narrowing is one rounding to the nearest, ties to even, whatever lies between (float64 to
+bfloat16 does not pass through a rounded float32). Values beyond the largest number become infinite,
+or NaN in F8_E4M3, which has no infinity (PyTorch clamps to 448 there); every NaN is written as the
+one quiet NaN of its type.
 
-Conversions run in C (`native`), or in PyTorch (`kernels_torch`) where there is no C, with the same bits; `kernels` has
-the passes that compute in between. Types of less than a byte and complex numbers are not known here.
+Conversions run in C (`native`), or in PyTorch (`kernels_torch`) where there is no C, with the same
+bits; `kernels` has the passes that compute in between. Types of less than a byte and complex
+numbers are not known here.
 
-Source: OCP 8-bit Floating Point Specification 1.0 for the two F8 types (E4M3 is what PyTorch calls float8_e4m3fn).
+Source: OCP 8-bit Floating Point Specification 1.0 for the two F8 types (E4M3 is what PyTorch calls
+    float8_e4m3fn).
 """
 
 from __future__ import annotations
@@ -46,8 +50,8 @@ _ALIASES = {
 
 
 def dtype(name: str) -> DType:
-    """The type of a name: safetensors' ("BF16"), PyTorch's and config.json's ("bfloat16", "torch.float16", "half") or a
-    short form ("fp32").
+    """The type of a name: safetensors' ("BF16"), PyTorch's and config.json's ("bfloat16",
+    "torch.float16", "half") or a short form ("fp32").
 
     Raises:
         ConfigError: no such type; with the nearest known name.
@@ -58,7 +62,8 @@ def dtype(name: str) -> DType:
         raise ConfigError(
             Problem(
                 "dtype",
-                f"expected one of {', '.join(DTYPES)} or a PyTorch name, got {name!r}.{did_you_mean(plain, known)}",
+                f"expected one of {', '.join(DTYPES)} or a PyTorch name, got "
+                f"{name!r}.{did_you_mean(plain, known)}",
             )
         )
     return DTYPES[known[plain]]
@@ -75,8 +80,8 @@ def decode(raw: Array, dtype: DType, out: Array | None = None) -> Array:
     Args:
         raw: `[N]` of `dtype.storage`, contiguous.
         dtype: a float type.
-        out: `[N]` float32 or float64 to write into (float64 where `dtype` is F64); None: fresh float32, float64 for
-            F64. It shares no memory with `raw`.
+        out: `[N]` float32 or float64 to write into (float64 where `dtype` is F64); None: fresh
+            float32, float64 for F64. It shares no memory with `raw`.
 
     Raises:
         ShapeError: `dtype` is no float type.
@@ -95,8 +100,8 @@ def decode(raw: Array, dtype: DType, out: Array | None = None) -> Array:
 
 
 def encode(values: Array, dtype: DType, out: Array) -> int:
-    """Numbers as stored elements: one rounding to the nearest, ties to even. Gives how many FINITE values became
-    infinite or NaN.
+    """Numbers as stored elements: one rounding to the nearest, ties to even. Gives how many FINITE
+    values became infinite or NaN.
 
     Args:
         values: `[N]` float32 or float64, contiguous.
@@ -108,7 +113,12 @@ def encode(values: Array, dtype: DType, out: Array) -> int:
     """
     _need_float(dtype)
     library = native.load()
-    if library is not None and values.dtype == np.float32 and dtype.name != "F64" and _plain(values, out):
+    if (
+        library is not None
+        and values.dtype == np.float32
+        and dtype.name != "F64"
+        and _plain(values, out)
+    ):
         return library.encode(values, dtype.name, out)
     from holdfast.checkpoints import kernels_torch
 
@@ -139,6 +149,7 @@ def _plain(*arrays: Array) -> bool:
 def _need_float(dtype: DType) -> None:
     if dtype.kind != "float":
         raise ShapeError(
-            f"Expected elements of a float type, got {dtype.name}. Integers and booleans can be copied, not computed "
+            f"Expected elements of a float type, got {dtype.name}. Integers and booleans can be "
+            "copied, not computed "
             f"with."
         )

@@ -18,7 +18,8 @@ class DType:
     name: str
     """As safetensors writes it: "F32", "BF16", "F8_E4M3", "I64" ..."""
     storage: np.dtype[Any]
-    """NumPy's type of the raw elements, little-endian; bfloat16 lies in uint16, 8-bit floats in uint8."""
+    """NumPy's type of the raw elements, little-endian; bfloat16 lies in uint16, 8-bit floats in
+    uint8."""
     kind: str
     """"float", "integer" or "boolean"."""
     exponent: int = 0

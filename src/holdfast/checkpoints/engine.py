@@ -1,14 +1,14 @@
-"""The engine: takes tensors apart into blocks, has several threads work on them, and sums what they measure in a fixed
-order.
+"""The engine: takes tensors apart into blocks, has several threads work on them, and sums what they
+measure in a fixed order.
 
-A block is `UNIT` elements of one tensor, read from every source at the same place. Threads are enough, because
-everything heavy (positional reads and writes, the kernels, hashing) runs outside Python's lock. Memory is a few blocks
-a thread, whatever the model's size.
+A block is `UNIT` elements of one tensor, read from every source at the same place. Threads are
+enough, because everything heavy (positional reads and writes, the kernels, hashing) runs outside
+Python's lock. Memory is a few blocks a thread, whatever the model's size.
 
-Sums are formed in the order in which blocks are handed out, which depends on nothing but the tensors, so results are
-the same bits with any number of threads. At most four output files are in work at a time: enough for threads not to
-wait for each other's writes to one file, and few enough for shards to be finished one after the other, so that a killed
-run can go on."""
+Sums are formed in the order in which blocks are handed out, which depends on nothing but the
+tensors, so results are the same bits with any number of threads. At most four output files are in
+work at a time: enough for threads not to wait for each other's writes to one file, and few enough
+for shards to be finished one after the other, so that a killed run can go on."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Job:
     has: tuple[bool, ...]
     """Which sources have it."""
     action: str = "combine"
-    """"combine"; "copy" from source `origin`; "same": copy from there, and every source must hold the same; "mean":
-    combine those that have it, without a base."""
+    """"combine"; "copy" from source `origin`; "same": copy from there, and every source must hold
+    the same; "mean": combine those that have it, without a base."""
     origin: int = 0
 
     def owners(self, models: Sequence[int]) -> tuple[int, ...]:
@@ -67,7 +67,8 @@ def job_of(entry: Entry, sources: int = 1) -> Job:
 
 
 class Scratch:
-    """One thread's memory: a buffer for each source, one for the output, all reused from block to block."""
+    """One thread's memory: a buffer for each source, one for the output, all reused from block to
+    block."""
 
     def __init__(self, sources: int) -> None:
         self.buffers = [pages(UNIT * 8) for _ in range(sources)]
@@ -81,7 +82,9 @@ class Scratch:
 class Reader:
     """Reads blocks from several sources, hashing stored ones on the way where asked to."""
 
-    def __init__(self, sources: Sequence[Source], digests: Sequence[Digests | None] | None = None) -> None:
+    def __init__(
+        self, sources: Sequence[Source], digests: Sequence[Digests | None] | None = None
+    ) -> None:
         self.sources = sources
         self.digests = digests or [None] * len(sources)
 
@@ -108,14 +111,16 @@ def map_blocks(
     reduce: Callable[[Job, Any], None] | None = None,
     advance: Callable[[float], None] | None = None,
 ) -> None:
-    """Calls `function(job, start, stop, scratch)` for every block of every job, from several threads.
+    """Calls `function(job, start, stop, scratch)` for every block of every job, from several
+    threads.
 
     Args:
         jobs: tensors; an empty one is one empty block.
         function: does the work. The first exception stops all threads and is raised here.
         sources: buffers that each thread needs.
         workers: threads, at least 1; None: all cores.
-        reduce: gets each result that is not None, in the order of blocks, from one thread at a time.
+        reduce: gets each result that is not None, in the order of blocks, from one thread at a
+            time.
         advance: gets the output bytes done so far, block by block.
     """
     keep_blocks()
@@ -132,7 +137,9 @@ def map_blocks(
         except BaseException as error:
             queue.stop(error)
 
-    threads = [threading.Thread(target=work, name=f"checkpoints-{i}", daemon=True) for i in range(count)]
+    threads = [
+        threading.Thread(target=work, name=f"checkpoints-{i}", daemon=True) for i in range(count)
+    ]
     with _one_blas_thread():
         try:
             for thread in threads:
@@ -140,7 +147,8 @@ def map_blocks(
             for thread in threads:
                 thread.join()
         except BaseException:
-            # Ctrl-C arrives here: the threads end with the blocks they are at; a second one does not leave them behind
+            # Ctrl-C arrives here: the threads end with the blocks they are at; a second one does
+            # not leave them behind
             with contextlib.suppress(KeyboardInterrupt):
                 queue.stop()
             for thread in threads:
@@ -174,10 +182,13 @@ class _BlockQueue:
     def next(self) -> tuple[int, tuple[Job, int, int]] | None:
         """The next block and its number; None: there is nothing left to do.
 
-        Results wait for those before them: a thread that the system leaves aside must not let the others' pile up.
+        Results wait for those before them: a thread that the system leaves aside must not let the
+        others' pile up.
         """
         with self._changed:
-            self._changed.wait_for(lambda: len(self._waiting) < AHEAD * self._workers or self._stopped)
+            self._changed.wait_for(
+                lambda: len(self._waiting) < AHEAD * self._workers or self._stopped
+            )
             return None if self._stopped else next(self._blocks, None)
 
     def finish(self, number: int, job: Job, result: Any, nbytes: int) -> None:
@@ -233,7 +244,8 @@ def _by_file(jobs: Sequence[Job]) -> list[list[Job]]:
 
 
 def _round_robin(groups: Iterable[Iterable[Any]]) -> Iterator[Any]:
-    """One element of each of `OPEN_FILES` groups in turn; a group that ends makes room for the next."""
+    """One element of each of `OPEN_FILES` groups in turn; a group that ends makes room for the
+    next."""
     waiting = iter(groups)
     active: deque[Iterator[Any]] = deque(iter(group) for group in islice(waiting, OPEN_FILES))
     while active:
@@ -251,8 +263,8 @@ def _round_robin(groups: Iterable[Iterable[Any]]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _one_blas_thread() -> Iterator[None]:
-    """Products inside a block (adapters) run on the thread that needs them: two pools on the same cores slow each other
-    down."""
+    """Products inside a block (adapters) run on the thread that needs them: two pools on the same
+    cores slow each other down."""
     with threadpool_limits(1, user_api="blas"):
         yield
 
@@ -277,11 +289,16 @@ def nonfinite_error(source: Source, name: str, role: str = "") -> ModelError:
             first = start + int(bad.argmax()) if first < 0 else first
             nans += int(np.isnan(values).sum())
             infinities += int(np.isinf(values).sum())
-    index = [int(i) for i in np.unravel_index(first, entry.shape)] if entry.shape and first >= 0 else []
-    counts = [f"{count:,} {word}" for count, word in ((nans, "NaN"), (infinities, "infinite")) if count]
+    index = (
+        [int(i) for i in np.unravel_index(first, entry.shape)] if entry.shape and first >= 0 else []
+    )
+    counts = [
+        f"{count:,} {word}" for count, word in ((nans, "NaN"), (infinities, "infinite")) if count
+    ]
     where = f"{name} in {entry.file}{f' ({role})' if role else ''}"
     return ModelError(
-        f"{where} holds {' and '.join(counts)} of {entry.size:,} values, the first at {index}. Nothing sensible can be "
+        f"{where} holds {' and '.join(counts)} of {entry.size:,} values, the first at {index}. "
+        "Nothing sensible can be "
         f"computed from it. Check how the checkpoint was made, or take an earlier one."
     )
 
@@ -289,6 +306,7 @@ def nonfinite_error(source: Source, name: str, role: str = "") -> ModelError:
 def overflow_error(name: str, dtype: DType, count: int) -> ModelError:
     """Says that results were too large for the output's dtype."""
     return ModelError(
-        f"{name}: {count:,} results are too large for {dtype.name}. Write another dtype (--dtype bfloat16 or "
+        f"{name}: {count:,} results are too large for {dtype.name}. Write another dtype (--dtype "
+        "bfloat16 or "
         f"float32), or lower the scale or weights."
     )

@@ -1,8 +1,8 @@
-"""The passes over the data of a folder that is written: statistics first, where the recipe wants some, then every block
-read, computed, hashed and written.
+"""The passes over the data of a folder that is written: statistics first, where the recipe wants
+some, then every block read, computed, hashed and written.
 
-A block that is a weighted sum of stored tensors goes from file to file in one call of the C kernels; all others are
-read, computed by the recipe and written.
+A block that is a weighted sum of stored tensors goes from file to file in one call of the C
+kernels; all others are read, computed by the recipe and written.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.writer import CheckpointWriter
 
 STREAMED = 4096
-"""Elements from which on a block goes from file to file in one call (see `Execution._stream`); for fewer it saves
-nothing, and under 241 the digest's kernel reads in front of them."""
+"""Elements from which on a block goes from file to file in one call (see `Execution._stream`); for
+fewer it saves nothing, and under 241 the digest's kernel reads in front of them."""
 BATCH = 134_217_728
-"""Elements of tensors that go through all passes together, where statistics are per tensor: few enough to stay in the
-page cache."""
+"""Elements of tensors that go through all passes together, where statistics are per tensor: few
+enough to stay in the page cache."""
 
 Remainders = tuple[int, Array, Array, int]
-"""Of a block: its start, the places within it, the values, and how many elements are left inexact."""
+"""Of a block: its start, the places within it, the values, and how many elements are left
+inexact."""
 
 
 class Execution:
@@ -70,7 +71,8 @@ class Execution:
         self.seconds = {"measure": 0.0, "merge": 0.0, "close": 0.0}
         self.remainders: RemainderFiles | None = None
         self.inexact = 0
-        """Elements that the output does not give back, remainders included; of what this run has written."""
+        """Elements that the output does not give back, remainders included; of what this run has
+        written."""
         self._statistics: dict[str, Any] = {}
         self._partial: dict[tuple[int, ...], Recipe] = {}
         """Recipes for tensors that only some of the models have, by which."""
@@ -95,14 +97,18 @@ class Execution:
         names = set()
         for job in self.plan.jobs:
             if job.action == "combine":
-                base, tuned = (self.plan.sources[self._source(job, number)].entries[job.name] for number in (0, 1))
+                base, tuned = (
+                    self.plan.sources[self._source(job, number)].entries[job.name]
+                    for number in (0, 1)
+                )
                 names.add(compared_in(base.dtype, tuned.dtype, job.dtype).name)
         return sorted(names)
 
     # ----------------------------------------------------------------------------------- statistics
 
     def _measure(self, jobs: Sequence[Job], advance: Callable[[float], None]) -> None:
-        """Runs the recipe's `statistics`, of each tensor or of the whole model, until all have returned."""
+        """Runs the recipe's `statistics`, of each tensor or of the whole model, until all have
+        returned."""
         keys = dict.fromkeys(self._key(job) for job in jobs)
         statistics = {key: self.recipe.statistics() for key in keys}
         measures = {key: next(generator) for key, generator in statistics.items()}
@@ -117,7 +123,9 @@ class Execution:
             for job in remaining:
                 left[self._key(job)] += _block_count(job)
 
-            def add(job: Job, value: Any, totals: dict[str, Any] = totals, left: Counter[str] = left) -> None:
+            def add(
+                job: Job, value: Any, totals: dict[str, Any] = totals, left: Counter[str] = left
+            ) -> None:
                 key = self._key(job)
                 if key in totals:
                     totals[key] += value
@@ -146,7 +154,14 @@ class Execution:
         reduce: Callable[[Job, Any], None],
         advance: Callable[[float], None],
     ) -> None:
-        map_blocks(jobs, function, sources=len(self.plan.sources), workers=self.workers, reduce=reduce, advance=advance)
+        map_blocks(
+            jobs,
+            function,
+            sources=len(self.plan.sources),
+            workers=self.workers,
+            reduce=reduce,
+            advance=advance,
+        )
 
     # -------------------------------------------------------------------------------------- writing
 
@@ -189,7 +204,9 @@ class Execution:
         self.writer.write(job.name, start, out.raw)
         if not keeps_remainders:
             return None
-        return (start, *self.recipe.remainder(block, out)) if job.action == "combine" else nothing_lost
+        return (
+            (start, *self.recipe.remainder(block, out)) if job.action == "combine" else nothing_lost
+        )
 
     def _copied(self, job: Job, start: int, stop: int, scratch: Scratch, out: Operand) -> Operand:
         """A block of a tensor that is copied, in the output's dtype."""
@@ -226,11 +243,15 @@ class Execution:
     def _models(self, job: Job) -> tuple[int, ...]:
         """The sources that are a tensor's models to its recipe."""
         models = self.plan.parents.models
-        return models if job.action != "mean" else tuple(models[number] for number in job.owners(models))
+        return (
+            models
+            if job.action != "mean"
+            else tuple(models[number] for number in job.owners(models))
+        )
 
     def _source(self, job: Job, number: int) -> int:
-        """The source of operand `number` of a block: 0 is the base, 1 the first model, which is the base's where a
-        model lacks the tensor."""
+        """The source of operand `number` of a block: 0 is the base, 1 the first model, which is the
+        base's where a model lacks the tensor."""
         base = self.plan.parents.base
         index = base if number == 0 else self._models(job)[number - 1]
         index = index if index is not None and job.has[index] else base
@@ -248,7 +269,9 @@ class Execution:
             model = read(index) if job.has[index] else base
             assert model is not None, "the plan copies what has no base"
             models.append(model)
-        extras = [read(extra) for extra, model in parents.extras.items() if all_models or job.has[model]]
+        extras = [
+            read(extra) for extra, model in parents.extras.items() if all_models or job.has[model]
+        ]
         return Block(
             name=job.name,
             start=start,
@@ -263,8 +286,8 @@ class Execution:
     # ----------------------------------------------------------------------- from file to file in C
 
     def _stream(self, job: Job, start: int, stop: int, scratch: Scratch) -> Streamed | None:
-        """Takes a block from file to file in one call, where it is a weighted sum of stored tensors. None: it is not,
-        or could not be read."""
+        """Takes a block from file to file in one call, where it is a weighted sum of stored
+        tensors. None: it is not, or could not be read."""
         from holdfast.checkpoints import native
 
         library = native.load()
@@ -285,7 +308,9 @@ class Execution:
             dtype = source.entries[job.name].dtype.name
             if not isinstance(source, CheckpointReader) or dtype not in native.TYPES:
                 return None
-            inputs.append(native.Place(*source.place(job.name, start), dtype, scratch.buffers[index]))
+            inputs.append(
+                native.Place(*source.place(job.name, start), dtype, scratch.buffers[index])
+            )
         target = self.writer.place(job.name, start * job.dtype.itemsize)
         streamed = library.stream(
             stop - start,
@@ -308,22 +333,30 @@ class Execution:
         return streamed
 
     def _difference(self, job: Job, used: Sequence[int]) -> tuple[int, int, bool] | None:
-        """The two inputs whose difference `Kernels.stream` is to check, as indices into its inputs, and whether it is
-        the output."""
-        pair = self.recipe.difference(len(self.plan.parents.models)) if job.action == "combine" else None
+        """The two inputs whose difference `Kernels.stream` is to check, as indices into its inputs,
+        and whether it is the output."""
+        pair = (
+            self.recipe.difference(len(self.plan.parents.models))
+            if job.action == "combine"
+            else None
+        )
         if pair is None:
             return None
         base, tuned = (used.index(self._source(job, number)) for number in pair)
         return base, tuned, self.recipe.keeps_remainders
 
     def _sum(self, job: Job) -> Sum | None:
-        """The sum that a tensor is of, with the plan's sources for operands; None where it is something else."""
+        """The sum that a tensor is of, with the plan's sources for operands; None where it is
+        something else."""
         if job.action == "copy":
             return Sum(None, [(1.0, job.origin, None)]) if job.dtype.kind == "float" else None
         if job.action == "same":
             return None
         numbers = range(1, 1 + len(self._models(job)))
-        dtypes = [self.plan.sources[self._source(job, number)].entries[job.name].dtype for number in numbers]
+        dtypes = [
+            self.plan.sources[self._source(job, number)].entries[job.name].dtype
+            for number in numbers
+        ]
         formula = self._recipe(job).as_sum(dtypes, self._statistics_of(job))
         if formula is None:
             return None
@@ -331,7 +364,10 @@ class Execution:
         def source(number: int | None) -> int | None:
             return None if number is None else self._source(job, number)
 
-        terms = [(weight, self._source(job, plus), source(minus)) for weight, plus, minus in formula.terms]
+        terms = [
+            (weight, self._source(job, plus), source(minus))
+            for weight, plus, minus in formula.terms
+        ]
         return Sum(source(formula.anchor), terms)
 
     # ------------------------------------------------------------------------------------- refusals
@@ -343,8 +379,10 @@ class Execution:
                 other = self.reader.read(index, job.name, start, stop, scratch)
                 if other.dtype != stored.dtype or not np.array_equal(other.raw, stored.raw):
                     raise ShapeError(
-                        f"{job.name} ({stored.dtype.name}) is not the same in {roles[job.origin]} and {roles[index]}. "
-                        f"Integer tensors cannot be averaged: expected equal ones. Are these checkpoints quantised? "
+                        f"{job.name} ({stored.dtype.name}) is not the same in {roles[job.origin]} "
+                        f"and {roles[index]}. "
+                        "Integer tensors cannot be averaged: expected equal ones. Are these "
+                        "checkpoints quantised? "
                         f"Merge the unquantised ones."
                     )
 

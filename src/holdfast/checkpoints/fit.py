@@ -1,11 +1,14 @@
 """Whether the weights of a folder are those of its config.json.
 
-transformers fills what a checkpoint lacks with random numbers and passes over what its model has no place for. Here
-both are found, in two depths:
+transformers fills what a checkpoint lacks with random numbers and passes over what its model has no
+place for. Here both are found, in two depths:
 
-- `looks_whole` compares names and shapes with config.json, and the layers with each other: milliseconds, no torch.
-- `fit_of` builds the model on torch's meta device and lets transformers match names and shapes as it does when it loads
-  them: tied heads, keys that were renamed or that it ignores, experts that it stacks are what they will be. No weight
+- `looks_whole` compares names and shapes with config.json, and the layers with each other:
+  milliseconds, no torch.
+- `fit_of` builds the model on torch's meta device and lets transformers match names and shapes as
+  it does when it loads
+  them: tied heads, keys that were renamed or that it ignores, experts that it stacks are what they
+      will be. No weight
   is read; a second or two for any size, once torch and transformers are there.
 """
 
@@ -38,7 +41,8 @@ _WIDTHS = ("hidden_size", "n_embd", "d_model")
 _COUNT = re.compile(r"(?:num|n)_(?:\w*_)?(?:layers?|heads?|experts)")
 """Keys of config.json by which a model gets that many modules."""
 _MOST = 10_000
-"""Layers, heads or experts beyond which a configuration is damaged; building such a model would take all memory."""
+"""Layers, heads or experts beyond which a configuration is damaged; building such a model would
+take all memory."""
 _EMBEDDINGS = ("embed_tokens", "wte", "word_embeddings", "embed_in")
 _HEADS = ("lm_head", "embed_out")
 _NORMS = ("norm", "ln_f", "final_layernorm", "final_layer_norm", "norm_f")
@@ -59,20 +63,21 @@ VISION = (
     "qwen3_vl",
     "smolvlm",
 )
-"""Types of vision-language model that are trained with images: a tower, and a decoder that reads the images' states
-among those of the tokens, behind one backbone and one head."""
+"""Types of vision-language model that are trained with images: a tower, and a decoder that reads
+the images' states among those of the tokens, behind one backbone and one head."""
 
 
 def auto_class(model_type: Any) -> Any:
-    """The class of transformers that loads a model of this type: a causal LM's, or a vision-language model's."""
+    """The class of transformers that loads a model of this type: a causal LM's, or a
+    vision-language model's."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     return AutoModelForImageTextToText if model_type in VISION else AutoModelForCausalLM
 
 
 _PLAIN = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
-"""Language models that have positions in three dimensions for images. On text all three are alike, and they are these
-models."""
+"""Language models that have positions in three dimensions for images. On text all three are alike,
+and they are these models."""
 _IN_THREE = ("mrope_section", "mrope_interleaved", "type")
 
 
@@ -80,10 +85,12 @@ def language_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """config.json of the language model inside a vision-language model.
 
     Args:
-        folder: of the whole, with its config.json; of older ones, which state what differs from the defaults.
+        folder: of the whole, with its config.json; of older ones, which state what differs from the
+            defaults.
 
     Raises:
-        ModelError: it cannot be read, or the language model is of a type that no class for text alone has.
+        ModelError: it cannot be read, or the language model is of a type that no class for text
+            alone has.
     """
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -92,18 +99,27 @@ def language_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         with quiet_transformers():
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except _PLAIN_ERRORS as error:
-        raise ModelError(f"Expected a model in {folder}, but its config is unsound: {unbuildable(error)}") from error
+        raise ModelError(
+            f"Expected a model in {folder}, but its config is unsound: {unbuildable(error)}"
+        ) from error
     text = config.get_text_config()
     kind = _PLAIN.get(text.model_type, text.model_type)
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ModelError(
-            f"Expected a language model of a type that transformers has a causal language model of inside {folder}, "
+            "Expected a language model of a type that transformers has a causal language model "
+            f"of inside {folder}, "
             f"got {kind!r}. Use the whole model."
         )
     known = AutoConfig.for_model(kind).to_dict()
-    settings = {name: value for name, value in text.to_dict().items() if name in known and name != "model_type"}
+    settings = {
+        name: value
+        for name, value in text.to_dict().items()
+        if name in known and name != "model_type"
+    }
     if kind != text.model_type:
-        settings["rope_parameters"] = {k: v for k, v in settings["rope_parameters"].items() if k not in _IN_THREE}
+        settings["rope_parameters"] = {
+            k: v for k, v in settings["rope_parameters"].items() if k not in _IN_THREE
+        }
     stored = read_config(folder)
     dtype = config_value(stored, "dtype") or config_value(stored, "torch_dtype")
     return {
@@ -115,7 +131,8 @@ def language_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 class Fit(NamedTuple):
-    """What came of the comparison; nothing in both: every tensor has its place, and every place its tensor."""
+    """What came of the comparison; nothing in both: every tensor has its place, and every place its
+    tensor."""
 
     problem: str = ""
     """What does not fit, with names."""
@@ -134,17 +151,20 @@ def refuse_misfit(folder: str | os.PathLike[str], *, trust_remote_code: bool = F
         raise misfit_error(folder, fit.problem)
 
 
-def misfit_error(folder: str | os.PathLike[str], problem: str, *, config: str = "config.json") -> ModelError:
+def misfit_error(
+    folder: str | os.PathLike[str], problem: str, *, config: str = "config.json"
+) -> ModelError:
     """The refusal of a model, or an adapter, that is not whole."""
     return ModelError(
-        f"The weights in {folder} are not those of its {config}: {problem}. Copy or download the folder again; where "
+        f"The weights in {folder} are not those of its {config}: {problem}. Copy or download the "
+        "folder again; where "
         f"{config} was edited, put back what it said."
     )
 
 
 def refuse_suspicious(reader: CheckpointReader) -> None:
-    """Stops where names and shapes are suspicious and transformers confirms that the weights are not those of the
-    configuration. Folders without one, adapters and residuals pass.
+    """Stops where names and shapes are suspicious and transformers confirms that the weights are
+    not those of the configuration. Folders without one, adapters and residuals pass.
 
     Raises:
         ModelError: they are not; the tensors are named.
@@ -155,7 +175,8 @@ def refuse_suspicious(reader: CheckpointReader) -> None:
 
 
 def fit_of(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Fit:
-    """Whether the tensors of a model's folder, by name and shape, are those that transformers expects.
+    """Whether the tensors of a model's folder, by name and shape, are those that transformers
+    expects.
 
     Args:
         folder: with config.json and safetensors files; of these, headers are read.
@@ -166,7 +187,11 @@ def fit_of(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -
     """
     path = Path(folder)
     files = [*weight_files(path), path / "config.json"]
-    stats = tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
+    stats = tuple(
+        (file.name, file.stat().st_size, file.stat().st_mtime_ns)
+        for file in files
+        if file.is_file()
+    )
     return _fit_of(os.fspath(path), stats, trust_remote_code)
 
 
@@ -185,13 +210,17 @@ def _fit_of(folder: str, files: tuple[tuple[str, int, int], ...], trust_remote_c
 
     known = config.get("model_type") in (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *VISION)
     if not known and not (trust_remote_code and config.get("auto_map")):
-        return Fit(unknown=f"transformers knows no causal language model of type {config.get('model_type')!r}")
+        return Fit(
+            unknown=f"transformers knows no causal language model of type {config.get('model_type')!r}"
+        )
     with CheckpointReader(folder) as reader:
         entries = dict(reader.entries)
     try:
         return _matched(folder, entries, trust_remote_code)
     except Exception as error:  # what an absurd value makes of a model's code has no common base
-        if isinstance(error, ImportError) or is_out_of_memory(error):  # this machine's fault, not the model's
+        if isinstance(error, ImportError) or is_out_of_memory(
+            error
+        ):  # this machine's fault, not the model's
             return Fit(unknown=f"the model cannot be built here ({unbuildable(error)})")
         return Fit(problem=f"no model can be built of them ({unbuildable(error)})")
 
@@ -209,7 +238,9 @@ def _matched(folder: str, entries: Mapping[str, Entry], trust_remote_code: bool)
         _, info = type(model).from_pretrained(
             None,
             config=config,
-            state_dict={name: torch.empty(entry.shape, device="meta") for name, entry in entries.items()},
+            state_dict={
+                name: torch.empty(entry.shape, device="meta") for name, entry in entries.items()
+            },
             device_map={"": "meta"},
             dtype=torch.float32,
             attn_implementation="eager",
@@ -220,17 +251,21 @@ def _matched(folder: str, entries: Mapping[str, Entry], trust_remote_code: bool)
 
 
 def loading_problem(info: Mapping[str, Any], model: Any = None) -> str:
-    """What transformers' `output_loading_info` says against a model: "" where every tensor has its place and shape.
+    """What transformers' `output_loading_info` says against a model: "" where every tensor has its
+    place and shape.
 
     Args:
-        info: "missing_keys", "unexpected_keys" (names) and "mismatched_keys" ((name, stored, expected shape)).
-        model: the torch module; what it computes itself (masks, positions, frequencies: its buffers) may be left over
-            in files of older versions.
+        info: "missing_keys", "unexpected_keys" (names) and "mismatched_keys" ((name, stored,
+            expected shape)).
+        model: the torch module; what it computes itself (masks, positions, frequencies: its
+            buffers) may be left over in files of older versions.
     """
     buffers = [f".{name}" for name, _ in model.named_buffers()] if model is not None else []
     unexpected = []
     for name in sorted(info.get("unexpected_keys") or ()):
-        is_computed = _COMPUTED.search(name) or any(buffer.endswith(f".{name}") for buffer in buffers)
+        is_computed = _COMPUTED.search(name) or any(
+            buffer.endswith(f".{name}") for buffer in buffers
+        )
         if not is_computed:
             unexpected.append(name)
     shapes = []
@@ -243,20 +278,28 @@ def loading_problem(info: Mapping[str, Any], model: Any = None) -> str:
         "impossible to load": sorted(info.get("error_msgs") or ()),
     }
     return "; ".join(
-        f"{_tensors(len(names))} {kind}: {listing(names, _NAMED)}" for kind, names in kinds.items() if names
+        f"{_tensors(len(names))} {kind}: {listing(names, _NAMED)}"
+        for kind, names in kinds.items()
+        if names
     )
 
 
 def unbuildable(error: BaseException) -> str:
-    """Why a configuration makes no model, in one line: validators put the reason below their own name."""
-    lines = [line.strip() for line in str(error.__cause__ or error).strip().split("\n") if line.strip()]
+    """Why a configuration makes no model, in one line: validators put the reason below their own
+    name."""
+    lines = [
+        line.strip() for line in str(error.__cause__ or error).strip().split("\n") if line.strip()
+    ]
     line = (lines[-1] if lines and lines[0].endswith(":") else lines[0]) if lines else ""
-    known = isinstance(error, (*_PLAIN_ERRORS, ImportError)) or line.partition(":")[0].endswith("Error")
+    known = isinstance(error, (*_PLAIN_ERRORS, ImportError)) or line.partition(":")[0].endswith(
+        "Error"
+    )
     return line if known and line else f"{type(error).__name__}: {line}".removesuffix(": ")
 
 
 def looks_whole(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> bool:
-    """Whether nothing in names and shapes speaks against a model's being whole. Some architectures look otherwise on
+    """Whether nothing in names and shapes speaks against a model's being whole. Some architectures
+    look otherwise on
     purpose (layers beyond the stated ones, layers that share weights): `fit_of` decides.
 
     Args:
@@ -290,7 +333,8 @@ def looks_whole(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> bool
 
 
 def _even(entries: Mapping[str, Entry]) -> bool:
-    """Whether no module lacks in a layer what the same module has in another, and no tensor has another shape there."""
+    """Whether no module lacks in a layer what the same module has in another, and no tensor has
+    another shape there."""
     modules: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     shapes: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     for name, entry in entries.items():
@@ -315,7 +359,12 @@ def absurd(config: Mapping[str, Any]) -> str:
     for holder in (config, *(value for value in config.values() if isinstance(value, dict))):
         for key, value in holder.items():
             count = isinstance(value, int) and 0 <= value <= _MOST
-            if _COUNT.fullmatch(key) and not count and value is not None and not isinstance(value, list):
+            if (
+                _COUNT.fullmatch(key)
+                and not count
+                and value is not None
+                and not isinstance(value, list)
+            ):
                 return f"config.json says {key}: {value!r}, expected 0 to {_MOST:,}"
     for key in (*_WIDTHS, "vocab_size"):
         value = config_value(config, key)
@@ -326,7 +375,9 @@ def absurd(config: Mapping[str, Any]) -> str:
 
 def _stated(config: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
     """The first of several names of one number that config.json has."""
-    return next((value for key in keys if isinstance(value := config_value(config, key), int)), None)
+    return next(
+        (value for key in keys if isinstance(value := config_value(config, key), int)), None
+    )
 
 
 def _tensors(count: int) -> str:
@@ -334,8 +385,8 @@ def _tensors(count: int) -> str:
 
 
 def completed_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The content of a config.json with defaults filled in, and without keys that the model's class does not know; as
-    it is where transformers does not know the model or cannot read it."""
+    """The content of a config.json with defaults filled in, and without keys that the model's class
+    does not know; as it is where transformers does not know the model or cannot read it."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     try:

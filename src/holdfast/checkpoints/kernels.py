@@ -1,5 +1,5 @@
-"""The elementwise passes of the checkpoint engine: stored elements in, float arithmetic, stored elements out, in one
-pass over memory.
+"""The elementwise passes of the checkpoint engine: stored elements in, float arithmetic, stored
+elements out, in one pass over memory.
 
     combine          out = anchor + sum_i weight_i (plus_i - minus_i)
     ties             trimmed deltas, elected signs, mean of those that agree (Yadav et al. 2023, arXiv:2306.01708,
@@ -8,13 +8,14 @@ pass over memory.
     delta_histogram  how often each magnitude of model - base occurs, for exact quantiles in two rounds
     moments          the sums that distances and cosines are made of
 
-Each runs in C where a compiler was found (`native`) and in PyTorch where not (`kernels_torch`), with the same bits; the
-sums of `moments` agree to about 1e-12. The C forms release the interpreter lock for the whole call, so that threads run
-side by side; none starts threads of its own.
+Each runs in C where a compiler was found (`native`) and in PyTorch where not (`kernels_torch`),
+with the same bits; the sums of `moments` agree to about 1e-12. The C forms release the interpreter
+lock for the whole call, so that threads run side by side; none starts threads of its own.
 
-Arithmetic is float32, float64 as soon as an operand or the result is F64, left to right, without fused multiplications,
-with one rounding into `out`. The result is stored in the memory given, which may be an operand's own memory if both
-have one type, and does not depend on how a tensor is cut into blocks.
+Arithmetic is float32, float64 as soon as an operand or the result is F64, left to right, without
+fused multiplications, with one rounding into `out`. The result is stored in the memory given, which
+may be an operand's own memory if both have one type, and does not depend on how a tensor is cut
+into blocks.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ class Flags(NamedTuple):
     nonfinite: int = 0
     """Bit mask of the operands that hold NaN or infinities, in the order the kernel documents."""
     overflow: int = 0
-    """Elements that went out of range: infinite or NaN in `out` although finite before rounding, or although every
-    operand was finite."""
+    """Elements that went out of range: infinite or NaN in `out` although finite before rounding, or
+    although every operand was finite."""
 
 
 def combine(anchor: Operand | None, terms: Sequence[Term], out: Operand) -> Flags:
     """`out = anchor + sum_i weight_i * (plus_i - minus_i)`.
 
-    Weights are rounded to the compute type once. A term of weight 0 is skipped, weight 1 multiplies nothing, and
-    without an anchor the first product starts the sum, so that a plain copy keeps -0.0; one operand of weight 1 in the
-    type of `out` is copied byte for byte, NaN included. With nothing to add up the result is 0.
+    Weights are rounded to the compute type once. A term of weight 0 is skipped, weight 1 multiplies
+    nothing, and without an anchor the first product starts the sum, so that a plain copy keeps
+    -0.0; one operand of weight 1 in the type of `out` is copied byte for byte, NaN included. With
+    nothing to add up the result is 0.
 
     Args:
         anchor: `[N]` or None.
@@ -61,8 +63,8 @@ def combine(anchor: Operand | None, terms: Sequence[Term], out: Operand) -> Flag
         out: `[N]`, written.
 
     Returns:
-        Flags; bit 0 of `nonfinite` is the anchor, bit 1 + 2 i `plus_i`, bit 2 + 2 i `minus_i`. Skipped terms are looked
-        at too.
+        Flags; bit 0 of `nonfinite` is the anchor, bit 1 + 2 i `plus_i`, bit 2 + 2 i `minus_i`.
+        Skipped terms are looked at too.
 
     Raises:
         ShapeError: lengths differ, an element type is no float, a raw array is not contiguous.
@@ -75,28 +77,32 @@ def combine(anchor: Operand | None, terms: Sequence[Term], out: Operand) -> Flag
     weights = [float(term.weight if double else np.float32(term.weight)) for term in terms]
     copied = _copied(anchor, terms, weights)
     if copied is not None and copied.dtype == out.dtype:
-        nonfinite = sum(1 << bit for bit, o in enumerate(operands) if o is not None and count_nonfinite(*o))
+        nonfinite = sum(
+            1 << bit for bit, o in enumerate(operands) if o is not None and count_nonfinite(*o)
+        )
         out.raw[:] = copied.raw
         return Flags(nonfinite)
     return Flags(*form.combine(operands, weights, out))
 
 
-def delta_histogram(base: Operand, model: Operand, counts: Array, *, level: int, prefix: int = 0) -> Flags:
+def delta_histogram(
+    base: Operand, model: Operand, counts: Array, *, level: int, prefix: int = 0
+) -> Flags:
     """Adds to `counts` how often each magnitude of `model - base` occurs.
 
-    The magnitude is the 31 bits m of |model - base| as float32 (the difference of float64 operands is rounded to
-    float32), whose order is that of the numbers; NaN counts as 0x7fc00000.
+    The magnitude is the 31 bits m of |model - base| as float32 (the difference of float64 operands
+    is rounded to float32), whose order is that of the numbers; NaN counts as 0x7fc00000.
 
     Args:
         base, model: `[N]`.
-        counts: int64, added to. Level 0: `[65536]`, by the upper 16 bits m >> 15. Level 1: `[32768]`, by the lower 15
-            bits of those whose upper bits equal `prefix`.
+        counts: int64, added to. Level 0: `[65536]`, by the upper 16 bits m >> 15. Level 1:
+            `[32768]`, by the lower 15 bits of those whose upper bits equal `prefix`.
         level: 0 or 1.
         prefix: level 1 only.
 
     Returns:
-        Flags; bit 0 of `nonfinite` is the base, bit 1 the model; `overflow` counts infinite differences of finite
-        operands.
+        Flags; bit 0 of `nonfinite` is the base, bit 1 the model; `overflow` counts infinite
+        differences of finite operands.
 
     Raises:
         ShapeError: as `combine`; or `counts` does not fit the level.
@@ -124,9 +130,9 @@ def ties(
 ) -> Flags:
     """TIES: `out = base + scale * mean of the kept deltas whose sign is the elected one`.
 
-    delta_i = model_i - base is kept where its magnitude (as float32) is at least threshold_i, is 0 elsewhere, and is
-    multiplied by weight_i if weights are given. The elected sign is that of the sum over the models. Elements on which
-    nothing agrees keep the base, bit for bit.
+    delta_i = model_i - base is kept where its magnitude (as float32) is at least threshold_i, is 0
+    elsewhere, and is multiplied by weight_i if weights are given. The elected sign is that of the
+    sum over the models. Elements on which nothing agrees keep the base, bit for bit.
 
     Args:
         base: `[N]`.
@@ -134,9 +140,9 @@ def ties(
         thresholds: one a model; 0 keeps all.
         weights: one a model, or None.
         scale: multiplies the merged delta.
-        original: True: the mean divides by the number of agreeing deltas (a delta of 0 agrees with nothing), and a sum
-            of 0 elects no sign. False: as mergekit, the mean divides by the sum of the agreeing weights (by 1 where
-            that is 0), and a sum of 0 elects the positive sign.
+        original: True: the mean divides by the number of agreeing deltas (a delta of 0 agrees with
+            nothing), and a sum of 0 elects no sign. False: as mergekit, the mean divides by the sum
+            of the agreeing weights (by 1 where that is 0), and a sum of 0 elects the positive sign.
         normalize: False: the sum of the agreeing deltas, not their mean.
         out: `[N]`, written.
 
@@ -149,7 +155,8 @@ def ties(
     form = _form("ties", base, *models, out)
     if len(thresholds) != len(models) or (weights is not None and len(weights) != len(models)):
         raise ShapeError(
-            f"ties: expected a threshold and a weight for each of {len(models)} models, got {len(thresholds)} "
+            f"ties: expected a threshold and a weight for each of {len(models)} models, got "
+            f"{len(thresholds)} "
             f"thresholds" + ("." if weights is None else f" and {len(weights)} weights.")
         )
     return Flags(*form.ties([base, *models], thresholds, weights, scale, original, normalize, out))
@@ -162,8 +169,9 @@ def moments(a: Operand, b: Operand) -> Array:
         a, b: `[N]`.
 
     Returns:
-        `[8]` float64: N, sum (b - a)^2, sum a^2, sum b^2, sum a b, how many signs agree (sign in -1, 0, 1), how many of
-        a, of b are NaN or infinite. Sums run in float64 over blocks in a fixed order.
+        `[8]` float64: N, sum (b - a)^2, sum a^2, sum b^2, sum a b, how many signs agree (sign in
+        -1, 0, 1), how many of a, of b are NaN or infinite. Sums run in float64 over blocks in a
+        fixed order.
 
     Raises:
         ShapeError: as `combine`.
@@ -196,7 +204,9 @@ def describe() -> str:
     return f"PyTorch ({native.why_not()})" if library is None else f"C ({library.compiler})"
 
 
-def _copied(anchor: Operand | None, terms: Sequence[Term], weights: Sequence[float]) -> Operand | None:
+def _copied(
+    anchor: Operand | None, terms: Sequence[Term], weights: Sequence[float]
+) -> Operand | None:
     """The one operand that the result is, if it is one."""
     used = [(weight, term) for weight, term in zip(weights, terms, strict=True) if weight != 0]
     if anchor is not None:
@@ -208,7 +218,8 @@ def _copied(anchor: Operand | None, terms: Sequence[Term], weights: Sequence[flo
 
 
 def _form(kernel: str, *operands: Operand | None) -> Any:
-    """What computes: the library, or `kernels_torch`, which has functions of the same names and arguments.
+    """What computes: the library, or `kernels_torch`, which has functions of the same names and
+    arguments.
 
     Raises:
         ShapeError: lengths, types and layout that do not fit.
@@ -217,10 +228,14 @@ def _form(kernel: str, *operands: Operand | None) -> Any:
     length = len(present[0].raw)
     for raw, dtype in present:
         if dtype.kind != "float":
-            raise ShapeError(f"{kernel}: integers and booleans can be copied, not computed with; got {dtype.name}.")
+            raise ShapeError(
+                f"{kernel}: integers and booleans can be copied, not computed with; got "
+                f"{dtype.name}."
+            )
         if raw.shape != (length,) or raw.dtype != dtype.storage or not raw.flags.c_contiguous:
             raise ShapeError(
-                f"{kernel}: expected {length} contiguous elements of {dtype.storage} for {dtype.name}, got "
+                f"{kernel}: expected {length} contiguous elements of {dtype.storage} for "
+                f"{dtype.name}, got "
                 f"{list(raw.shape)} of {raw.dtype} with strides {raw.strides}."
             )
     library = native.load()

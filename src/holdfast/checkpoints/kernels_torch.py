@@ -1,12 +1,13 @@
-"""The elementwise passes in PyTorch: where there is no C compiler, and for float64 elements. `kernels` and `dtypes` say
-what each function computes; the results have the bits of the C forms.
+"""The elementwise passes in PyTorch: where there is no C compiler, and for float64 elements.
+`kernels` and `dtypes` say what each function computes; the results have the bits of the C forms.
 
-Operands come as NumPy arrays whose memory the tensors share. Work goes in pieces that stay in the second-level cache
-and are too small for PyTorch to start threads of its own. What models in memory are changed by is in `live`.
+Operands come as NumPy arrays whose memory the tensors share. Work goes in pieces that stay in the
+second-level cache and are too small for PyTorch to start threads of its own. What models in memory
+are changed by is in `live`.
 
-A float64 is rounded to float32 "to odd" before it is rounded to a smaller type: the last bit says whether anything was
-lost, so that the second rounding is right (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE
-Trans. Computers 57, 2008).
+A float64 is rounded to float32 "to odd" before it is rounded to a smaller type: the last bit says
+whether anything was lost, so that the second rounding is right (Boldo and Melquiond, "Emulation of
+FMA and correctly rounded sums", IEEE Trans. Computers 57, 2008).
 """
 
 from __future__ import annotations
@@ -105,8 +106,8 @@ def _store(values: Tensor, out: Tensor, dtype: DType) -> int:
 
 
 def _rounded_to_odd(values: Tensor) -> Tensor:
-    """float64 as float32, inexact results with the last bit set: a later rounding to at most 22 bits is then as if it
-    were the only one."""
+    """float64 as float32, inexact results with the last bit set: a later rounding to at most 22
+    bits is then as if it were the only one."""
     near = values.float()
     bits = near.view(torch.int32)
     is_even_and_inexact = (near.double() != values) & (bits & 1 == 0) & ~values.isnan()
@@ -123,7 +124,9 @@ def combine(operands: Sequence[Operand | None], weights: Sequence[float], out: O
     compute = _compute_type_of(*operands, out)
     terms, skipped = [], list(operands)
     skipped[0] = None
-    for number, (weight, plus, minus) in enumerate(zip(weights, others[::2], others[1::2], strict=True)):
+    for number, (weight, plus, minus) in enumerate(
+        zip(weights, others[::2], others[1::2], strict=True)
+    ):
         if weight != 0 and plus is not None:
             terms.append((weight, plus, minus))
             skipped[1 + 2 * number : 3 + 2 * number] = [None, None]
@@ -240,10 +243,14 @@ def _nonfinite_mask(operands: Sequence[Operand | None]) -> int:
 
 
 def _written(
-    result: Callable[[slice], Tensor], operands: Sequence[Operand | None], out: Operand, *, mask: int = 0
+    result: Callable[[slice], Tensor],
+    operands: Sequence[Operand | None],
+    out: Operand,
+    *,
+    mask: int = 0,
 ) -> Flags:
-    """Writes what is computed piece by piece. Operands that are not finite show in the result, and are looked for only
-    there; before a piece is written, as `out` may be one of them.
+    """Writes what is computed piece by piece. Operands that are not finite show in the result, and
+    are looked for only there; before a piece is written, as `out` may be one of them.
 
     Args:
         result: of a piece.
@@ -257,6 +264,8 @@ def _written(
         values = result(piece)
         if not _largest(values).isfinite():
             unusual += _nonfinite(values)
-            mask |= _nonfinite_mask([None if o is None else Operand(o.raw[piece], o.dtype) for o in operands])
+            mask |= _nonfinite_mask(
+                [None if o is None else Operand(o.raw[piece], o.dtype) for o in operands]
+            )
         lost += _store(values, target[piece], out.dtype)
     return mask, lost + (0 if mask else unusual)

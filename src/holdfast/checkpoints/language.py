@@ -1,8 +1,8 @@
-"""The language model inside a vision-language model, as a folder of its own: the tensors bit for bit, under the names
-that a causal language model has them by, with its configuration and tokenizer.
+"""The language model inside a vision-language model, as a folder of its own: the tensors bit for
+bit, under the names that a causal language model has them by, with its configuration and tokenizer.
 
-The folder is a model like any other, so that distances to the model that it was before it saw images, residuals,
-perturbations and merges work on it. On text it computes what the whole computes.
+The folder is a model like any other, so that distances to the model that it was before it saw
+images, residuals, perturbations and merges work on it. On text it computes what the whole computes.
 
 What is not done: putting a language model back into the whole.
 """
@@ -32,7 +32,8 @@ from holdfast.errors import ModelError
 _INSIDE = re.compile(r"(?:model\.)?(?:language_model|text_model)\.(?:model\.)?(.+)")
 """Where wrappers keep the language model, in older files and in newer ones."""
 _BARE = re.compile(r"(?:model\.(?:layers|embed_tokens|norm|rotary_emb)|lm_head)\..+")
-"""Names of a causal language model, which Qwen2-VL's files have, and heads beside the wrapped model."""
+"""Names of a causal language model, which Qwen2-VL's files have, and heads beside the wrapped
+model."""
 _IMAGES = re.compile(
     r"(?:model\.)?(?:vision_tower|vision_model|visual|multi_modal_projector|connector|image_newline)(?:\..+)?"
 )
@@ -47,8 +48,8 @@ class LanguageModel:
         source: the whole.
 
     Raises:
-        ModelError: the model takes text only, is of a type whose parts are not known, or has tensors that belong to
-            neither part.
+        ModelError: the model takes text only, is of a type whose parts are not known, or has
+            tensors that belong to neither part.
     """
 
     def __init__(self, source: Source) -> None:
@@ -56,7 +57,8 @@ class LanguageModel:
         kind = whole.get("model_type")
         if kind not in VISION:
             raise ModelError(
-                f"Expected a vision-language model ({', '.join(VISION)}), got {source.label}, which is of type "
+                f"Expected a vision-language model ({', '.join(VISION)}), got {source.label}, "
+                "which is of type "
                 f"{kind!r}. A model that takes text only needs no extraction: use its folder."
             )
         self.source, self.label, self.folder = source, source.label, source.folder
@@ -74,8 +76,10 @@ class LanguageModel:
                 unknown.append(name)
         if unknown or not self._names:
             raise ModelError(
-                f"Expected tensors of a language model, a vision tower and what joins them in {source.label}, got "
-                f"{listing(unknown) if unknown else 'none of a language model'}. Please report the architecture."
+                "Expected tensors of a language model, a vision tower and what joins them in "
+                f"{source.label}, got "
+                f"{listing(unknown) if unknown else 'none of a language model'}. Please report "
+                "the architecture."
             )
         self.entries: Mapping[str, Entry] = {
             name: source.entries[held]._replace(name=name) for name, held in self._names.items()
@@ -99,13 +103,16 @@ class Copy(Recipe):
         return {"method": "extract-language"}
 
 
-def prepare_language(model: Name, *, adapter_base: Name | None = None, chat_template: str | None = None) -> Prepared:
+def prepare_language(
+    model: Name, *, adapter_base: Name | None = None, chat_template: str | None = None
+) -> Prepared:
     """Checks and plans an extraction.
 
     Args:
         model: a vision-language model: folder, hub id or adapter.
         adapter_base: the model that an adapter belongs to; None: the one it names.
-        chat_template: in place of the model's; one that reads content in parts only writes nothing of plain messages.
+        chat_template: in place of the model's; one that reads content in parts only writes nothing
+            of plain messages.
 
     Raises:
         ModelError: the checkpoint cannot be read, takes text only, or is quantised.
@@ -116,14 +123,18 @@ def prepare_language(model: Name, *, adapter_base: Name | None = None, chat_temp
     config = {**config_of(plan.sources[0]), **plan.config}
 
     def finish(folder: Path) -> None:
-        (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (folder / "config.json").write_text(
+            json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         for name in _OF_IMAGES:
             (folder / name).unlink(missing_ok=True)
         settings = folder / "tokenizer_config.json"
         if settings.is_file():  # AutoProcessor would look for pixels by it
             content = read_object(settings, "a tokenizer's settings")
             if content.pop("processor_class", None) is not None:
-                settings.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+                settings.write_text(
+                    json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+                )
         refuse_misfit(folder)
 
     return Prepared(
@@ -145,6 +156,8 @@ def extract_language(
     workers: int | None = None,
     **request: Any,
 ) -> Built:
-    """Writes the language model inside a vision-language model; see `prepare_language` for what else it takes and
-    raises."""
-    return prepare_language(model, **request).write(output_dir, overwrite=overwrite, sync=sync, workers=workers)
+    """Writes the language model inside a vision-language model; see `prepare_language` for what
+    else it takes and raises."""
+    return prepare_language(model, **request).write(
+        output_dir, overwrite=overwrite, sync=sync, workers=workers
+    )

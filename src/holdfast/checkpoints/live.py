@@ -1,26 +1,29 @@
-"""Arithmetic on the weights of a model in memory, in place: averages, and noise that can be taken back exactly.
+"""Arithmetic on the weights of a model in memory, in place: averages, and noise that can be taken
+back exactly.
 
     lerp_           theta <- (1 - weight) theta + weight other
     perturb_        theta <- theta + scale std normal(seed, name, i)
                     (Overtrained Language Models, "Gaussian perturbation"), with `undo`
 
-The other operand may be tensors in memory or a checkpoint folder, which is then streamed: no second model is ever held,
-and a rank whose parameters are sharded (DTensors) reads its own part only. Half-precision weights are computed on
-in float32 and rounded once. Everything is checked before anything is changed.
+The other operand may be tensors in memory or a checkpoint folder, which is then streamed: no second
+model is ever held, and a rank whose parameters are sharded (DTensors) reads its own part only.
+Half-precision weights are computed on in float32 and rounded once. Everything is checked before
+anything is changed.
 
-Undo without a copy. Noise comes from a counter (`counter`), so it can be made again; but rounding loses bits of theta
-wherever theta + noise is much larger than theta, so (theta + noise) - noise is not always theta. While perturbing, each
-block is undone on trial, and the elements that miss are recorded (`corrections`). Bytes kept, as a share of a copy of
-the weights, for N(0, std^2) weights (their standard deviation is the noise's unit):
+Undo without a copy. Noise comes from a counter (`counter`), so it can be made again; but rounding
+loses bits of theta wherever theta + noise is much larger than theta, so (theta + noise) - noise is
+not always theta. While perturbing, each block is undone on trial, and the elements that miss are
+recorded (`corrections`). Bytes kept, as a share of a copy of the weights, for N(0, std^2) weights
+(their standard deviation is the noise's unit):
 
     scale        0.001     0.01      0.1       1
     float32      0.3 %     1.2 %     5.7 %     12.1 %
     bfloat16     0.5 %     1.4 %     7.8 %     22.9 %
 
-One CPU core takes about 15 ns an element to perturb and 11 to undo, 6 of them to make the noise. The noise is that of
-`perturb_checkpoint` for the same seed, scale and names, whatever the device, the block size and the sharding. A model
-whose parameters are named or laid out differently in memory and on disk (mixtures of experts) gets other noise than its
-folder does, equally distributed.
+One CPU core takes about 15 ns an element to perturb and 11 to undo, 6 of them to make the noise.
+The noise is that of `perturb_checkpoint` for the same seed, scale and names, whatever the device,
+the block size and the sharding. A model whose parameters are named or laid out differently in
+memory and on disk (mixtures of experts) gets other noise than its folder does, equally distributed.
 
 Buffers and quantised weights are not touched; nothing here knows optimisers or trainers.
 """
@@ -43,7 +46,14 @@ from torch import Tensor, nn
 from holdfast.checkpoints import corrections, counter, counter_torch
 from holdfast.checkpoints.corrections import Corrections
 from holdfast.checkpoints.kernels_torch import INTEGERS, TORCH, compute_type
-from holdfast.checkpoints.live_tensors import LiveTensor, checkpoint_names, is_sharded, live_tensors, part_in, refuse
+from holdfast.checkpoints.live_tensors import (
+    LiveTensor,
+    checkpoint_names,
+    is_sharded,
+    live_tensors,
+    part_in,
+    refuse,
+)
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.sources import Source, listing
 from holdfast.errors import ConfigError, ModelError
@@ -67,27 +77,31 @@ def lerp_(named: Live, other: Weights, weight: float) -> None:
     Weight 1 gives `other` bit for bit (where the dtype can hold it), weight 0 changes nothing.
 
     Args:
-        named: a model, or parameters by name: any shapes and float dtypes, plain tensors or DTensors placed by Shard
-            and Replicate. Under FSDP2 give the model: outside training steps some of its parameters may be gathered
-            copies, which are put away first.
-        other: what to go towards, of the same names (or those that checkpoints use, see `checkpoint_names`) and whole
-            shapes, any float dtype. It may hold more. A folder or reader is streamed.
+        named: a model, or parameters by name: any shapes and float dtypes, plain tensors or
+            DTensors placed by Shard and Replicate. Under FSDP2 give the model: outside training
+            steps some of its parameters may be gathered copies, which are put away first.
+        other: what to go towards, of the same names (or those that checkpoints use, see
+            `checkpoint_names`) and whole shapes, any float dtype. It may hold more. A folder or
+            reader is streamed.
         weight: of `other`; usually in [0, 1].
 
     Raises:
-        ModelError: names missing, shapes that differ, elements of no float type, parameters that cannot be worked on:
-            all of them, before any change.
+        ModelError: names missing, shapes that differ, elements of no float type, parameters that
+            cannot be worked on: all of them, before any change.
         ConfigError: the weight is not finite.
     """
     _finite("weight", weight)
     with _opened(other) as source:
-        pieces = Pieces(_parameters(named), [source], [f"lerp_: {_label(source)}"], model="the model")
+        pieces = Pieces(
+            _parameters(named), [source], [f"lerp_: {_label(source)}"], model="the model"
+        )
         if weight != 0:
             _each_bucket(pieces, lambda bucket: _lerp_bucket(bucket, weight))
 
 
 def _lerp_bucket(bucket: list[tuple[Tensor, Tensor]], weight: float) -> None:
-    """`lerp_` on stretches of parameters and the same of the other operand; those of one type in one call."""
+    """`lerp_` on stretches of parameters and the same of the other operand; those of one type in
+    one call."""
     if weight == 1:
         torch._foreach_copy_([parameter for parameter, _ in bucket], [other for _, other in bucket])
         return
@@ -107,7 +121,8 @@ def _lerp_bucket(bucket: list[tuple[Tensor, Tensor]], weight: float) -> None:
 
 
 class Perturbation:
-    """Noise that lies on a model's weights, and what it takes to remove it exactly; made by `perturb_`."""
+    """Noise that lies on a model's weights, and what it takes to remove it exactly; made by
+    `perturb_`."""
 
     def __init__(self, weights: Live, seed: int, scale: float) -> None:
         self._weights = weights
@@ -129,18 +144,19 @@ class Perturbation:
     def undo(self) -> None:
         """Gives every weight the bits it had before.
 
-        Before anything is changed the weights are looked at: a sum of the bit patterns of each block has to be what it
-        was after the noise was added. That is one pass of reading, about 0.4 ns an element on a CPU core (taking the
-        noise off: 11). It misses changes that leave the sum as it is, such as two pairs of float32 elements exchanged
-        within a block.
+        Before anything is changed the weights are looked at: a sum of the bit patterns of each
+        block has to be what it was after the noise was added. That is one pass of reading, about
+        0.4 ns an element on a CPU core (taking the noise off: 11). It misses changes that leave the
+        sum as it is, such as two pairs of float32 elements exchanged within a block.
 
         Raises:
-            ModelError: the noise is off already, or weights were changed meanwhile (they are named, and nothing is
-                done).
+            ModelError: the noise is off already, or weights were changed meanwhile (they are named,
+                and nothing is done).
         """
         if self.undone:
             raise ModelError(
-                "The perturbation was undone already. Perturb again for the same noise: it depends on the seed and "
+                "The perturbation was undone already. Perturb again for the same noise: it "
+                "depends on the seed and "
                 "the names only."
             )
         _parameters(self._weights)
@@ -163,27 +179,32 @@ class Perturbation:
 
 @torch.no_grad()
 def perturb_(named: Live, *, seed: int, scale: float, stds: Mapping[str, float]) -> Perturbation:
-    """`theta <- theta + scale std z` in place, z standard normal by (seed, name, place in the tensor); gives the handle
-    that takes it back.
+    """`theta <- theta + scale std z` in place, z standard normal by (seed, name, place in the
+    tensor); gives the handle that takes it back.
 
-    The noise does not depend on the device, on sharding or on which other tensors are perturbed. Tied tensors get that
-    of the first of their names. If this call fails or is interrupted, what was added is taken back.
+    The noise does not depend on the device, on sharding or on which other tensors are perturbed.
+    Tied tensors get that of the first of their names. If this call fails or is interrupted, what
+    was added is taken back.
 
     Args:
-        named: as in `lerp_`. The handle keeps these tensors and works on what they hold when `undo` is called.
+        named: as in `lerp_`. The handle keeps these tensors and works on what they hold when `undo`
+            is called.
         seed: of the noise.
         scale: gamma of Overtrained Language Models, at least 0.
-        stds: standard deviation of each tensor's initialisation (see `training.fresh_init.init_stds`), by the
-            parameters' names or by those that checkpoints use. Tensors of std 0 stay as they are; names that `named`
-            does not have are ignored.
+        stds: standard deviation of each tensor's initialisation (see
+            `training.fresh_init.init_stds`), by the parameters' names or by those that checkpoints
+            use. Tensors of std 0 stay as they are; names that `named` does not have are ignored.
 
     Raises:
-        ModelError: parameters without a std, or that cannot be worked on: all of them, before any change.
+        ModelError: parameters without a std, or that cannot be worked on: all of them, before any
+            change.
         ConfigError: a scale or std that is negative or not finite.
     """
     problems = [] if 0 <= scale < math.inf else [f"scale: expected 0 or more, got {scale}"]
     problems += [
-        f"{name}: expected a std of 0 or more, got {std}" for name, std in stds.items() if not 0 <= std < math.inf
+        f"{name}: expected a std of 0 or more, got {std}"
+        for name, std in stds.items()
+        if not 0 <= std < math.inf
     ]
     if problems:
         raise ConfigError(problems)
@@ -192,11 +213,17 @@ def perturb_(named: Live, *, seed: int, scale: float, stds: Mapping[str, float])
     targets, problems = live_tensors(parameters)
     todo = []
     for target in targets:
-        key = next((name for name in (target.name, *checkpoint_names(target.name)) if name in stds), None)
+        key = next(
+            (name for name in (target.name, *checkpoint_names(target.name)) if name in stds), None
+        )
         if key is None:
             problems.append(f"{target.name}: no std is given")
         elif scale * stds[key] > 0 and target.local().numel():
-            todo.append(_Perturbed(target, counter.stream_key(seed, checkpoint_names(key)[-1]), scale * stds[key]))
+            todo.append(
+                _Perturbed(
+                    target, counter.stream_key(seed, checkpoint_names(key)[-1]), scale * stds[key]
+                )
+            )
     refuse(
         "perturb_: these weights cannot be perturbed",
         problems,
@@ -217,8 +244,11 @@ def perturb_(named: Live, *, seed: int, scale: float, stds: Mapping[str, float])
 
 
 @contextlib.contextmanager
-def perturbed(named: Live, *, seed: int, scale: float, stds: Mapping[str, float]) -> Iterator[Perturbation]:
-    """`perturb_` inside a `with` block; the weights are back when it ends, also when it ends in an error.
+def perturbed(
+    named: Live, *, seed: int, scale: float, stds: Mapping[str, float]
+) -> Iterator[Perturbation]:
+    """`perturb_` inside a `with` block; the weights are back when it ends, also when it ends in an
+    error.
 
     Args:
         named, seed, scale, stds: see `perturb_`.
@@ -241,7 +271,8 @@ class _Block(NamedTuple):
     total: int
     """The sum of its bits with the noise on."""
     record: Corrections | Tensor | None
-    """What subtraction misses; None: nothing. A tensor: the block itself, where a record would have been larger."""
+    """What subtraction misses; None: nothing. A tensor: the block itself, where a record would have
+    been larger."""
 
     @property
     def nbytes(self) -> int:
@@ -250,7 +281,8 @@ class _Block(NamedTuple):
 
 
 def _noise(target: LiveTensor, key: int, start: int, stop: int, device: torch.device) -> Tensor:
-    """`[stop - start]` float32 standard normal numbers on the device, by the elements' places in the whole tensor."""
+    """`[stop - start]` float32 standard normal numbers on the device, by the elements' places in
+    the whole tensor."""
     spans = list(target.spans(start, stop))
     if device.type in _WITH_FLOAT64:
         return _noise_on_device(key, spans, device)
@@ -280,11 +312,13 @@ class _Perturbed:
         self.key = key
         self.sigma = sigma
         self.stretches = _stretches(target)
-        """The blocks' elements: (start, stop) in this rank's part; the same wherever the weights are moved to."""
+        """The blocks' elements: (start, stop) in this rank's part; the same wherever the weights
+        are moved to."""
         self.blocks: list[_Block] = []
 
     def disturb(self, number: int, weights: Tensor, noise: Tensor) -> int:
-        """Adds the noise to one block and records what subtracting it would miss; gives how many elements that is."""
+        """Adds the noise to one block and records what subtracting it would miss; gives how many
+        elements that is."""
         compute, integer = compute_type(weights.dtype), INTEGERS[weights.itemsize]
         noise = noise.to(compute).mul_(self.sigma)
         moved = (weights.to(compute) + noise).to(weights.dtype)
@@ -295,7 +329,9 @@ class _Perturbed:
         if len(places):
             before = bits[places]
             steps = _ordered(before.long(), integer) - _ordered(back[places].long(), integer)
-            record = corrections.pack(places.cpu().numpy(), steps.cpu().numpy(), before.cpu().numpy(), len(weights))
+            record = corrections.pack(
+                places.cpu().numpy(), steps.cpu().numpy(), before.cpu().numpy(), len(weights)
+            )
             if record.nbytes >= weights.nbytes:
                 record = weights.clone()
         # first, so that an interruption finds either both or one that can be recognised
@@ -312,9 +348,14 @@ class _Perturbed:
         compute, integer = compute_type(weights.dtype), INTEGERS[weights.itemsize]
         back = (weights.to(compute) - noise.to(compute).mul_(self.sigma)).to(weights.dtype)
         if record is not None:
-            places, steps = (torch.from_numpy(a).to(weights.device) for a in corrections.unpack(record, len(weights)))
+            places, steps = (
+                torch.from_numpy(a).to(weights.device)
+                for a in corrections.unpack(record, len(weights))
+            )
             bits = back.view(integer)
-            moved = _ordered(_ordered(bits[places].long(), integer) + steps.long(), integer).to(integer)
+            moved = _ordered(_ordered(bits[places].long(), integer) + steps.long(), integer).to(
+                integer
+            )
             moved[steps == corrections.ESCAPE] = torch.from_numpy(record.escapes).to(weights.device)
             bits[places] = moved
         weights.copy_(back)
@@ -325,8 +366,8 @@ class _Perturbed:
         return len(self.stretches) != len(self.blocks) or not all(self._as_written())
 
     def forget_unwritten(self) -> None:
-        """After an interruption: leaves out what was recorded but not written, which is the last block, or all of a
-        tensor that works on a copy."""
+        """After an interruption: leaves out what was recorded but not written, which is the last
+        block, or all of a tensor that works on a copy."""
         if not all(self._as_written()):
             self.blocks = [] if self.target.flat()[1] else self.blocks[:-1]
 
@@ -337,8 +378,11 @@ class _Perturbed:
         return [_sum_of_bits(flat[start:stop]) == block.total for (start, stop), block in recorded]
 
 
-def _noisy(tensors: Iterable[_Perturbed], act: Callable[[_Perturbed, int, Tensor, Tensor], int]) -> Iterator[int]:
-    """Calls `act` for every block with its noise, which threads make ahead of time for tensors on the CPU."""
+def _noisy(
+    tensors: Iterable[_Perturbed], act: Callable[[_Perturbed, int, Tensor, Tensor], int]
+) -> Iterator[int]:
+    """Calls `act` for every block with its noise, which threads make ahead of time for tensors on
+    the CPU."""
     threads = torch.get_num_threads()
     with ThreadPoolExecutor(threads) if threads > 1 else contextlib.nullcontext() as pool:
         for tensor in tensors:
@@ -354,7 +398,11 @@ def _noisy(tensors: Iterable[_Perturbed], act: Callable[[_Perturbed, int, Tensor
 
 
 def _ahead(
-    tensor: _Perturbed, stretches: list[tuple[int, int]], device: torch.device, pool: Any, threads: int
+    tensor: _Perturbed,
+    stretches: list[tuple[int, int]],
+    device: torch.device,
+    pool: Any,
+    threads: int,
 ) -> Iterator[Tensor]:
     """The noise of each stretch."""
 
@@ -374,7 +422,8 @@ def _ahead(
 
 
 def _ordered(bits: Tensor, integer: torch.dtype) -> Tensor:
-    """Bit patterns of floats (int64) as integers in the order of the numbers, -0.0 just below 0.0; its own inverse."""
+    """Bit patterns of floats (int64) as integers in the order of the numbers, -0.0 just below 0.0;
+    its own inverse."""
     return bits ^ (bits >> 63 & torch.iinfo(integer).max)
 
 
@@ -385,7 +434,9 @@ def _sum_of_bits(flat: Tensor) -> int:
     head, tail = flat[:aligned], flat[aligned:]
     if head.storage_offset() % width:
         head = head.clone()
-    total = int(head.view(torch.int64).sum()) + int(tail.view(INTEGERS[flat.itemsize]).sum(dtype=torch.int64))
+    total = int(head.view(torch.int64).sum()) + int(
+        tail.view(INTEGERS[flat.itemsize]).sum(dtype=torch.int64)
+    )
     return total & 0xFFFFFFFFFFFFFFFF
 
 
@@ -393,8 +444,8 @@ def _sum_of_bits(flat: Tensor) -> int:
 
 
 class _Stretch(NamedTuple):
-    """A stretch of one parameter (of this rank's part), `[elements]`, with the same stretch of what belongs to it, all
-    on the parameter's device."""
+    """A stretch of one parameter (of this rank's part), `[elements]`, with the same stretch of what
+    belongs to it, all on the parameter's device."""
 
     name: str
     weight: Tensor
@@ -418,21 +469,25 @@ class Piece(_Stretch):
         return self
 
     def normal(self, seed: int, *names: str) -> Tensor:
-        """`[elements]` float32 standard normal numbers on the weight's device, decided by the seed, the parameter, the
-        names and the elements' places in the whole tensor: the same however the parameter is sharded."""
+        """`[elements]` float32 standard normal numbers on the weight's device, decided by the seed,
+        the parameter, the names and the elements' places in the whole tensor: the same however the
+        parameter is sharded."""
         key = counter.stream_key(seed, checkpoint_names(self.name)[-1], *names)
-        return _noise(self.target, key, self.start, self.start + len(self.weight), self.weight.device)
+        return _noise(
+            self.target, key, self.start, self.start + len(self.weight), self.weight.device
+        )
 
 
 class Pieces:
-    """Parameters and operands of the same names, stretch by stretch: what stays in a core's cache at a time, or keeps
-    an accelerator busy.
+    """Parameters and operands of the same names, stretch by stretch: what stays in a core's cache
+    at a time, or keeps an accelerator busy.
 
     What is streamed is read by a thread of its own, one stretch ahead of the one that is worked on.
 
     Args:
         named: parameters by name, as in `lerp_`.
-        others: operands as in `lerp_`; those in memory may lie on another device, folders and readers are streamed.
+        others: operands as in `lerp_`; those in memory may lie on another device, folders and
+            readers are streamed.
         labels: what errors call each operand.
         model: what errors call the parameters.
 
@@ -461,8 +516,8 @@ class Pieces:
                 keys.append(key)
 
     def moves_on(self, piece: Piece) -> bool:
-        """Whether a piece has to be worked on before the next one is asked for: it is a copy, or memory that the next
-        one is read into."""
+        """Whether a piece has to be worked on before the next one is asked for: it is a copy, or
+        memory that the next one is read into."""
         in_memory = all(isinstance(other, Mapping) for other in self._others)
         return not in_memory or not piece.target.local().is_contiguous()
 
@@ -474,25 +529,36 @@ class Pieces:
                 gradient, gradient_copied = _flat_gradient(target)
                 in_memory: list[Tensor | None] = []
                 for other, key in zip(self._others, keys, strict=True):
-                    in_memory.append(target.part_of(other[key]) if isinstance(other, Mapping) else None)
+                    in_memory.append(
+                        target.part_of(other[key]) if isinstance(other, Mapping) else None
+                    )
                 for start, stop in _stretches(target):
                     streamed = next(stretches)
                     values = []
                     for number, whole_part in enumerate(in_memory):
                         value = streamed[number] if whole_part is None else whole_part[start:stop]
                         values.append(value.to(flat.device))
-                    weight, of_gradient = flat[start:stop], None if gradient is None else gradient[start:stop]
+                    weight, of_gradient = (
+                        flat[start:stop],
+                        None if gradient is None else gradient[start:stop],
+                    )
                     yield Piece(target.name, weight, of_gradient, values).at(target, start)
                 if copied:
                     target.write_back(flat)
                 if gradient is not None and gradient_copied:
-                    LiveTensor(target.name, target.parameter.grad, target.offsets).write_back(gradient)  # type: ignore[arg-type]
+                    LiveTensor(target.name, target.parameter.grad, target.offsets).write_back(
+                        gradient
+                    )  # type: ignore[arg-type]
 
     @contextlib.contextmanager
     def _read_ahead(self) -> Iterator[Iterator[dict[int, Tensor]]]:
-        """Inside it, each stretch's streamed operands by their place, in the order of `__iter__`; valid until the next
-        is asked for."""
-        streams = {number: other for number, other in enumerate(self._others) if not isinstance(other, Mapping)}
+        """Inside it, each stretch's streamed operands by their place, in the order of `__iter__`;
+        valid until the next is asked for."""
+        streams = {
+            number: other
+            for number, other in enumerate(self._others)
+            if not isinstance(other, Mapping)
+        }
         if not streams:
             yield itertools.repeat({})
             return
@@ -501,11 +567,18 @@ class Pieces:
             for start, stop in _stretches(target):
                 jobs.append((target, keys, start, stop))
                 longest = max(longest, stop - start)
-        buffers = itertools.cycle([{number: np.empty(8 * longest, np.uint8) for number in streams} for _ in range(2)])
+        buffers = itertools.cycle(
+            [{number: np.empty(8 * longest, np.uint8) for number in streams} for _ in range(2)]
+        )
 
-        def read(job: tuple[LiveTensor, list[str], int, int], into: dict[int, Any]) -> dict[int, Tensor]:
+        def read(
+            job: tuple[LiveTensor, list[str], int, int], into: dict[int, Any]
+        ) -> dict[int, Tensor]:
             target, keys, start, stop = job
-            return {n: _read(other, target, keys[n], start, stop, into[n]) for n, other in streams.items()}
+            return {
+                n: _read(other, target, keys[n], start, stop, into[n])
+                for n, other in streams.items()
+            }
 
         def stretches() -> Iterator[dict[int, Tensor]]:
             ahead: deque[Future[dict[int, Tensor]]] = deque()
@@ -520,13 +593,17 @@ class Pieces:
             yield stretches()
 
     def total(self, function: Callable[[Piece], Tensor]) -> float:
-        """The sum of a scalar over all pieces, over all ranks where parameters are sharded, in float64."""
+        """The sum of a scalar over all pieces, over all ranks where parameters are sharded, in
+        float64."""
         sums: dict[str, Tensor] = {}
         for piece in self:
             value = function(piece).double()
             sums[piece.name] = sums[piece.name] + value if piece.name in sums else value
         nothing = torch.zeros((), dtype=torch.float64)  # of a rank whose part is empty
-        return sum(float(summed(t, sums.get(t.name, nothing.to(t.parameter.device)))) for t in self._targets)
+        return sum(
+            float(summed(t, sums.get(t.name, nothing.to(t.parameter.device))))
+            for t in self._targets
+        )
 
 
 def _stretches(target: LiveTensor) -> list[tuple[int, int]]:
@@ -538,11 +615,16 @@ def _stretches(target: LiveTensor) -> list[tuple[int, int]]:
 
 def _flat_gradient(target: LiveTensor) -> tuple[Tensor | None, bool]:
     gradient = target.parameter.grad
-    return (None, False) if gradient is None else LiveTensor(target.name, gradient, target.offsets).flat()
+    return (
+        (None, False)
+        if gradient is None
+        else LiveTensor(target.name, gradient, target.offsets).flat()
+    )
 
 
 def summed(target: LiveTensor, value: Tensor) -> Tensor:
-    """Sums over this rank's part, of any shape, as the sums over the whole tensor; all ranks have to call it."""
+    """Sums over this rank's part, of any shape, as the sums over the whole tensor; all ranks have
+    to call it."""
     parameter = target.parameter
     flat_part = part_in(parameter)
     if flat_part is not None:
@@ -556,15 +638,18 @@ def summed(target: LiveTensor, value: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     placements = [Partial() if type(p) is Shard else Replicate() for p in parameter.placements]
-    return DTensor.from_local(value, parameter.device_mesh, placements, run_check=False).full_tensor()
+    return DTensor.from_local(
+        value, parameter.device_mesh, placements, run_check=False
+    ).full_tensor()
 
 
 # ----------------------------------------------------------------------------------------- operands
 
 
 def _parameters(weights: Live) -> Mapping[str, Tensor]:
-    """By name. FSDP2 may have left gathered copies in the place of sharded parameters (after a forward without a
-    backward); a change to them would be lost, and a change to the shards would not be seen."""
+    """By name. FSDP2 may have left gathered copies in the place of sharded parameters (after a
+    forward without a backward); a change to them would be lost, and a change to the shards would
+    not be seen."""
     if not isinstance(weights, nn.Module):
         return weights
     for module in weights.modules():
@@ -593,8 +678,8 @@ def counterparts(
         header: how an error begins.
 
     Raises:
-        ModelError: names missing, shapes that differ, elements of no float type, parameters that cannot be worked on:
-            all of them.
+        ModelError: names missing, shapes that differ, elements of no float type, parameters that
+            cannot be worked on: all of them.
     """
     targets, problems = live_tensors(named)
     known = {checkpoint_names(name)[0]: name for name in _names(other)}
@@ -608,9 +693,14 @@ def counterparts(
         if shape != target.shape:
             problems.append(f"{target.name}: expected {target.shape}, the checkpoint has {shape}")
         elif not is_float:
-            problems.append(f"{target.name}: expected floating-point values, the checkpoint has integers")
+            problems.append(
+                f"{target.name}: expected floating-point values, the checkpoint has integers"
+            )
         pairs.append((target, key))
-    expected = "Expected a checkpoint of the same architecture and vocabulary (for LoRA: of the same adapter shape)."
+    expected = (
+        "Expected a checkpoint of the same architecture and vocabulary (for LoRA: of the same "
+        "adapter shape)."
+    )
     refuse(header, problems, len(named), expected)
     return pairs
 
@@ -631,8 +721,9 @@ def _described(weights: Mapping[str, Tensor] | Source, key: str) -> tuple[tuple[
 
 
 def _each_bucket(pieces: Pieces, step: Callable[[list[tuple[Tensor, Tensor]]], None]) -> None:
-    """Calls `step` with lists of (stretch of a parameter, the same stretch of the one operand), `[elements]` each, on
-    the parameter's device: as many at a time as `Pieces` gives at once, so that small parameters share one call."""
+    """Calls `step` with lists of (stretch of a parameter, the same stretch of the one operand),
+    `[elements]` each, on the parameter's device: as many at a time as `Pieces` gives at once, so
+    that small parameters share one call."""
     bucket: list[tuple[Tensor, Tensor]] = []
     for piece in pieces:
         count = sum(len(weight) for weight, _ in bucket) + len(piece.weight)
@@ -654,7 +745,11 @@ def _read(source: Any, target: LiveTensor, key: str, start: int, stop: int, buff
     for first, count in target.spans(start, stop):
         operands.append(source.read(key, first, first + count, buffer[used:]))
         used += count * itemsize
-    raw = operands[0].raw if len(operands) == 1 else np.concatenate([operand.raw for operand in operands])
+    raw = (
+        operands[0].raw
+        if len(operands) == 1
+        else np.concatenate([operand.raw for operand in operands])
+    )
     return torch.from_numpy(raw.view(np.uint8)).view(TORCH[operands[0].dtype.name])
 
 

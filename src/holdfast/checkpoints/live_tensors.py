@@ -1,9 +1,10 @@
-"""Parameters in memory as the engine sees tensors: by the names that checkpoints use, flattened, and each rank only its
-own part.
+"""Parameters in memory as the engine sees tensors: by the names that checkpoints use, flattened,
+and each rank only its own part.
 
-A plain tensor is all of itself. A DTensor (FSDP2, tensor parallelism) is a box cut out of the whole tensor, a
-`FlatPart` (DeepSpeed ZeRO) a stretch of the flattened whole: `spans` says where its elements lie there, so that a rank
-reads only its share of a file and draws only its share of the noise. Two names of one tensor count once.
+A plain tensor is all of itself. A DTensor (FSDP2, tensor parallelism) is a box cut out of the whole
+tensor, a `FlatPart` (DeepSpeed ZeRO) a stretch of the flattened whole: `spans` says where its
+elements lie there, so that a rank reads only its share of a file and draws only its share of the
+noise. Two names of one tensor count once.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ _MERGED = (
     (re.compile(r"^(?:model\.)?(multi_modal_projector|visual)\."), r"model.\1."),
     (re.compile(r"^(?:model\.)?image_newline$"), "model.image_newline"),
 )
-"""Parts of vision-language models, whose files have kept the names of earlier versions of transformers."""
+"""Parts of vision-language models, whose files have kept the names of earlier versions of
+transformers."""
 
 
 def checkpoint_names(name: str) -> tuple[str, ...]:
-    """A parameter's names as checkpoints write them: in an adapter's files, and in a model's where that differs.
+    """A parameter's names as checkpoints write them: in an adapter's files, and in a model's where
+    that differs.
 
-    Wrappers (DDP, compilation, activation checkpointing) leave no trace there, PEFT leaves the adapter's name out of an
-    adapter's files, and the weights below an adapter have the base model's names.
+    Wrappers (DDP, compilation, activation checkpointing) leave no trace there, PEFT leaves the
+    adapter's name out of an adapter's files, and the weights below an adapter have the base model's
+    names.
 
     Args:
         name: as `named_parameters` gives it.
@@ -55,28 +59,36 @@ def checkpoint_names(name: str) -> tuple[str, ...]:
 
 
 def _merged(name: str) -> tuple[str, ...]:
-    """A parameter's name as it is now, and as a file of the language model alone, or of an earlier version, has it."""
+    """A parameter's name as it is now, and as a file of the language model alone, or of an earlier
+    version, has it."""
     for pattern, now in _MERGED:
         changed = pattern.sub(now, name)
         if changed != name or pattern.match(name):
             inner = "model.language_model."
-            return (changed, "model." + changed.removeprefix(inner)) if changed.startswith(inner) else (changed,)
+            return (
+                (changed, "model." + changed.removeprefix(inner))
+                if changed.startswith(inner)
+                else (changed,)
+            )
     return (name,)
 
 
 class FlatPart(NamedTuple):
-    """What a 1-D tensor is of a whole one that is flattened and dealt out over ranks in stretches."""
+    """What a 1-D tensor is of a whole one that is flattened and dealt out over ranks in
+    stretches."""
 
     shape: tuple[int, ...]
     """Of the whole."""
     start: int
     """Where the stretch begins in the flattened whole; its length is the tensor's."""
     group: Any = None
-    """The ranks whose stretches make up the whole, as a `torch.distributed` process group; None: all ranks."""
+    """The ranks whose stretches make up the whole, as a `torch.distributed` process group; None:
+    all ranks."""
 
 
 def as_part(flat: Tensor, part: FlatPart) -> Tensor:
-    """The tensor, seen as a stretch of a whole one from now on. Views and copies of it do not know of it."""
+    """The tensor, seen as a stretch of a whole one from now on. Views and copies of it do not know
+    of it."""
     flat._holdfast_part = part  # type: ignore[attr-defined]
     return flat
 
@@ -87,7 +99,8 @@ def part_in(tensor: Tensor) -> FlatPart | None:
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """The whole tensor on every rank, from a part or a DTensor; all ranks have to call it. A plain tensor as it is."""
+    """The whole tensor on every rank, from a part or a DTensor; all ranks have to call it. A plain
+    tensor as it is."""
     flat_part = part_in(tensor)
     if flat_part is not None:
         import torch.distributed as dist
@@ -120,8 +133,8 @@ class LiveTensor:
         return _local(self.parameter)
 
     def flat(self) -> tuple[Tensor, bool]:
-        """This rank's part, `[elements]`, and whether it is a copy (where the part does not lie in one piece) that has
-        to be written back."""
+        """This rank's part, `[elements]`, and whether it is a copy (where the part does not lie in
+        one piece) that has to be written back."""
         local = self.local()
         if local.is_contiguous():
             return local.view(-1), False
@@ -133,8 +146,8 @@ class LiveTensor:
         local.copy_(flat.view(local.shape))
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Where elements [start, stop) of this rank's flattened part lie in the flattened whole tensor: (first, count),
-        in order."""
+        """Where elements [start, stop) of this rank's flattened part lie in the flattened whole
+        tensor: (first, count), in order."""
         flat_part = part_in(self.parameter)
         if flat_part is not None:
             if start < stop:
@@ -160,8 +173,8 @@ class LiveTensor:
         """This rank's part of another tensor of the same whole shape, `[elements]`.
 
         Args:
-            whole: plain, or a DTensor, which is gathered (by all ranks) if it is laid out differently. Beside a
-                `FlatPart` also the same part.
+            whole: plain, or a DTensor, which is gathered (by all ranks) if it is laid out
+                differently. Beside a `FlatPart` also the same part.
         """
         flat_part = part_in(self.parameter)
         if flat_part is not None:
@@ -171,13 +184,18 @@ class LiveTensor:
             return flat[flat_part.start : flat_part.start + self.parameter.numel()]
         if is_sharded(whole):
             mine = self.parameter
-            if is_sharded(mine) and (whole.device_mesh, whole.placements) == (mine.device_mesh, mine.placements):
+            if is_sharded(mine) and (whole.device_mesh, whole.placements) == (
+                mine.device_mesh,
+                mine.placements,
+            ):
                 return _local(whole).reshape(-1)
             whole = whole.full_tensor()
         whole = whole.detach()
         if not self.local().numel():
             return whole.reshape(-1)[:0]
-        for dimension, (offset, length) in enumerate(zip(self.offsets, self.local().shape, strict=True)):
+        for dimension, (offset, length) in enumerate(
+            zip(self.offsets, self.local().shape, strict=True)
+        ):
             whole = whole.narrow(dimension, offset, length)
         return whole.reshape(-1)
 
@@ -188,8 +206,8 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def live_tensors(named: Mapping[str, Tensor]) -> tuple[list[LiveTensor], list[str]]:
-    """The parameters one after the other, tied ones once (under the first of their names), and sentences about those
-    that cannot be worked on."""
+    """The parameters one after the other, tied ones once (under the first of their names), and
+    sentences about those that cannot be worked on."""
     tensors: list[LiveTensor] = []
     problems: list[str] = []
     ranges: dict[int, list[tuple[int, int, tuple[object, ...], str]]] = {}
@@ -205,7 +223,9 @@ def live_tensors(named: Mapping[str, Tensor]) -> tuple[list[LiveTensor], list[st
         local = _local(parameter)
         if local.numel():
             first = local.storage_offset() * local.itemsize
-            elements = 1 + sum((n - 1) * stride for n, stride in zip(local.shape, local.stride(), strict=True))
+            elements = 1 + sum(
+                (n - 1) * stride for n, stride in zip(local.shape, local.stride(), strict=True)
+            )
             last = first + elements * local.itemsize
             layout = (first, local.shape, local.stride(), local.dtype)
             areas = ranges.setdefault(local.untyped_storage().data_ptr(), [])
@@ -214,7 +234,8 @@ def live_tensors(named: Mapping[str, Tensor]) -> tuple[list[LiveTensor], list[st
             shared = [other for begin, end, _, other in areas if begin < last and first < end]
             if shared:
                 problems.append(
-                    f"{name}: shares memory with {shared[0]} in another layout, so a change to one would change the "
+                    f"{name}: shares memory with {shared[0]} in another layout, so a change to "
+                    "one would change the "
                     f"other twice"
                 )
                 continue
@@ -264,7 +285,8 @@ def _placed(parameter: Tensor) -> tuple[str, tuple[int, ...]]:
             offsets[d], lengths[d] = offsets[d] + begin, min(step, lengths[d] - begin)
     if tuple(lengths) != tuple(_local(parameter).shape):
         return (
-            f"expected this rank's part to be {tuple(lengths)}, got {tuple(_local(parameter).shape)} under "
+            f"expected this rank's part to be {tuple(lengths)}, got "
+            f"{tuple(_local(parameter).shape)} under "
             f"{placements}",
             tuple(offsets),
         )

@@ -1,7 +1,9 @@
-"""The largest elements of weights in memory: thresholds on magnitudes, exact, over all shards of a tensor.
+"""The largest elements of weights in memory: thresholds on magnitudes, exact, over all shards of a
+tensor.
 
-A sharded tensor is gathered for it, one at a time. On a CPU a float without its sign is read as an integer, which keeps
-the order of magnitudes, and partitioned; on an accelerator the largest are selected.
+A sharded tensor is gathered for it, one at a time. On a CPU a float without its sign is read as an
+integer, which keeps the order of magnitudes, and partitioned; on an accelerator the largest are
+selected.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from holdfast.checkpoints.live_tensors import gathered
 
 
 def thresholds(values: Sequence[Tensor], fraction: float) -> list[Tensor]:
-    """Of each tensor the smallest magnitude among the largest `fraction` of its elements, of one element at least.
+    """Of each tensor the smallest magnitude among the largest `fraction` of its elements, of one
+    element at least.
 
     Args:
-        values: in any float dtype, plain or DTensors, of which all ranks have to call it, and get the same.
+        values: in any float dtype, plain or DTensors, of which all ranks have to call it, and get
+            the same.
         fraction: above 0 and at most 1.
 
     Returns:
@@ -40,4 +44,6 @@ def thresholds(values: Sequence[Tensor], fraction: float) -> list[Tensor]:
 def _by_partition(magnitudes: Tensor, count: int) -> Tensor:
     bits = magnitudes.view(INTEGERS[magnitudes.itemsize]).numpy()
     rank = len(bits) - count
-    return torch.from_numpy(np.partition(bits, rank)[rank : rank + 1].copy()).view(magnitudes.dtype)[0]
+    return torch.from_numpy(np.partition(bits, rank)[rank : rank + 1].copy()).view(
+        magnitudes.dtype
+    )[0]

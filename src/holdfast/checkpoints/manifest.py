@@ -1,9 +1,10 @@
-"""A folder's manifest: size and digest of every file in it, written last. A folder whose files are as the manifest says
-is whole.
+"""A folder's manifest: size and digest of every file in it, written last. A folder whose files are
+as the manifest says is whole.
 
-Digests are XXH3-128 of the content, as `xxh128sum` prints them: with a thread a file, hashing costs a few percent of
-writing, because it reads what the page cache still holds (`docs/log` has the figures; SHA-256 costs as much as the
-writing). They find damage and mistakes; they are no protection against someone who wants a changed file to pass.
+Digests are XXH3-128 of the content, as `xxh128sum` prints them: with a thread a file, hashing costs
+a few percent of writing, because it reads what the page cache still holds (`docs/log` has the
+figures; SHA-256 costs as much as the writing). They find damage and mistakes; they are no
+protection against someone who wants a changed file to pass.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def measured(folder: Path, names: Iterable[str], *, sync: bool = False) -> dict[
         return Written(size, digest.hexdigest())
 
     listed = list(names)
-    with ThreadPoolExecutor(max_workers=max(1, min(MOST_THREADS, 2 * cores(), len(listed)))) as pool:
+    with ThreadPoolExecutor(
+        max_workers=max(1, min(MOST_THREADS, 2 * cores(), len(listed)))
+    ) as pool:
         return dict(zip(listed, pool.map(measure, listed), strict=True))
 
 
@@ -74,12 +77,17 @@ def write_manifest(folder: Path, files: Mapping[str, Written]) -> None:
     Raises:
         StorageError: the disk is full.
     """
-    listed = {name: {"bytes": files[name].nbytes, DIGEST: files[name].digest} for name in sorted(files)}
-    write_json(folder / FILE, {"format": FORMAT, "files": listed, "fingerprint": fingerprint(listed)})
+    listed = {
+        name: {"bytes": files[name].nbytes, DIGEST: files[name].digest} for name in sorted(files)
+    }
+    write_json(
+        folder / FILE, {"format": FORMAT, "files": listed, "fingerprint": fingerprint(listed)}
+    )
 
 
 def read_manifest(folder: Path) -> dict[str, Written] | None:
-    """The files of a folder as they were written, by relative name; None where there is no manifest.
+    """The files of a folder as they were written, by relative name; None where there is no
+    manifest.
 
     Raises:
         DataError: it cannot be read, or is not as it was written.
@@ -91,13 +99,19 @@ def read_manifest(folder: Path) -> dict[str, Written] | None:
         content: Any = read_json(path)
         if content["format"] != FORMAT or content["fingerprint"] != fingerprint(content["files"]):
             raise ValueError
-        files = {name: Written(entry["bytes"], entry[DIGEST]) for name, entry in content["files"].items()}
+        files = {
+            name: Written(entry["bytes"], entry[DIGEST]) for name, entry in content["files"].items()
+        }
     except (OSError, AttributeError, KeyError, TypeError, ValueError):
-        raise DataError(f"Expected a manifest in {path} ({FORMAT}), as it was written, got something else.") from None
+        raise DataError(
+            f"Expected a manifest in {path} ({FORMAT}), as it was written, got something else."
+        ) from None
     return files
 
 
-def damage(folder: Path, files: Mapping[str, Written], *, read: Callable[[str], bool] = lambda name: True) -> list[str]:
+def damage(
+    folder: Path, files: Mapping[str, Written], *, read: Callable[[str], bool] = lambda name: True
+) -> list[str]:
     """What is not as a manifest says, half a sentence a file; empty where everything is.
 
     Args:
@@ -118,4 +132,8 @@ def damage(folder: Path, files: Mapping[str, Written], *, read: Callable[[str], 
         now = measured(folder, [name for name in files if read(name)])
     except OSError as error:
         return [f"{error.filename or 'a file'} cannot be read ({error.strerror or error})"]
-    return [f"{name} is not as it was written" for name, written in now.items() if written != files[name]]
+    return [
+        f"{name} is not as it was written"
+        for name, written in now.items()
+        if written != files[name]
+    ]

@@ -1,7 +1,8 @@
 """Merging checkpoints: one request, checked and planned, then built.
 
-The method is a value (`methods.registry.merge_method`), the policies say what happens where the checkpoints differ
-(`plan`), and `build` does it. Adapters are models too: they are merged into their base on the fly.
+The method is a value (`methods.registry.merge_method`), the policies say what happens where the
+checkpoints differ (`plan`), and `build` does it. Adapters are models too: they are merged into
+their base on the fly.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class MergeOptions:
     fisher: Sequence[Name] = ()
     """Fisher information, one checkpoint a model, for methods that take it."""
     layout: Name | None = None
-    """The parent whose names, dtypes, shards and configuration the output takes: one of `base` and the models. Default:
-    the base, else the first model."""
+    """The parent whose names, dtypes, shards and configuration the output takes: one of `base` and
+    the models. Default: the base, else the first model."""
     tokenizer: Name | None = None
-    """The parent whose vocabulary, tokenizer, chat template and generation configuration it takes. Default: the
-    layout."""
+    """The parent whose vocabulary, tokenizer, chat template and generation configuration it takes.
+    Default: the layout."""
     adapter_base: Name | None = None
     """The model that adapters belong to; default: `base`, else the one that each adapter names."""
     dtype: str | None = None
@@ -49,7 +50,8 @@ class MergeOptions:
     policies: Policies | None = None
     """What to do where the checkpoints differ. Default: refuse."""
     chat_template: str | None = None
-    """Jinja, a file of it, "chatml", or "auto" (the one that most models have). Default: the tokenizer parent's."""
+    """Jinja, a file of it, "chatml", or "auto" (the one that most models have). Default: the
+    tokenizer parent's."""
 
 
 def prepare_merge(method: str | MergeMethod, models: Sequence[Name], **request: Any) -> Prepared:
@@ -58,11 +60,12 @@ def prepare_merge(method: str | MergeMethod, models: Sequence[Name], **request: 
     Args:
         method: a name of `METHODS`, a class of one's own (`my_method.py:Name`), or a method value.
         models: folders, hub ids or adapters, in the order of the weights.
-        **request: the fields of `MergeOptions`; what else there is are parameters of the method, where `method` is a
-            name.
+        **request: the fields of `MergeOptions`; what else there is are parameters of the method,
+            where `method` is a name.
 
     Raises:
-        ConfigError: an unknown method or parameter, values out of range, the wrong number of models; all at once.
+        ConfigError: an unknown method or parameter, values out of range, the wrong number of
+            models; all at once.
         ModelError: a checkpoint cannot be read.
         ShapeError: the checkpoints do not fit together; all differences at once.
     """
@@ -77,7 +80,9 @@ def prepare_merge(method: str | MergeMethod, models: Sequence[Name], **request: 
     if problems:
         raise ConfigError(problems)
     parents = _opened(method, models, options)
-    plan = make_plan(parents, options.policies, means=True, dtype=options.dtype, passes=1 + method.passes())
+    plan = make_plan(
+        parents, options.policies, means=True, dtype=options.dtype, passes=1 + method.passes()
+    )
     unmatched = unmatched_problems(plan, method)
     if unmatched:
         raise ShapeError(*unmatched)
@@ -88,9 +93,13 @@ def prepare_merge(method: str | MergeMethod, models: Sequence[Name], **request: 
     }
     template = None
     if options.chat_template is not None:
-        template = asked_template(options.chat_template, [parents.sources[index] for index in parents.members])
+        template = asked_template(
+            options.chat_template, [parents.sources[index] for index in parents.members]
+        )
         record["chat_template"] = template
-    return Prepared(command="merge", plan=plan, recipe=method, request=record, chat_template=template)
+    return Prepared(
+        command="merge", plan=plan, recipe=method, request=record, chat_template=template
+    )
 
 
 def _opened(method: MergeMethod, models: Sequence[Name], options: MergeOptions) -> Parents:
@@ -119,7 +128,8 @@ def _opened(method: MergeMethod, models: Sequence[Name], options: MergeOptions) 
 
 
 def unmatched_problems(plan: Plan, method: MergeMethod) -> list[str]:
-    """A sentence for tensors that only models have whose weights make no mean, such as one of weight 0 or below."""
+    """A sentence for tensors that only models have whose weights make no mean, such as one of
+    weight 0 or below."""
     models = plan.parents.models
     by_owners: dict[tuple[int, ...], list[str]] = {}
     for job in plan.jobs:
@@ -131,24 +141,40 @@ def unmatched_problems(plan: Plan, method: MergeMethod) -> list[str]:
         if wrong:
             holders = listing([plan.roles[models[number]] for number in owners])
             problems.append(
-                f"{len(names)} tensors are only in {holders}: {listing(names, 4)}. To keep them is to take the mean of "
-                f"these models, but {'; '.join(wrong)}. Choose other weights, or --unmatched drop, which leaves out "
+                f"{len(names)} tensors are only in {holders}: {listing(names, 4)}. To keep them "
+                "is to take the mean of "
+                f"these models, but {'; '.join(wrong)}. Choose other weights, or --unmatched "
+                "drop, which leaves out "
                 f"what {plan.roles[plan.layout]} lacks."
             )
     return problems
 
 
-def request_problems(method: MergeMethod, models: Sequence[Name], options: MergeOptions) -> list[Problem]:
+def request_problems(
+    method: MergeMethod, models: Sequence[Name], options: MergeOptions
+) -> list[Problem]:
     """What is wrong with a request before any checkpoint is opened, one sentence each."""
     problems = method.problems(len(models))
     if method.needs_base and options.base is None:
-        problems.append(Problem("base", f"{method.name} needs a base: the model that the others were tuned from"))
+        problems.append(
+            Problem(
+                "base", f"{method.name} needs a base: the model that the others were tuned from"
+            )
+        )
     if options.base is not None and not method.needs_base:
-        problems.append(Problem("base", f"{method.name} takes no base; name it among the models if it is to take part"))
+        problems.append(
+            Problem(
+                "base",
+                f"{method.name} takes no base; name it among the models if it is to take part",
+            )
+        )
     if method.extras is None and options.fisher:
         problems.append(Problem("fisher", f"{method.name} takes no Fisher information"))
     if method.extras is not None and len(options.fisher) != len(models):
-        text = f"{method.name} needs Fisher information for each model: expected {len(models)} checkpoints"
+        text = (
+            f"{method.name} needs Fisher information for each model: expected {len(models)} "
+            "checkpoints"
+        )
         problems.append(Problem("fisher", f"{text}, got {len(options.fisher)}"))
     names, roles = _parents(method, models, options.base)
     for key, parent in (("layout", options.layout), ("tokenizer", options.tokenizer)):
@@ -156,7 +182,9 @@ def request_problems(method: MergeMethod, models: Sequence[Name], options: Merge
     return problems
 
 
-def _parents(method: MergeMethod, models: Sequence[Name], base: Name | None) -> tuple[list[Name], list[str]]:
+def _parents(
+    method: MergeMethod, models: Sequence[Name], base: Name | None
+) -> tuple[list[Name], list[str]]:
     """The checkpoints that a merge reads, in order, and what each is."""
     roles = [f"model {number}" for number in range(1, len(models) + 1)]
     if not method.needs_base or base is None:
@@ -183,31 +211,44 @@ def merge(
     Args:
         models: folders, hub ids or adapters.
         output_dir: the folder to write; complete or absent, whatever happens meanwhile.
-        method: a name of `METHODS` (`linear`, `ties`, `model_stock`, ...), a class of one's own, or a method value.
+        method: a name of `METHODS` (`linear`, `ties`, `model_stock`, ...), a class of one's own, or
+            a method value.
         overwrite: replace a folder that is there.
         sync: put everything on the disk before the folder gets its name.
         workers: threads; None: all cores.
-        **request: the fields of `MergeOptions` (`base`, `dtype`, `policies`, ...) and parameters of the method
-            (`weights`, `density`, ...).
+        **request: the fields of `MergeOptions` (`base`, `dtype`, `policies`, ...) and parameters of
+            the method (`weights`, `density`, ...).
 
     Raises:
         HoldfastError: see `prepare_merge` and `build.build`.
     """
-    return prepare_merge(method, models, **request).write(output_dir, overwrite=overwrite, sync=sync, workers=workers)
+    return prepare_merge(method, models, **request).write(
+        output_dir, overwrite=overwrite, sync=sync, workers=workers
+    )
 
 
 def _index_of(
-    key: str, parent: Name | None, names: Sequence[Name], roles: Sequence[str], problems: list[Problem], *, default: int
+    key: str,
+    parent: Name | None,
+    names: Sequence[Name],
+    roles: Sequence[str],
+    problems: list[Problem],
+    *,
+    default: int,
 ) -> int:
-    """The index of a parent that a request names by role ("base", "model 2", "2") or by the same name as among the
-    models."""
+    """The index of a parent that a request names by role ("base", "model 2", "2") or by the same
+    name as among the models."""
     if parent is None:
         return default
     text = os.fspath(parent)
     for index, (name, role) in enumerate(zip(names, roles, strict=True)):
-        if text in (role, role.removeprefix("model "), os.fspath(name)) or _same_folder(located(text), located(name)):
+        if text in (role, role.removeprefix("model "), os.fspath(name)) or _same_folder(
+            located(text), located(name)
+        ):
             return index
-    problems.append(Problem(key, f"expected one of the parents ({', '.join(roles)}, or its folder), got {text}"))
+    problems.append(
+        Problem(key, f"expected one of the parents ({', '.join(roles)}, or its folder), got {text}")
+    )
     return default
 
 

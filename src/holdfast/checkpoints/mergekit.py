@@ -1,9 +1,10 @@
 """Takes a merge request written for mergekit (0.1.5) as one for `holdfast merge`.
 
-`METHODS` is the table: which methods of mergekit are here, and which of their parameters, with mergekit's own defaults
-and semantics. Everything else that a request may hold (other methods, layer slices, values that differ between layers
-or tensors, unions of vocabularies, parts of a model) is refused, with all of it listed. mergekit's arithmetic is in
-`dtype`; here it is always float32, rounded once. DARE draws other random numbers than mergekit.
+`METHODS` is the table: which methods of mergekit are here, and which of their parameters, with
+mergekit's own defaults and semantics. Everything else that a request may hold (other methods, layer
+slices, values that differ between layers or tensors, unions of vocabularies, parts of a model) is
+refused, with all of it listed. mergekit's arithmetic is in `dtype`; here it is always float32,
+rounded once. DARE draws other random numbers than mergekit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from holdfast.config.decode import coerce_all, decode
 from holdfast.config.values import Refused
 from holdfast.errors import Path, Problem
 
-MARKS = ("merge_method", "base_model", "slices", "modules", "tokenizer_source", "out_dtype", "parameters")
+MARKS = (
+    "merge_method",
+    "base_model",
+    "slices",
+    "modules",
+    "tokenizer_source",
+    "out_dtype",
+    "parameters",
+)
 """Keys that only mergekit's requests have."""
 NEEDED = object()
 """In place of a default: mergekit requires the parameter."""
@@ -68,8 +77,8 @@ _ELSEWHERE = "use mergekit for this one"
 
 
 def read_model(value: Any) -> str:
-    """A model's folder or hub id, as mergekit writes it: a text, or mappings with its path and revision; with an
-    adapter on it as BASE+ADAPTER.
+    """A model's folder or hub id, as mergekit writes it: a text, or mappings with its path and
+    revision; with an adapter on it as BASE+ADAPTER.
 
     Raises:
         ValueError: something else.
@@ -161,7 +170,8 @@ def is_mergekit(mapping: Mapping[str, Any]) -> bool:
 
 
 def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, Any], list[Problem]]:
-    """The same request in the keys of `holdfast merge`, and a mistake for everything that cannot be translated.
+    """The same request in the keys of `holdfast merge`, and a mistake for everything that cannot be
+    translated.
 
     Args:
         mapping: the YAML's content.
@@ -170,7 +180,9 @@ def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, A
     request, problems = decode(MergekitRequest, mapping)
     method = METHODS.get(str(mapping.get("merge_method")))
     models = mapping.get("models")
-    entries = [entry for entry in models if isinstance(entry, dict)] if isinstance(models, list) else []
+    entries = (
+        [entry for entry in models if isinstance(entry, dict)] if isinstance(models, list) else []
+    )
     shared: dict[str, Any] = {}
     by_model: list[dict[str, Any]] = []
     if method is not None:
@@ -178,10 +190,14 @@ def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, A
         shared = _parameters(method, known, ("parameters",), mapping.get("parameters"), problems)
         for number, entry in enumerate(entries):
             path = ("models", number, "parameters")
-            by_model.append(_parameters(method, method.each, path, entry.get("parameters"), problems))
+            by_model.append(
+                _parameters(method, method.each, path, entry.get("parameters"), problems)
+            )
     if request is None or method is None or problems:
         names = [entry["model"] for entry in entries if isinstance(entry.get("model"), str)]
-        return ({"models": names} if names else {}), problems  # so that models do not count as missing beside them
+        return (
+            {"models": names} if names else {}
+        ), problems  # so that models do not count as missing beside them
     if method.name in _NOTES:
         notes.append(_NOTES[method.name])
     translated = {
@@ -208,7 +224,10 @@ def _parameters(
         if key in method.ignored:
             continue
         if value is None:
-            text = "expected a value, got nothing (null). Give one, or leave the key out for mergekit's default."
+            text = (
+                "expected a value, got nothing (null). Give one, or leave the key out for "
+                "mergekit's default."
+            )
             problems.append(Problem((*path, key), text))
         elif key in known and isinstance(value, (list, dict)):
             text = f"{key} is one for all layers and tensors here; give one value, or {_ELSEWHERE}"
@@ -225,7 +244,8 @@ def _parameters(
 
 
 def _unwrapped(value: Any) -> Any:
-    """A value without what only wraps it: a list of one value, an entry that holds for all tensors."""
+    """A value without what only wraps it: a list of one value, an entry that holds for all
+    tensors."""
     if isinstance(value, list) and len(value) == 1:
         return _unwrapped(value[0])
     if isinstance(value, dict) and set(value) == {"value"}:
@@ -238,7 +258,9 @@ def _models(request: MergekitRequest, method: _Method, problems: list[Problem]) 
     base, names = request.base_model, [entry.model for entry in request.models]
     if method.name == "linear":
         if base is not None and base not in names:
-            text = "linear takes no base; list it under 'models' with a weight if it is to take part"
+            text = (
+                "linear takes no base; list it under 'models' with a weight if it is to take part"
+            )
             problems.append(Problem("base_model", text))
         return {"models": names, "layout": base}
     if base is None:
@@ -275,7 +297,10 @@ def _values(
         translated[_OURS.get(name, name)] = each[0] if equal else each
     for name, default in method.shared.items():
         translated[_OURS.get(name, name)] = take(shared, name, default, ("parameters",))
-    if method.name in ("task_arithmetic", "dare"):  # which have no `normalize` here: the scale does it
+    if method.name in (
+        "task_arithmetic",
+        "dare",
+    ):  # which have no `normalize` here: the scale does it
         total = sum(translated["weights"])
         if translated.pop("normalize") and abs(total) >= 1e-8:
             translated["scale"] /= total

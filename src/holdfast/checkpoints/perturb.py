@@ -1,11 +1,13 @@
-"""Gaussian perturbation of a checkpoint (the overtraining paper, Section 3): how sensitive is a model to noise on its
-weights?
+"""Gaussian perturbation of a checkpoint (the overtraining paper, Section 3): how sensitive is a
+model to noise on its weights?
 
     theta~ = theta + gamma * std * z,   z ~ N(0, 1)
 
-`std` is each tensor's standard deviation at initialisation (`training.fresh_init.init_stds` finds it), so that norm
-weights and biases, which are initialised to constants, stay as they are. The noise comes from a counter-based
-generator: element i of tensor `name` gets the same number for the same seed however the model is sharded, cut into
+`std` is each tensor's standard deviation at initialisation (`training.fresh_init.init_stds` finds
+it), so that norm weights and biases, which are initialised to constants, stay as they are. The
+noise comes from a counter-based
+generator: element i of tensor `name` gets the same number for the same seed however the model is
+    sharded, cut into
 blocks, on disk (here) or in memory (`live.perturb_`).
 """
 
@@ -48,7 +50,9 @@ class Perturb(Recipe):
         sigma = self.scale * self.stds.get(block.name, 0.0)
         if sigma == 0:
             return kernels.combine(None, [Term(1.0, block.models[0])], out)
-        return kernels.perturb(block.models[0], stream_key(self.seed, block.name), block.start, sigma, out)
+        return kernels.perturb(
+            block.models[0], stream_key(self.seed, block.name), block.start, sigma, out
+        )
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -74,15 +78,17 @@ def prepare_perturb(
         model: folder, hub id or adapter.
         scale: gamma; 0 copies.
         seed: of the noise, any integer.
-        stds: standard deviation by tensor name (tensors not named stay as they are), or "tensor": of each tensor's own
-            present values.
+        stds: standard deviation by tensor name (tensors not named stay as they are), or "tensor":
+            of each tensor's own present values.
         dtype: of floating-point tensors; None: as they are.
         adapter_base: the model that an adapter belongs to; default: the one it names.
 
     Raises:
-        ConfigError: a scale or std that is negative or not finite, no name in `stds` that the model has (some may be
+        ConfigError: a scale or std that is negative or not finite, no name in `stds` that the model
+            has (some may be
             missing: heads that are tied).
-        ModelError: the checkpoint cannot be read; NaN or infinities where stds are taken of its values.
+        ModelError: the checkpoint cannot be read; NaN or infinities where stds are taken of its
+            values.
     """
     source = open_source(model, base=adapter_base)
     given_stds = own_stds(source) if isinstance(stds, str) and stds == "tensor" else stds
@@ -102,14 +108,16 @@ def prepare_perturb(
             unknown.append(name)
     if unknown and not known_stds:
         problems.append(
-            f"stds: none of the {len(given_stds)} names is a tensor of {source.label}: {', '.join(unknown[:4])}"
+            f"stds: none of the {len(given_stds)} names is a tensor of {source.label}: "
+            f"{', '.join(unknown[:4])}"
         )
     if problems:
         raise ConfigError(problems)
     plan = make_plan(Parents(sources=(source,), roles=("model",)), dtype=dtype)
     noisy = [job for job in plan.jobs if scale * known_stds.get(job.name, 0.0) > 0]
     notes = [
-        f"{len(noisy)} of {len(plan.jobs)} tensors ({sum(j.size for j in noisy):,} parameters) get noise; the others "
+        f"{len(noisy)} of {len(plan.jobs)} tensors ({sum(j.size for j in noisy):,} parameters) "
+        "get noise; the others "
         f"stay as they are."
     ]
     if unknown:
@@ -132,15 +140,18 @@ def perturb(
     workers: int | None = None,
     **request: Any,
 ) -> Built:
-    """Writes a perturbed copy of a checkpoint; see `prepare_perturb` for what else it takes and raises."""
-    return prepare_perturb(model, **request).write(output_dir, overwrite=overwrite, sync=sync, workers=workers)
+    """Writes a perturbed copy of a checkpoint; see `prepare_perturb` for what else it takes and
+    raises."""
+    return prepare_perturb(model, **request).write(
+        output_dir, overwrite=overwrite, sync=sync, workers=workers
+    )
 
 
 def own_stds(source: Any, *, workers: int | None = None) -> dict[str, float]:
     """The standard deviation of each floating-point tensor's values, in float64, in one pass.
 
-    Blocks' means and squared deviations are combined pairwise: Chan, Golub and LeVeque, "Algorithms for computing the
-    sample variance", The American Statistician 37 (1983), equation 1.5.
+    Blocks' means and squared deviations are combined pairwise: Chan, Golub and LeVeque, "Algorithms
+    for computing the sample variance", The American Statistician 37 (1983), equation 1.5.
 
     Args:
         source: an open source.
@@ -167,4 +178,7 @@ def own_stds(source: Any, *, workers: int | None = None) -> dict[str, float]:
         sums[job.name] = count, mean + apart * share, squares + others + apart**2 * n * share
 
     map_blocks(jobs, look, sources=1, workers=workers, reduce=add)
-    return {name: math.sqrt(squares / count) if count else 0.0 for name, (count, _, squares) in sums.items()}
+    return {
+        name: math.sqrt(squares / count) if count else 0.0
+        for name, (count, _, squares) in sums.items()
+    }

@@ -1,9 +1,10 @@
-"""The planner: matches the tensors of several checkpoints before anything is written, applies stated policies, and says
-what it found.
+"""The planner: matches the tensors of several checkpoints before anything is written, applies
+stated policies, and says what it found.
 
-Nothing is dropped in silence: what differs is an error that lists all of it, unless a policy (`policies`) says what to
-do. Tensors of another shape, integer tensors that differ and quantised weights are always errors. The *layout* is the
-parent whose names, dtypes, shards, configuration and tokenizer the output takes.
+Nothing is dropped in silence: what differs is an error that lists all of it, unless a policy
+(`policies`) says what to do. Tensors of another shape, integer tensors that differ and quantised
+weights are always errors. The *layout* is the parent whose names, dtypes, shards, configuration and
+tokenizer the output takes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ from holdfast.checkpoints.sources import (
     same_values,
     tied_head,
 )
-from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS, align_vocabularies, vocabulary_tensors
+from holdfast.checkpoints.vocabulary import (
+    EMBEDDINGS,
+    HEADS,
+    align_vocabularies,
+    vocabulary_tensors,
+)
 from holdfast.errors import ConfigError, ShapeError
 from holdfast.records.run import LayerDistance
 
@@ -83,7 +89,11 @@ class Plan:
         """Bytes of tensors to be read, all passes together."""
         once = 0
         for job in self.jobs:
-            readers = [job.origin] if job.action == "copy" else [i for i, has in enumerate(job.has) if has]
+            readers = (
+                [job.origin]
+                if job.action == "copy"
+                else [i for i, has in enumerate(job.has) if has]
+            )
             once += sum(self.sources[index].entries[job.name].nbytes for index in readers)
         return once * self.passes
 
@@ -108,9 +118,12 @@ class Plan:
 
 
 class Alias:
-    """A source with one more name for a tensor, or with some left out: how tied heads are brought in line."""
+    """A source with one more name for a tensor, or with some left out: how tied heads are brought
+    in line."""
 
-    def __init__(self, source: Source, *, names: Mapping[str, str] | None = None, without: Sequence[str] = ()) -> None:
+    def __init__(
+        self, source: Source, *, names: Mapping[str, str] | None = None, without: Sequence[str] = ()
+    ) -> None:
         self.source, self._names = source, dict(names or {})
         self.label, self.folder = source.label, source.folder
         entries = {name: entry for name, entry in source.entries.items() if name not in without}
@@ -124,8 +137,8 @@ class Alias:
 
 
 def quantised(source: Source) -> str:
-    """How the configuration says that the stored weights are quantised; empty where it does not. (Plain fp8 numbers
-    need no such entry.)"""
+    """How the configuration says that the stored weights are quantised; empty where it does not.
+    (Plain fp8 numbers need no such entry.)"""
     stated = config_value(config_of(source), "quantization_config")
     return str(stated.get("quant_method", "unknown method")) if isinstance(stated, dict) else ""
 
@@ -147,11 +160,12 @@ def make_plan(
         parents: the checkpoints.
         policies: what to do where they differ. Default: refuse.
         dtype: of all floating-point tensors of the output; None: the layout's, tensor by tensor.
-        means: whether a tensor that several have, but not all and not the base, is their mean ("mean"); else it is
-            copied from the layout, or the first that has it.
-        lacking_rows: what a source's row is where it lacks a token and the policy is "keep": "layout", that parent's
-            own row, which is therefore kept, or "zeros".
-        copies_keep_dtype: whether `dtype` leaves out tensors that are copied because not all have them.
+        means: whether a tensor that several have, but not all and not the base, is their mean
+            ("mean"); else it is copied from the layout, or the first that has it.
+        lacking_rows: what a source's row is where it lacks a token and the policy is "keep":
+            "layout", that parent's own row, which is therefore kept, or "zeros".
+        copies_keep_dtype: whether `dtype` leaves out tensors that are copied because not all have
+            them.
         stem: of the output's file names.
         passes: how often the method reads its inputs.
 
@@ -162,7 +176,10 @@ def make_plan(
     policies = policies or Policies()
     output_dtype = dtype_named(dtype) if dtype else None
     if output_dtype is not None and output_dtype.kind != "float":
-        raise ConfigError(f"dtype: expected a floating-point type such as bfloat16 or float32, got {output_dtype.name}")
+        raise ConfigError(
+            "dtype: expected a floating-point type such as bfloat16 or float32, got "
+            f"{output_dtype.name}"
+        )
     layout = parents.sources[parents.layout]
     findings = Findings(config=changes_of(layout))
     for role, source in zip(parents.roles, parents.sources, strict=True):
@@ -173,11 +190,15 @@ def make_plan(
     parents = align_vocabularies(parents, policies.vocabulary, findings, lacking=lacking_rows)
     if parents.vocabulary != parents.layout:
         findings.config |= _vocabulary_size(parents.sources[parents.layout])
-    matching = _Matching(parents, policies, means=means, dtype=output_dtype, copies_keep_dtype=copies_keep_dtype)
+    matching = _Matching(
+        parents, policies, means=means, dtype=output_dtype, copies_keep_dtype=copies_keep_dtype
+    )
     jobs = matching.jobs(findings)
     if findings.problems:
         count = len(findings.problems)
-        title = f"These checkpoints do not fit together ({count} difference{'s' if count > 1 else ''}):"
+        title = (
+            f"These checkpoints do not fit together ({count} difference{'s' if count > 1 else ''}):"
+        )
         raise ShapeError(title, bullets(findings.problems))
     jobs, files = _files(jobs, parents.sources[parents.layout], stem)
     if output_dtype is not None:
@@ -196,7 +217,8 @@ def _refuse_quantised(parents: Parents, findings: Findings) -> None:
     for index in parents.members:
         if method := quantised(parents.sources[index]):
             findings.problems.append(
-                f"{parents.roles[index]} is quantised ({method}): the numbers it stores are not its weights. Take the "
+                f"{parents.roles[index]} is quantised ({method}): the numbers it stores are not "
+                "its weights. Take the "
                 f"checkpoint that was quantised, or dequantise it"
             )
 
@@ -215,16 +237,19 @@ def _compare_configs(parents: Parents, policies: Policies, findings: Findings) -
     layout = parents.roles[parents.layout]
     if policies.architecture == "error":
         findings.problems.append(
-            f"{what}. Weights that do different things have no common average: take models of one configuration. "
+            f"{what}. Weights that do different things have no common average: take models of one "
+            "configuration. "
             f"--architecture keep goes on with that of {layout}"
         )
     else:
-        findings.notes.append(f"WARNING: {what}. The output has that of {layout} (architecture: keep).")
+        findings.notes.append(
+            f"WARNING: {what}. The output has that of {layout} (architecture: keep)."
+        )
 
 
 def _vocabulary_size(layout: Source) -> dict[str, Any]:
-    """The key of config.json that says how many rows the output's vocabulary has, where it is not the layout's own
-    number."""
+    """The key of config.json that says how many rows the output's vocabulary has, where it is not
+    the layout's own number."""
     config = config_of(layout)
     names = vocabulary_tensors({}, layout.entries)
     rows = layout.entries[names[0]].shape[0] if names else config_value(config, "vocab_size")
@@ -245,7 +270,10 @@ def _embedding_of(source: Source) -> str | None:
 def _vocabulary_matrix(source: Source, modules: Sequence[str]) -> str | None:
     """The first matrix with one row a token that belongs to one of the modules."""
     names = vocabulary_tensors(config_of(source), source.entries)
-    return next((name for name in names if name.endswith(".weight") and name.split(".")[-2] in modules), None)
+    return next(
+        (name for name in names if name.endswith(".weight") and name.split(".")[-2] in modules),
+        None,
+    )
 
 
 def _heads_in_line(parents: Parents, policies: Policies, findings: Findings) -> Parents:
@@ -257,34 +285,47 @@ def _heads_in_line(parents: Parents, policies: Policies, findings: Findings) -> 
     for index in parents.members:
         if _head_of(sources[index]) is not None:
             separate.append(index)
-        elif tied_head(config_of(sources[index])) is not False and _embedding_of(sources[index]) is not None:
+        elif (
+            tied_head(config_of(sources[index])) is not False
+            and _embedding_of(sources[index]) is not None
+        ):
             tied.append(index)
     if separate and tied:
         head = str(_head_of(sources[separate[0]]))
-        who = f"tied to the embeddings in {parents.named(tied)}, separate ({head}) in {parents.named(separate)}"
+        who = (
+            f"tied to the embeddings in {parents.named(tied)}, separate ({head}) in "
+            f"{parents.named(separate)}"
+        )
         if policies.tied_heads == "tie":
             for index in separate:
                 sources[index] = Alias(sources[index], without=[str(_head_of(sources[index]))])
             findings.config["tie_word_embeddings"] = True
             findings.notes.append(
-                f"The head is {who}. The output is tied; separate heads are left out (tied_heads: tie)."
+                f"The head is {who}. The output is tied; separate heads are left out (tied_heads: "
+                "tie)."
             )
         else:  # also after an error, so that it is said once
             for index in tied:
-                sources[index] = Alias(sources[index], names={head: str(_embedding_of(sources[index]))})
+                sources[index] = Alias(
+                    sources[index], names={head: str(_embedding_of(sources[index]))}
+                )
         if policies.tied_heads == "untie":
             findings.config["tie_word_embeddings"] = False
-            findings.notes.append(f"The head is {who}. The output has a separate one (tied_heads: untie).")
+            findings.notes.append(
+                f"The head is {who}. The output has a separate one (tied_heads: untie)."
+            )
         if policies.tied_heads == "error":
             findings.problems.append(
-                f"the head is {who}. --tied_heads untie writes a separate head; --tied_heads tie leaves the separate "
+                f"the head is {who}. --tied_heads untie writes a separate head; --tied_heads tie "
+                "leaves the separate "
                 f"ones out"
             )
     return dataclasses.replace(parents, sources=tuple(sources))
 
 
 def _without_needless_head(parents: Parents, index: int, findings: Findings) -> Source:
-    """A parent without its head, where it is stored although it is tied and the same as the embeddings."""
+    """A parent without its head, where it is stored although it is tied and the same as the
+    embeddings."""
     source, role = parents.sources[index], parents.roles[index]
     head, embedding = _head_of(source), _embedding_of(source)
     if head is None or embedding is None or not tied_head(config_of(source)):
@@ -322,7 +363,13 @@ class _Matching:
     """
 
     def __init__(
-        self, parents: Parents, policies: Policies, *, means: bool, dtype: DType | None, copies_keep_dtype: bool
+        self,
+        parents: Parents,
+        policies: Policies,
+        *,
+        means: bool,
+        dtype: DType | None,
+        copies_keep_dtype: bool,
     ) -> None:
         self.parents, self.policies = parents, policies
         self.means, self.dtype, self.copies_keep_dtype = means, dtype, copies_keep_dtype
@@ -352,7 +399,9 @@ class _Matching:
         shapes: dict[tuple[int, ...], None] = {}
         dtypes: dict[str, str] = {}
         with_shapes, with_dtypes = [], []
-        for index, (role, source) in enumerate(zip(self.parents.roles, self.parents.sources, strict=True)):
+        for index, (role, source) in enumerate(
+            zip(self.parents.roles, self.parents.sources, strict=True)
+        ):
             entry = source.entries.get(name)
             if entry is None:
                 continue
@@ -389,21 +438,28 @@ class _Matching:
             self._unmatched.setdefault(_Unmatched(tuple(lacking), action, origin), []).append(name)
         if action == "drop":
             return None
-        keeps_dtype = self.dtype is None or not is_float or (action == "copy" and self.copies_keep_dtype)
+        keeps_dtype = (
+            self.dtype is None or not is_float or (action == "copy" and self.copies_keep_dtype)
+        )
         dtype = entry.dtype if keeps_dtype or self.dtype is None else self.dtype
         return Job(name, dtype, entry.shape, entry.size, "", has, action, origin)
 
     def _report(self, unmatched: _Unmatched, names: Sequence[str], findings: Findings) -> None:
         parents, policy = self.parents, self.policies.unmatched
-        sentence = f"{len(names)} tensors are not in {parents.named(unmatched.lacking)}: {listing(names, 4)}"
+        sentence = (
+            f"{len(names)} tensors are not in {parents.named(unmatched.lacking)}: "
+            f"{listing(names, 4)}"
+        )
         extras = [index for index in unmatched.lacking if index in parents.extras]
         if extras:
             findings.problems.append(
-                f"{sentence}. {parents.roles[extras[0]]} has to hold every tensor that is combined: compute it anew"
+                f"{sentence}. {parents.roles[extras[0]]} has to hold every tensor that is "
+                "combined: compute it anew"
             )
         elif policy == "error":
             findings.problems.append(
-                f"{sentence}. --unmatched keep takes them from who has them, as their mean where several do; "
+                f"{sentence}. --unmatched keep takes them from who has them, as their mean where "
+                "several do; "
                 f"--unmatched drop leaves out those that {parents.roles[parents.layout]} lacks"
             )
         else:
@@ -413,12 +469,15 @@ class _Matching:
                 "mean": f"the mean of {parents.named(holders)} by weight",
                 "combine": "counted as unchanged there",
             }
-            outcome = outcomes.get(unmatched.action, f"copied from {parents.roles[unmatched.origin]}")
+            outcome = outcomes.get(
+                unmatched.action, f"copied from {parents.roles[unmatched.origin]}"
+            )
             findings.notes.append(f"{sentence}: {outcome} (unmatched: {policy}).")
 
 
 def _files(jobs: Sequence[Job], layout: Source, stem: str) -> tuple[list[Job], list[str]]:
-    """Jobs with their output files: the layout's sharding; what the layout lacks goes into the last shard."""
+    """Jobs with their output files: the layout's sharding; what the layout lacks goes into the last
+    shard."""
     from holdfast.checkpoints.writer import shard_names
 
     if isinstance(layout, CheckpointReader):
@@ -426,7 +485,9 @@ def _files(jobs: Sequence[Job], layout: Source, stem: str) -> tuple[list[Job], l
     else:
         stored = [entry.file.name for entry in layout.entries.values() if entry.offset >= 0]
         order = list(dict.fromkeys(stored)) or ["model.safetensors"]
-    files = [layout.entries[job.name].file.name if job.name in layout.entries else "" for job in jobs]
+    files = [
+        layout.entries[job.name].file.name if job.name in layout.entries else "" for job in jobs
+    ]
     used = [file for file in order if file in files] or order[-1:]
     renamed = dict(zip(used, shard_names(stem, len(used)), strict=True))
     last = renamed[used[-1]]

@@ -1,7 +1,7 @@
 """What to do where checkpoints differ.
 
-Nothing is dropped in silence. What differs between the checkpoints is an error that lists all of it, unless a policy
-says what to do:
+Nothing is dropped in silence. What differs between the checkpoints is an error that lists all of
+it, unless a policy says what to do:
 
 | difference | policy | choices besides "error" (the default) |
 |---|---|---|
@@ -35,10 +35,11 @@ class Policies:
     tied_heads: Literal["error", "untie", "tie"] = "error"
     """One head is tied, another is not: untie (write a head), tie (leave heads out)."""
     unmatched: Literal["error", "keep", "drop"] = "error"
-    """Tensors that not all have: keep (unchanged where the base has it; else from the model that has it, or the mean of
-    several by weight), drop (unless the layout has it)."""
+    """Tensors that not all have: keep (unchanged where the base has it; else from the model that
+    has it, or the mean of several by weight), drop (unless the layout has it)."""
     architecture: Literal["error", "keep"] = "error"
-    """Configurations differ in what weights mean (rope, heads, norm, activation, window): keep (the layout's)."""
+    """Configurations differ in what weights mean (rope, heads, norm, activation, window): keep (the
+    layout's)."""
 
     def __post_init__(self) -> None:
         known = {s.name: s for s in settings_of(Policies)}

@@ -1,9 +1,11 @@
-"""Where a checkpoint comes from: parents with fingerprints of their content, what was done, and with which versions.
+"""Where a checkpoint comes from: parents with fingerprints of their content, what was done, and
+with which versions.
 
-The fingerprint of a tensor is XXH3-128 over the XXH3-128 digests of its blocks of `UNIT` elements; a checkpoint's is
-XXH3-128 over its tensors' names, dtypes, shapes and fingerprints in order of names. So it says what the tensors hold,
-however they are sharded, and it comes out of the pass that reads or writes them. It tells checkpoints apart; it is no
-protection against someone who wants two to look alike.
+The fingerprint of a tensor is XXH3-128 over the XXH3-128 digests of its blocks of `UNIT` elements;
+a checkpoint's is XXH3-128 over its tensors' names, dtypes, shapes and fingerprints in order of
+names. So it says what the tensors hold, however they are sharded, and it comes out of the pass that
+reads or writes them. It tells checkpoints apart; it is no protection against someone who wants two
+to look alike.
 """
 
 from __future__ import annotations
@@ -56,14 +58,20 @@ class Digests:
         blocks = self._blocks.get(name, {})
         if any(start not in blocks for start, _ in stretches(size, UNIT)):
             return None
-        return xxhash.xxh3_128_hexdigest(b"".join(blocks[start] for start, _ in stretches(size, UNIT)))
+        return xxhash.xxh3_128_hexdigest(
+            b"".join(blocks[start] for start, _ in stretches(size, UNIT))
+        )
 
 
 def fingerprint_of(tensors: Mapping[str, tuple[DType, tuple[int, ...], str]]) -> str:
-    """The fingerprint (hex) of a checkpoint from `{name: (dtype, shape, fingerprint of the tensor)}`."""
+    """The fingerprint (hex) of a checkpoint from
+    `{name: (dtype, shape, fingerprint of the tensor)}`."""
     import xxhash
 
-    rows = [[name, dtype.name, list(shape), digest] for name, (dtype, shape, digest) in sorted(tensors.items())]
+    rows = [
+        [name, dtype.name, list(shape), digest]
+        for name, (dtype, shape, digest) in sorted(tensors.items())
+    ]
     return xxhash.xxh3_128_hexdigest(json.dumps(rows, separators=(",", ":")).encode())
 
 
@@ -100,8 +108,8 @@ def content_fingerprint(source: Source, *, known: Digests | None = None, workers
 
 
 def parent_record(role: str, source: Source, fingerprint: str | None) -> dict[str, Any]:
-    """What the record says of one parent: its role, name, and fingerprint; SHA-256 of files that come from a hub cache,
-    which is their name there."""
+    """What the record says of one parent: its role, name, and fingerprint; SHA-256 of files that
+    come from a hub cache, which is their name there."""
     record: dict[str, Any] = {"role": role, "name": source.label, "fingerprint": fingerprint}
     digests = {}
     for file in sorted({e.file for e in source.entries.values()}):

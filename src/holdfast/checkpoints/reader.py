@@ -1,13 +1,14 @@
 """Checkpoint folders as data: one safetensors file or a sharded set.
 
-Opening a folder reads headers only, and checks them against the files: truncated, mismatched and missing shards are
-named before any work begins. Tensors are then read in stretches by position (`read`, what the engine uses: no page is
-mapped, so memory stays flat and a file that shrinks meanwhile is an error instead of a crash), or memory-mapped
-(`mapped`, and `tensor` for PyTorch). Pickle files are refused.
+Opening a folder reads headers only, and checks them against the files: truncated, mismatched and
+missing shards are named before any work begins. Tensors are then read in stretches by position
+(`read`, what the engine uses: no page is mapped, so memory stays flat and a file that shrinks
+meanwhile is an error instead of a crash), or memory-mapped (`mapped`, and `tensor` for PyTorch).
+Pickle files are refused.
 
-Four kinds of folder are known: models (`model.safetensors`), adapters (`adapter_model.safetensors`), residuals
-(`residual.safetensors`) and diagonals of the Fisher information (`fisher.safetensors`); models and residuals may be
-sharded, with an index.
+Four kinds of folder are known: models (`model.safetensors`), adapters
+(`adapter_model.safetensors`), residuals (`residual.safetensors`) and diagonals of the Fisher
+information (`fisher.safetensors`); models and residuals may be sharded, with an index.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.element_types import Operand
 
 STEMS = ("model", "adapter_model", "residual", "fisher")
-"""Names that weight files begin with: `<stem>.safetensors`, or `<stem>-00001-of-00003.safetensors` with
-`<stem>.safetensors.index.json`."""
+"""Names that weight files begin with: `<stem>.safetensors`, or `<stem>-00001-of-00003.safetensors`
+with `<stem>.safetensors.index.json`."""
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
 _SHARD = re.compile(r".+-\d+-of-(\d+)\.safetensors")
 _LARGEST_HEADER = 100_000_000
@@ -46,12 +47,12 @@ class CheckpointReader:
     """The tensors of one checkpoint folder by name; a `Source`. Several threads may read at once.
 
     Args:
-        folder: with `model.safetensors`, `model.safetensors.index.json` + shards, or the same of an adapter, a residual
-            or a Fisher diagonal.
+        folder: with `model.safetensors`, `model.safetensors.index.json` + shards, or the same of an
+            adapter, a residual or a Fisher diagonal.
 
     Raises:
-        ModelError: no such folder, no safetensors in it (pickle only), a shard missing or damaged, an index that does
-            not fit the shards.
+        ModelError: no such folder, no safetensors in it (pickle only), a shard missing or damaged,
+            an index that does not fit the shards.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -88,10 +89,13 @@ class CheckpointReader:
             try:
                 got = os.preadv(descriptor, [view], position)
             except OSError as error:
-                raise ModelError(f"{entry.file} cannot be read at {name}: {error.strerror or error}.") from error
+                raise ModelError(
+                    f"{entry.file} cannot be read at {name}: {error.strerror or error}."
+                ) from error
             if got == 0:
                 raise ModelError(
-                    f"{entry.file} ends within {name}: it has become shorter since it was opened. Copy or download it "
+                    f"{entry.file} ends within {name}: it has become shorter since it was opened. "
+                    "Copy or download it "
                     f"again."
                 )
             view, position = view[got:], position + got
@@ -107,14 +111,16 @@ class CheckpointReader:
         return self._descriptor(entry.file), entry.offset + element * entry.dtype.itemsize
 
     def mapped(self, name: str) -> np.ndarray:
-        """The whole tensor's raw elements, memory-mapped, read-only, 1-D, in the storage type of its dtype (bfloat16 as
-        uint16)."""
+        """The whole tensor's raw elements, memory-mapped, read-only, 1-D, in the storage type of
+        its dtype (bfloat16 as uint16)."""
         import numpy as np
 
         entry = self.entries[name]
         if entry.size == 0:
             return np.empty(0, entry.dtype.storage)
-        return np.memmap(entry.file, entry.dtype.storage, mode="r", offset=entry.offset, shape=(entry.size,))
+        return np.memmap(
+            entry.file, entry.dtype.storage, mode="r", offset=entry.offset, shape=(entry.size,)
+        )
 
     def tensor(self, name: str) -> torch.Tensor:
         """One tensor for PyTorch, in its stored dtype, on the CPU, memory-mapped.
@@ -138,7 +144,8 @@ class CheckpointReader:
         for file, before in self._stats.items():
             if _stat(file) != before:
                 raise ModelError(
-                    f"{file} has been changed since it was opened, so that what was read may be of two versions. "
+                    f"{file} has been changed since it was opened, so that what was read may be "
+                    "of two versions. "
                     f"Start again."
                 )
 
@@ -169,7 +176,9 @@ class CheckpointReader:
                 try:
                     self._descriptors[file] = os.open(file, os.O_RDONLY)
                 except OSError as error:
-                    raise ModelError(f"{file} cannot be opened: {error.strerror or error}.") from error
+                    raise ModelError(
+                        f"{file} cannot be opened: {error.strerror or error}."
+                    ) from error
             return self._descriptors[file]
 
 
@@ -183,11 +192,12 @@ def _stat(file: Path) -> tuple[int, int, int] | None:
 
 
 def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
-    """The header of one safetensors file, checked against the file: its free text and its tensors in file order.
+    """The header of one safetensors file, checked against the file: its free text and its tensors
+    in file order.
 
     Raises:
-        ModelError: the file is truncated, its header is no safetensors header, or a tensor's dtype, shape and place
-            contradict each other.
+        ModelError: the file is truncated, its header is no safetensors header, or a tensor's dtype,
+            shape and place contradict each other.
     """
     content, length = _header_of(file)
     try:
@@ -196,8 +206,12 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
             raise ValueError(f"a JSON object was expected, {type(header).__name__} came")
         metadata = header.pop("__metadata__", None)
         metadata = {} if metadata is None else metadata
-        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-            raise ValueError(f"__metadata__ should be a JSON object of texts, {str(metadata)[:60]} came")
+        if not isinstance(metadata, dict) or not all(
+            isinstance(value, str) for value in metadata.values()
+        ):
+            raise ValueError(
+                f"__metadata__ should be a JSON object of texts, {str(metadata)[:60]} came"
+            )
     except (ValueError, RecursionError) as error:
         raise _damaged(file, f"its header cannot be read ({error})") from None
     first = 8 + len(content)
@@ -206,7 +220,11 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
     position = first
     for entry in entries:
         if entry.offset != position:
-            raise _damaged(file, f"{entry.name} begins at byte {entry.offset:,} where byte {position:,} was expected")
+            raise _damaged(
+                file,
+                f"{entry.name} begins at byte {entry.offset:,} where byte {position:,} was "
+                "expected",
+            )
         position += entry.nbytes
     if position != length:
         cut = [entry.name for entry in entries if entry.offset + entry.nbytes > length]
@@ -217,7 +235,9 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
 
 
 def _damaged(file: Path, reason: str) -> ModelError:
-    return ModelError(f"Expected a whole safetensors file at {file}, but {reason}. Copy or download it again.")
+    return ModelError(
+        f"Expected a whole safetensors file at {file}, but {reason}. Copy or download it again."
+    )
 
 
 def _header_of(file: Path) -> tuple[bytes, int]:
@@ -239,13 +259,23 @@ def _entry(file: Path, name: str, described: Any, first: int) -> Entry:
     from holdfast.checkpoints.element_types import DTYPES
 
     try:
-        kind, shape, (begin, end) = described["dtype"], tuple(described["shape"]), described["data_offsets"]
-        if not isinstance(kind, str) or not all(type(number) is int for number in (*shape, begin, end)):
+        kind, shape, (begin, end) = (
+            described["dtype"],
+            tuple(described["shape"]),
+            described["data_offsets"],
+        )
+        if not isinstance(kind, str) or not all(
+            type(number) is int for number in (*shape, begin, end)
+        ):
             raise ValueError
     except (TypeError, KeyError, ValueError):
-        raise _damaged(file, f"its header's entry for {name} is not one: {str(described)[:100]}") from None
+        raise _damaged(
+            file, f"its header's entry for {name} is not one: {str(described)[:100]}"
+        ) from None
     if kind not in DTYPES:
-        raise ModelError(f"{file}: {name} has dtype {kind}, which is not supported. Known: {', '.join(DTYPES)}.")
+        raise ModelError(
+            f"{file}: {name} has dtype {kind}, which is not supported. Known: {', '.join(DTYPES)}."
+        )
     entry = Entry(name, DTYPES[kind], shape, file, first + begin)
     if min(shape, default=0) < 0 or begin < 0 or entry.nbytes != end - begin:
         needed = f"needs {entry.nbytes:,} bytes and its header gives it {end - begin:,}"
@@ -275,7 +305,8 @@ def _read_headers(
             other = tensors.get(entry.name)
             if other is not None and entry.name not in listed:
                 raise ModelError(
-                    f"{folder}: {entry.name} is in {other.file.name} and in {file.name}. Expected it once."
+                    f"{folder}: {entry.name} is in {other.file.name} and in {file.name}. Expected "
+                    "it once."
                 )
             if other is None or listed.get(entry.name) == file.name:
                 tensors[entry.name] = entry
@@ -285,7 +316,8 @@ def _read_headers(
             absent.append(f"{name} (in {listed_file})")
     if absent:
         raise ModelError(
-            f"{folder}: its index does not fit its shards. {len(absent)} of {len(listed)} tensors are not where the "
+            f"{folder}: its index does not fit its shards. {len(absent)} of {len(listed)} tensors "
+            "are not where the "
             f"index says: {listing(absent)}. Copy or download the folder again."
         )
     return text, tensors
@@ -311,7 +343,8 @@ def _located(folder: Path) -> tuple[list[Path], dict[str, str]]:
         missing = [n for n in names if not (folder / n).is_file()]
         if missing:
             raise ModelError(
-                f"{folder} is incomplete: its index lists {len(names)} shards, {len(missing)} missing: "
+                f"{folder} is incomplete: its index lists {len(names)} shards, {len(missing)} "
+                "missing: "
                 f"{listing(missing)}."
             )
         _refuse_unlisted(index, names)
@@ -323,28 +356,33 @@ def _located(folder: Path) -> tuple[list[Path], dict[str, str]]:
     if shards:
         stem = shards[0].rsplit("-", 3)[0]
         raise ModelError(
-            f"{folder} holds {len(shards)} shards ({shards[0]} ...) but no {stem}.safetensors.index.json, which says "
+            f"{folder} holds {len(shards)} shards ({shards[0]} ...) but no "
+            f"{stem}.safetensors.index.json, which says "
             f"what is in them "
             "and that none is missing. Copy or download it too."
         )
     pickles = [name for name in _PICKLES if (folder / name).is_file()]
     if pickles:
         raise only_pickles(folder, pickles[0], "transformers import AutoModelForCausalLM")
-    raise ModelError(f"Expected model.safetensors (or a sharded set with its index) in {folder}, found neither.")
+    raise ModelError(
+        f"Expected model.safetensors (or a sharded set with its index) in {folder}, found neither."
+    )
 
 
 def only_pickles(folder: Path, file: str, loader: str) -> ModelError:
-    """Refuses a folder with nothing but pickled weights; `loader` is the import that can convert them."""
+    """Refuses a folder with nothing but pickled weights; `loader` is the import that can convert
+    them."""
     return ModelError(
-        f"{folder} holds only pickled weights ({file}), which can run code when loaded and are refused. Convert them "
+        f"{folder} holds only pickled weights ({file}), which can run code when loaded and are "
+        "refused. Convert them "
         f'once with: python -c "from {loader} as M; '
         f"M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
     )
 
 
 def _refuse_unlisted(index: Path, listed: list[str]) -> None:
-    """Refuses a folder with weight files beside those of its index: one of the two is of another version, or the index
-    is not whole."""
+    """Refuses a folder with weight files beside those of its index: one of the two is of another
+    version, or the index is not whole."""
     folder, stem = index.parent, index.name.removesuffix(".safetensors.index.json")
     names = {f"{stem}.safetensors"}
     for total in {match[1] for match in map(_SHARD.fullmatch, listed) if match}:
@@ -352,7 +390,8 @@ def _refuse_unlisted(index: Path, listed: list[str]) -> None:
     unlisted = sorted(name for name in names - set(listed) if (folder / name).is_file())
     if unlisted:
         raise ModelError(
-            f"{folder} holds {listing(unlisted)}, which {index.name} does not list: the weights of two saves, "
+            f"{folder} holds {listing(unlisted)}, which {index.name} does not list: the weights "
+            "of two saves, "
             f"or an index that is not whole. "
             "Remove what does not belong there, or copy the folder again."
         )
@@ -360,7 +399,10 @@ def _refuse_unlisted(index: Path, listed: list[str]) -> None:
 
 def index_file(folder: Path) -> Path | None:
     """The index of a sharded checkpoint, or None."""
-    return next((path for stem in STEMS if (path := folder / f"{stem}.safetensors.index.json").is_file()), None)
+    return next(
+        (path for stem in STEMS if (path := folder / f"{stem}.safetensors.index.json").is_file()),
+        None,
+    )
 
 
 def read_index(index: Path) -> dict[str, str]:
@@ -373,17 +415,21 @@ def read_index(index: Path) -> dict[str, str]:
     names = listed.values() if isinstance(listed, dict) else ()
     if not names or not all(isinstance(v, str) and v == os.path.basename(v) for v in names):
         raise ModelError(
-            f"Expected an index of shards in {index}, but it cannot be read (no file names in weight_map). Copy or "
+            f"Expected an index of shards in {index}, but it cannot be read (no file names in "
+            "weight_map). Copy or "
             f"download it again."
         )
     return dict(listed or {})
 
 
 def checkpoint_hash(folder: str | os.PathLike[str]) -> str:
-    """SHA-256 over the names, sizes and contents of the weight files (hex). Reads each file once a process while it is
-    the same, several at a time."""
+    """SHA-256 over the names, sizes and contents of the weight files (hex). Reads each file once a
+    process while it is the same, several at a time."""
     files = weight_files(folder)
     with ThreadPoolExecutor(max_workers=min(8, len(files))) as pool:
         digests = list(pool.map(file_hash, files))
-    lines = [f"{file.name} {file.stat().st_size} {digest}\n" for file, digest in zip(files, digests, strict=True)]
+    lines = [
+        f"{file.name} {file.stat().st_size} {digest}\n"
+        for file, digest in zip(files, digests, strict=True)
+    ]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -1,18 +1,20 @@
-"""What a residual loses when it is rounded for storage, kept where it matters, so that residual + base gives the
-instruct model back bit for bit.
+"""What a residual loses when it is rounded for storage, kept where it matters, so that residual +
+base gives the instruct model back bit for bit.
 
     residual = hi + lo,   hi = the stored value (float32),   lo = (instruct - base) - hi
 
-The error of a float32 subtraction is itself a float32 number (Dekker 1971; Knuth, TAOCP 2, 4.2.2), so the two together
-are exact. lo is needed only where base + hi, in float32, is not the instruct model's weight. That is where a weight
-became so much smaller than the base's that no float32 number near their difference leads back to it: by a factor of
-two for a float32 base, of 2^16 where both models are bfloat16. In a fine-tune these are few. They lie, sparse, beside
-each file of the residual: `residual.remainder.safetensors` holds for tensor T the element numbers `T.index` (int64,
-ascending) and the values `T.value` (float32).
+The error of a float32 subtraction is itself a float32 number (Dekker 1971; Knuth, TAOCP 2, 4.2.2),
+so the two together are exact. lo is needed only where base + hi, in float32, is not the instruct
+model's weight. That is where a weight became so much smaller than the base's that no float32 number
+near their difference leads back to it: by a factor of two for a float32 base, of 2^16 where both
+models are bfloat16. In a fine-tune these are few. They lie, sparse, beside each file of the
+residual: `residual.remainder.safetensors` holds for tensor T the element numbers `T.index` (int64,
+    ascending) and the values `T.value` (float32).
 
-What is right in float32 is right in every narrower dtype that holds the instruct model's numbers, whatever the base's
-dtype is; tensors of float64 are compared in float64. What this cannot restore is the sign of a zero, and what a
-residual of 16 bits rounds away: remainders are kept for float32 and wider only.
+What is right in float32 is right in every narrower dtype that holds the instruct model's numbers,
+whatever the base's dtype is; tensors of float64 are compared in float64. What this cannot restore
+is the sign of a zero, and what a residual of 16 bits rounds away: remainders are kept for float32
+and wider only.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ SUFFIX = ".remainder.safetensors"
 def compared_in(base: DType, instruct: DType, residual: DType) -> DType:
     """The dtype in which `base + residual` is compared with the instruct model.
 
-    For a residual of 32 bits or more it is float32 (float64 where a model is), for one of 16 bits, which is not exact
-    anyway, the narrowest that holds the numbers of both models.
+    For a residual of 32 bits or more it is float32 (float64 where a model is), for one of 16 bits,
+    which is not exact anyway, the narrowest that holds the numbers of both models.
     """
     if "F64" in (base.name, instruct.name):
         return DTYPES["F64"]
@@ -56,8 +58,8 @@ def remainder(block: Block, hi: Operand) -> tuple[np.ndarray, np.ndarray, int]:
         hi: `[count]`, the residual as it is stored.
 
     Returns:
-        `[K]` int64 positions within the block, `[K]` float32 values, and how many elements will not come back bit for
-        bit even so; all of them in the dtype of `compared_in`.
+        `[K]` int64 positions within the block, `[K]` float32 values, and how many elements will not
+        come back bit for bit even so; all of them in the dtype of `compared_in`.
     """
     tuned, base = block.models[0], block.base
     assert base is not None
@@ -66,7 +68,8 @@ def remainder(block: Block, hi: Operand) -> tuple[np.ndarray, np.ndarray, int]:
     if not len(places) or hi.dtype.itemsize < 4:
         return places[:0], np.empty(0, np.float32), len(places)
     i, b, h = (decode(o.raw[places], o.dtype).astype(np.float64) for o in (tuned, base, hi))
-    # (i - b) - h in an order that loses nothing: of i and b one is near h, or h is their exact difference
+    # (i - b) - h in an order that loses nothing: of i and b one is near h, or h is their exact
+    # difference
     base_is_smaller = np.abs(i) >= np.abs(b)
     low = np.where(base_is_smaller, (i - h) - b, i - (b + h)).astype(np.float32)
     is_mended = low != 0
@@ -77,7 +80,8 @@ def remainder(block: Block, hi: Operand) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _different(base: Operand, residual: Operand, wanted: Operand) -> np.ndarray:
-    """`[K]` places where `base + residual`, rounded to the wanted operand's dtype, has other bits."""
+    """`[K]` places where `base + residual`, rounded to the wanted operand's dtype, has other
+    bits."""
     back = Operand(np.empty_like(wanted.raw), wanted.dtype)
     combine(base, [Term(1.0, residual)], back)
     return np.flatnonzero(back.raw.view(wanted.dtype.bits) != wanted.raw.view(wanted.dtype.bits))
@@ -97,8 +101,8 @@ def _stored_as(operand: Operand, dtype: DType) -> Operand:
 
 
 class RemainderFiles:
-    """Collects remainders while a residual is written: one file beside each of its files, written with its last block.
-    Until then they are in memory, 12 bytes each.
+    """Collects remainders while a residual is written: one file beside each of its files, written
+    with its last block. Until then they are in memory, 12 bytes each.
 
     Args:
         folder: where the residual is being written.
@@ -108,13 +112,16 @@ class RemainderFiles:
     def __init__(self, folder: Path, left: Mapping[str, int]) -> None:
         self.folder = folder
         self._left = dict(left)
-        self._parts: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {file: {} for file in left}
+        self._parts: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {
+            file: {} for file in left
+        }
         for file, blocks in self._left.items():
             if not blocks:
                 self._finish(file)
 
     def add(self, job: Job, start: int, places: np.ndarray, values: np.ndarray) -> None:
-        """One block's remainders; blocks of a file come tensor after tensor, each from its start to its end."""
+        """One block's remainders; blocks of a file come tensor after tensor, each from its start to
+        its end."""
         if len(places):
             self._parts[job.file].setdefault(job.name, []).append((places + start, values))
         self._left[job.file] -= 1
@@ -122,7 +129,8 @@ class RemainderFiles:
             self._finish(job.file)
 
     def close(self) -> int:
-        """Removes the files in which there is nothing; gives the number of elements that the others hold."""
+        """Removes the files in which there is nothing; gives the number of elements that the others
+        hold."""
         total = 0
         for path in self.folder.glob(f"*{SUFFIX}"):
             _, entries = read_header(path)
@@ -146,7 +154,9 @@ class RemainderFiles:
         partial = target.with_name(target.name + ".part")
         shard = lay_out(target.name, slots, {"format": "holdfast remainders"})
         with disk_errors(self.folder):
-            partial.write_bytes(shard.header + b"".join(tensors[name].tobytes() for name in shard.offsets))
+            partial.write_bytes(
+                shard.header + b"".join(tensors[name].tobytes() for name in shard.offsets)
+            )
             fsync_path(partial)
             os.rename(partial, target)
 

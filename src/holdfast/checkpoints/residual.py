@@ -1,22 +1,25 @@
-"""The instruction residual (Balancing Continuous Pre-Training, Section 3): what instruction tuning changed, taken out
-and put on another base.
+"""The instruction residual (Balancing Continuous Pre-Training, Section 3): what instruction tuning
+changed, taken out and put on another base.
 
     residual = theta_instruct - theta_base            extract
     theta_new_instruct = theta_new_base + scale * residual         apply
     theta_new_instruct = theta_new_base + scale * (theta_instruct - theta_base)      transfer, the two in one pass
 
-A residual is a checkpoint of its own (`residual.safetensors`, so that nothing loads it as a model), float32 by default.
-It carries the instruct model's tokenizer, chat template and generation configuration, which belong to the result.
+A residual is a checkpoint of its own (`residual.safetensors`, so that nothing loads it as a model),
+float32 by default. It carries the instruct model's tokenizer, chat template and generation
+configuration, which belong to the result.
 
-Rounding the difference to float32 loses something where a weight became more than twice smaller than the base's (a base
-in float32) or more than 2^16 times (bfloat16; 2^13 for float16). What is lost there is kept beside the residual
-(`remainders`), so that put back on its base it gives the instruct model bit for bit, but for the sign of a zero: in
-float32, and so in every narrower dtype that holds the instruct model's numbers, which the base's may not be (a note
-says so). Extraction counts the elements that would not come back even so (`audit`), so the record says whether it is
-exact. A weight that did not change is stored as -0.0, which changes nothing: not even the sign of a zero.
+Rounding the difference to float32 loses something where a weight became more than twice smaller
+than the base's (a base in float32) or more than 2^16 times (bfloat16; 2^13 for float16). What is
+lost there is kept beside the residual (`remainders`), so that put back on its base it gives the
+instruct model bit for bit, but for the sign of a zero: in float32, and so in every narrower dtype
+that holds the instruct model's numbers, which the base's may not be (a note says so). Extraction
+counts the elements that would not come back even so (`audit`), so the record says whether it is
+exact. A weight that did not change is stored as -0.0, which changes nothing: not even the sign of a
+zero.
 
-Before anything is written, a sample of every layer is compared: a residual between models that are no relatives is
-noise, and is warned about with the evidence (`ancestry`).
+Before anything is written, a sample of every layer is compared: a residual between models that are
+no relatives is noise, and is warned about with the evidence (`ancestry`).
 """
 
 from __future__ import annotations
@@ -57,7 +60,8 @@ class Extract(Recipe):
     keeps_remainders: ClassVar[bool] = True
 
     def as_sum(self, models: Sequence[DType], statistics: Any) -> Sum | None:
-        # of float32 weights most blocks have remainders, for which the operands are needed once more
+        # of float32 weights most blocks have remainders, for which the operands are needed once
+        # more
         return None if models[0].itemsize >= 4 else Sum(None, [(-1.0, 0, 1)])
 
     def combine(self, block: Block, statistics: Any, out: Operand) -> Flags:
@@ -76,16 +80,21 @@ class Extract(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class Apply(Recipe):
-    """`model 1 + scale * model 2`, or with a third model `model 1 + scale * (model 2 - model 3)`."""
+    """`model 1 + scale * model 2`, or with a third model
+    `model 1 + scale * (model 2 - model 3)`."""
 
     scale: float = 1.0
 
     def as_sum(self, models: Sequence[DType], statistics: Any) -> Sum | None:
         if len(models) == 2:
             return Sum(1, [(self.scale, 2, None)])
-        # with the signs of `Extract`, so that one pass gives the bits of two; what rounding loses of a difference is no
-        # sum, and of float32 weights most blocks have some
-        return None if any(dtype.itemsize >= 4 for dtype in models[1:]) else Sum(1, [(-self.scale, 3, 2)])
+        # with the signs of `Extract`, so that one pass gives the bits of two; what rounding loses
+        # of a difference is no sum, and of float32 weights most blocks have some
+        return (
+            None
+            if any(dtype.itemsize >= 4 for dtype in models[1:])
+            else Sum(1, [(-self.scale, 3, 2)])
+        )
 
     def difference(self, models: int) -> tuple[int, int] | None:
         """The third model and the second, as operands of a block."""
@@ -102,7 +111,8 @@ class Apply(Recipe):
 
 
 def _difference(block: Block, instruct: Operand, base: Operand) -> Operand:
-    """`instruct - base` as it would be stored and read again: float32, or float64 where a remainder belongs to it."""
+    """`instruct - base` as it would be stored and read again: float32, or float64 where a remainder
+    belongs to it."""
     pair = dataclasses.replace(block, base=base, models=(instruct,), has=(True,))
     hi = Operand(np.empty(block.count, np.float32), DTYPES["F32"])
     combine(None, [Term(-1.0, base, instruct)], hi)
@@ -128,16 +138,20 @@ def prepare_extract(
         instruct: the tuned model.
         base: what it was tuned from.
         dtype: of the residual; "float32" is exact (see above), "bfloat16" takes half the space.
-        policies: what to do where the two differ. With `vocabulary: keep` a row that the base lacks is the instruct
-            model's own.
+        policies: what to do where the two differ. With `vocabulary: keep` a row that the base lacks
+            is the instruct model's own.
         adapter_base: the model that adapters belong to; default: the base.
 
     Raises:
         ConfigError, ModelError, ShapeError: see `prepare_merge`.
     """
     tuned = open_source(instruct, base=adapter_base if adapter_base is not None else base)
-    parents = Parents(sources=(open_source(base), tuned), roles=("base", "instruct"), layout=1, base=0)
-    plan = make_plan(parents, policies, dtype=dtype, copies_keep_dtype=True, stem=STEM, lacking_rows="zeros")
+    parents = Parents(
+        sources=(open_source(base), tuned), roles=("base", "instruct"), layout=1, base=0
+    )
+    plan = make_plan(
+        parents, policies, dtype=dtype, copies_keep_dtype=True, stem=STEM, lacking_rows="zeros"
+    )
     return Prepared(
         command="residual extract",
         plan=_narrower(_warned(plan, 0, 1)),
@@ -163,8 +177,8 @@ def prepare_apply(
         scale: factor on the residual; 1 in the paper.
         dtype: of floating-point tensors; None: the base's.
         policies: what to do where the two differ.
-        tokenizer: whose vocabulary, tokenizer, chat template and generation configuration the output takes: "residual"
-            (the instruct parent's) or "base".
+        tokenizer: whose vocabulary, tokenizer, chat template and generation configuration the
+            output takes: "residual" (the instruct parent's) or "base".
 
     Raises:
         ConfigError, ModelError, ShapeError: see `prepare_merge`.
@@ -172,7 +186,8 @@ def prepare_apply(
     _check(scale=scale, tokenizer=tokenizer, known=("residual", "base"))
     if not any(local_folder(residual).glob(f"{STEM}*.safetensors")):
         raise ModelError(
-            f"Expected a residual (residual.safetensors) in {residual}, found another kind of checkpoint. Make one "
+            f"Expected a residual (residual.safetensors) in {residual}, found another kind of "
+            "checkpoint. Make one "
             f"with 'holdfast residual "
             "extract', or give --instruct and --old_base to do both in one pass."
         )
@@ -192,7 +207,8 @@ def _opened(residual: Name) -> Source:
     count = with_remainders.elements
     if stated is not None and stated != count:
         raise ModelError(
-            f"{residual} was written with {stated:,} remainders (*{SUFFIX}) and has {count:,}: files are missing. Copy "
+            f"{residual} was written with {stated:,} remainders (*{SUFFIX}) and has {count:,}: "
+            "files are missing. Copy "
             f"the whole folder again."
         )
     return with_remainders if count else source
@@ -222,7 +238,8 @@ def prepare_transfer(
 
     Args:
         instruct, old_base: the tuned model and what it was tuned from.
-        base: the model to put the difference on. The output has its names, dtypes, shards and configuration.
+        base: the model to put the difference on. The output has its names, dtypes, shards and
+            configuration.
         scale, dtype, policies: as of `prepare_apply`.
         tokenizer: "instruct" or "base".
         adapter_base: the model that adapters belong to; default: for `instruct` the old base.
@@ -244,17 +261,34 @@ def prepare_transfer(
 
 
 def extract_residual(
-    instruct: Name, base: Name, output_dir: Name, *, overwrite: bool = False, sync: bool = True, **request: Any
+    instruct: Name,
+    base: Name,
+    output_dir: Name,
+    *,
+    overwrite: bool = False,
+    sync: bool = True,
+    **request: Any,
 ) -> Built:
-    """Writes `instruct - base` as a residual; see `prepare_extract` for what else it takes and raises."""
-    return prepare_extract(instruct, base, **request).write(output_dir, overwrite=overwrite, sync=sync)
+    """Writes `instruct - base` as a residual; see `prepare_extract` for what else it takes and
+    raises."""
+    return prepare_extract(instruct, base, **request).write(
+        output_dir, overwrite=overwrite, sync=sync
+    )
 
 
 def apply_residual(
-    residual: Name, base: Name, output_dir: Name, *, overwrite: bool = False, sync: bool = True, **request: Any
+    residual: Name,
+    base: Name,
+    output_dir: Name,
+    *,
+    overwrite: bool = False,
+    sync: bool = True,
+    **request: Any,
 ) -> Built:
     """Writes `base + scale * residual`; see `prepare_apply` for what else it takes and raises."""
-    return prepare_apply(residual, base, **request).write(output_dir, overwrite=overwrite, sync=sync)
+    return prepare_apply(residual, base, **request).write(
+        output_dir, overwrite=overwrite, sync=sync
+    )
 
 
 def transfer_residual(
@@ -267,8 +301,11 @@ def transfer_residual(
     sync: bool = True,
     **request: Any,
 ) -> Built:
-    """Writes `base + scale * (instruct - old_base)`; see `prepare_transfer` for what else it takes and raises."""
-    return prepare_transfer(instruct, old_base, base, **request).write(output_dir, overwrite=overwrite, sync=sync)
+    """Writes `base + scale * (instruct - old_base)`; see `prepare_transfer` for what else it takes
+    and raises."""
+    return prepare_transfer(instruct, old_base, base, **request).write(
+        output_dir, overwrite=overwrite, sync=sync
+    )
 
 
 def _applied(
@@ -287,7 +324,8 @@ def _applied(
 
 
 def _partial(residual: Source, base: Source) -> Source:
-    """The residual without what it holds whole where this base has it: there is no difference to add there."""
+    """The residual without what it holds whole where this base has it: there is no difference to
+    add there."""
     copied = [name for name in _copied(residual) if name in base.entries]
     return Alias(residual, without=copied) if copied else residual
 
@@ -300,32 +338,39 @@ def _copied(residual: Source) -> list[str]:
 
 
 def _check_places(plan: Plan) -> None:
-    """Refuses differences of tensors that the base lacks: there is nothing to add them to, and they are no weights.
+    """Refuses differences of tensors that the base lacks: there is nothing to add them to, and they
+    are no weights.
 
     Raises:
         ShapeError: naming them.
     """
     last = len(plan.sources) - 1  # the residual, or the old base
     copied = _copied(plan.sources[last]) if last == 1 else ()
-    names = [job.name for job in plan.jobs if job.has[last] and not job.has[0] and job.name not in copied]
+    names = [
+        job.name for job in plan.jobs if job.has[last] and not job.has[0] and job.name not in copied
+    ]
     if names:
         raise ShapeError(
-            f"{len(names)} tensors of {plan.roles[last]} are not in base: {listing(names, 4)}. There is nothing to add "
+            f"{len(names)} tensors of {plan.roles[last]} are not in base: {listing(names, 4)}. "
+            "There is nothing to add "
             f"their difference to. --unmatched drop leaves them out."
         )
 
 
 def _warned(plan: Plan, base: int, tuned: int) -> Plan:
-    """The plan with the evidence on whether the two are base and fine-tune, and a note where they do not look like
-    it."""
+    """The plan with the evidence on whether the two are base and fine-tune, and a note where they
+    do not look like it."""
     distances = ancestry(plan.sources[base], plan.sources[tuned])
     return dataclasses.replace(
-        plan, notes=(*plan.notes, *warnings_of(distances, plan.roles[tuned], plan.roles[base])), ancestry=distances
+        plan,
+        notes=(*plan.notes, *warnings_of(distances, plan.roles[tuned], plan.roles[base])),
+        ancestry=distances,
     )
 
 
 def _narrower(plan: Plan) -> Plan:
-    """The plan with a note where the first source's dtypes, which a result has, do not hold the second's numbers."""
+    """The plan with a note where the first source's dtypes, which a result has, do not hold the
+    second's numbers."""
     base, tuned = (source.entries for source in plan.sources[:2])
     pairs: Counter[tuple[str, str]] = Counter()
     for name, entry in tuned.items():
@@ -334,7 +379,8 @@ def _narrower(plan: Plan) -> Plan:
     notes = list(plan.notes)
     for (theirs, ours), count in pairs.items():
         notes.append(
-            f"{count} tensors are {theirs} in {plan.roles[1]} and {ours} in {plan.roles[0]}, whose dtypes 'residual "
+            f"{count} tensors are {theirs} in {plan.roles[1]} and {ours} in {plan.roles[0]}, "
+            "whose dtypes 'residual "
             f"apply' writes: there the sum is rounded to {ours}. --dtype {theirs} keeps it."
         )
     return dataclasses.replace(plan, notes=tuple(notes))

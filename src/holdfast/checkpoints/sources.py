@@ -1,8 +1,8 @@
-"""Where the engine gets its tensors from: a folder of safetensors, or a view of one (an adapter merged on the fly, rows
-in another order).
+"""Where the engine gets its tensors from: a folder of safetensors, or a view of one (an adapter
+merged on the fly, rows in another order).
 
-A source knows its tensors by name and hands out any stretch of one as an `Operand`. Sources are read by several threads
-at once.
+A source knows its tensors by name and hands out any stretch of one as an `Operand`. Sources are
+read by several threads at once.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Source(Protocol):
         Args:
             name: a key of `entries`.
             start, stop: elements, 0 <= start <= stop <= size.
-            buffer: 1-D uint8, at least `(stop - start) * itemsize` bytes; a stored tensor's raw elements come in its
-                memory.
+            buffer: 1-D uint8, at least `(stop - start) * itemsize` bytes; a stored tensor's raw
+                elements come in its memory.
 
         Returns:
             `[stop - start]` in the entry's dtype, or float32 where the source computes the values.
@@ -81,12 +81,15 @@ def listing(names: Sequence[str], most: int = 5) -> str:
 
 
 def bullets(problems: Sequence[str], most: int = 40) -> Lines:
-    """One line a problem, for an error that lists them all; beyond `most` it says how many more there are."""
+    """One line a problem, for an error that lists them all; beyond `most` it says how many more
+    there are."""
     more = [f"... and {len(problems) - most} more"] if len(problems) > most else []
     return lines(*(f"  - {problem}" for problem in [*problems[:most], *more]))
 
 
-def read_object(path: Path, what: str, *, again: str = " Copy or download it again.") -> dict[str, Any]:
+def read_object(
+    path: Path, what: str, *, again: str = " Copy or download it again."
+) -> dict[str, Any]:
     """A JSON object.
 
     Args:
@@ -102,7 +105,9 @@ def read_object(path: Path, what: str, *, again: str = " Copy or download it aga
         if not isinstance(content, dict):
             raise ValueError("expected a JSON object")
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"Expected {what} in {path}, but it cannot be read ({error}).{again}") from None
+        raise ModelError(
+            f"Expected {what} in {path}, but it cannot be read ({error}).{again}"
+        ) from None
     return content
 
 
@@ -117,8 +122,8 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def config_of(source: Source) -> dict[str, Any]:
-    """The model's configuration: of the folder itself, or of what the source is a view of (an adapter's folder has
-    none)."""
+    """The model's configuration: of the folder itself, or of what the source is a view of (an
+    adapter's folder has none)."""
     config = getattr(source, "config", None)
     if isinstance(config, dict):
         return config
@@ -127,7 +132,8 @@ def config_of(source: Source) -> dict[str, Any]:
 
 
 def tied_head(config: Mapping[str, Any]) -> bool | None:
-    """Whether a model's configuration ties the head to the embeddings; None where it does not say."""
+    """Whether a model's configuration ties the head to the embeddings; None where it does not
+    say."""
     for holder in (config, config.get("text_config")):
         if isinstance(holder, dict) and isinstance(holder.get("tie_word_embeddings"), bool):
             return bool(holder["tie_word_embeddings"])
@@ -135,7 +141,8 @@ def tied_head(config: Mapping[str, Any]) -> bool | None:
 
 
 def same_values(one: Source, name: str, other: Source, other_name: str) -> bool:
-    """Whether two tensors hold the same numbers in the same shape, bit for bit once they are widened."""
+    """Whether two tensors hold the same numbers in the same shape, bit for bit once they are
+    widened."""
     import numpy as np
 
     from holdfast.checkpoints.dtypes import decode
@@ -171,14 +178,16 @@ def notes_of(source: Source) -> list[str]:
 
 
 def folders_of(source: Source) -> list[Path]:
-    """Folders that files beside the weights come from, the most important last: an adapter's own after its base's."""
+    """Folders that files beside the weights come from, the most important last: an adapter's own
+    after its base's."""
     inner = inner_source(source)
     below = [] if inner is None else folders_of(inner)
     return below if source.folder in below else [*below, source.folder]
 
 
 def stretches(size: int, unit: int) -> Iterator[tuple[int, int]]:
-    """[start, stop) pairs of at most `unit` elements that cover `size`; one empty pair for an empty tensor."""
+    """[start, stop) pairs of at most `unit` elements that cover `size`; one empty pair for an empty
+    tensor."""
     if size == 0:
         yield 0, 0
     for start in range(0, size, unit):

@@ -1,10 +1,11 @@
 """What a checkpoint folder holds, and whether it is sound: a model, an adapter or a residual.
 
-Without `verify` only headers and small JSON files are read, which takes milliseconds whatever the model's size. With it
-every byte is: NaN and infinities are counted, and the content is compared with the fingerprints in provenance.json,
-tensor by tensor.
+Without `verify` only headers and small JSON files are read, which takes milliseconds whatever the
+model's size. With it every byte is: NaN and infinities are counted, and the content is compared
+with the fingerprints in provenance.json, tensor by tensor.
 
-What is wrong with a folder is in `checks`. The weights are never loaded as a model and no code of the folder is run.
+What is wrong with a folder is in `checks`. The weights are never loaded as a model and no code of
+the folder is run.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ class Inspection:
         return all(check.passed is not False for check in self.checks)
 
 
-def inspect_checkpoint(name: str | os.PathLike[str], *, verify: bool = False, workers: int | None = None) -> Inspection:
+def inspect_checkpoint(
+    name: str | os.PathLike[str], *, verify: bool = False, workers: int | None = None
+) -> Inspection:
     """Looks into a checkpoint folder.
 
     Args:
@@ -91,8 +94,8 @@ def inspect_checkpoint(name: str | os.PathLike[str], *, verify: bool = False, wo
         workers: threads that read; None: all cores.
 
     Raises:
-        ModelError: no such folder, or no safetensors in it (where checkpoints lie in folders inside it, they are
-            named).
+        ModelError: no such folder, or no safetensors in it (where checkpoints lie in folders inside
+            it, they are named).
     """
     folder = local_folder(name)
     reader, checks = _opened(folder)
@@ -143,17 +146,21 @@ def inspect_checkpoint(name: str | os.PathLike[str], *, verify: bool = False, wo
 
 
 def _opened(folder: Path) -> tuple[CheckpointReader | None, list[Check]]:
-    """The folder's tensors, None where it is damaged; whether files, headers and index are sound and fit each other.
+    """The folder's tensors, None where it is damaged; whether files, headers and index are sound
+    and fit each other.
 
     Raises:
         ModelError: there are no safetensors in it.
     """
     title = "files, headers and index are sound"
     here = index_file(folder) is not None or any(folder.glob("*.safetensors"))
-    inside = sorted({path.parent.name for stem in STEMS for path in folder.glob(f"*/{stem}*.safetensors")})
+    inside = sorted(
+        {path.parent.name for stem in STEMS for path in folder.glob(f"*/{stem}*.safetensors")}
+    )
     if inside and not here:
         raise ModelError(
-            f"Expected a checkpoint in {folder}, found {len(inside)} in folders inside it. Choose one:",
+            f"Expected a checkpoint in {folder}, found {len(inside)} in folders inside it. Choose "
+            "one:",
             *(f"  {folder / name}" for name in inside[:10]),
         )
     try:
@@ -163,14 +170,21 @@ def _opened(folder: Path) -> tuple[CheckpointReader | None, list[Check]]:
             raise
         return None, [_check(title, [f"{error}"])]
     count = len(reader.files)
-    return reader, [_check(title, [], f"{len(reader.entries)} tensors in {count} file{'s' if count > 1 else ''}")]
+    return reader, [
+        _check(
+            title, [], f"{len(reader.entries)} tensors in {count} file{'s' if count > 1 else ''}"
+        )
+    ]
 
 
 def _kind(files: Sequence[str]) -> str:
     """What the names of the weight files say that they are."""
     if any(name.startswith("model") for name in files):
         return "model"
-    return next((kind for kind in ("residual", "adapter") if any(name.startswith(kind) for name in files)), "model")
+    return next(
+        (kind for kind in ("residual", "adapter") if any(name.startswith(kind) for name in files)),
+        "model",
+    )
 
 
 def _configuration(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
@@ -183,7 +197,9 @@ def _configuration(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
     return config, "there is no config.json: nothing can load this as a model" if missing else ""
 
 
-def _vocabulary_check(folder: Path, config: Mapping[str, Any], entries: Mapping[str, Entry]) -> list[Check]:
+def _vocabulary_check(
+    folder: Path, config: Mapping[str, Any], entries: Mapping[str, Entry]
+) -> list[Check]:
     """config.json has as many tokens as the embeddings have rows, and the tokenizer no more."""
     names = vocabulary_tensors(config, entries)
     if not names:
@@ -205,19 +221,25 @@ def _vocabulary_check(folder: Path, config: Mapping[str, Any], entries: Mapping[
     return [_check("vocabulary fits", problems, fine)]
 
 
-def _fit_check(folder: Path, config: Mapping[str, Any], entries: Mapping[str, Entry], *, verify: bool) -> Check:
-    """The tensors are those that the model of config.json takes. Without `verify` transformers is asked only where
-    names and shapes are suspicious."""
+def _fit_check(
+    folder: Path, config: Mapping[str, Any], entries: Mapping[str, Entry], *, verify: bool
+) -> Check:
+    """The tensors are those that the model of config.json takes. Without `verify` transformers is
+    asked only where names and shapes are suspicious."""
     title = "weights fit config.json"
     if not verify and looks_whole(config, entries):
-        return _check(title, [], "names and shapes agree; --verify builds the model and compares all")
+        return _check(
+            title, [], "names and shapes agree; --verify builds the model and compares all"
+        )
     try:
         fit = fit_of(folder)
     except ModelError as error:
         return _check(title, [f"{error}"])
     if fit.unknown:
         return Check(name=title, passed=None, detail=f"cannot tell: {fit.unknown}")
-    return _check(title, [fit.problem] if fit.problem else [], f"{len(entries)} tensors, as the model takes")
+    return _check(
+        title, [fit.problem] if fit.problem else [], f"{len(entries)} tensors, as the model takes"
+    )
 
 
 def _adapter_check(folder: Path, config: Mapping[str, Any], entries: Mapping[str, Entry]) -> Check:
@@ -234,7 +256,10 @@ def _architecture(kind: str, config: Mapping[str, Any]) -> str | None:
     """What the configuration calls it."""
     if kind == "adapter":
         facts = {"r": config.get("r"), "alpha": config.get("lora_alpha")}
-        words = [str(config.get("peft_type") or "adapter"), *(f"{k}={v:g}" for k, v in facts.items() if v)]
+        words = [
+            str(config.get("peft_type") or "adapter"),
+            *(f"{k}={v:g}" for k, v in facts.items() if v),
+        ]
         base = config.get("base_model_name_or_path")
         return " ".join([*words, *([f"of {base}"] if base else [])])
     architectures = config.get("architectures")
@@ -279,15 +304,23 @@ def _read_all(
             not_finite.append(f"{name} ({bad[name]:,} of {entry.size:,})")
     problems = []
     if not_finite:
-        problems = [f"NaN or infinities in {len(not_finite)} tensors: {listing(not_finite, _NAMED)}"]
+        problems = [
+            f"NaN or infinities in {len(not_finite)} tensors: {listing(not_finite, _NAMED)}"
+        ]
     checks = [_check("values are finite", problems, f"{len(jobs)} tensors")]
     fingerprint = fingerprint_of(content)
     listed = record.get("tensors")
     if isinstance(listed, dict):
-        differ = [name for name, digest in listed.items() if name in content and content[name][2] != digest]
+        differ = [
+            name
+            for name, digest in listed.items()
+            if name in content and content[name][2] != digest
+        ]
         problems = []
         if differ:
-            problems = [f"{len(differ)} tensors are not as they were written: {listing(differ, _NAMED)}"]
+            problems = [
+                f"{len(differ)} tensors are not as they were written: {listing(differ, _NAMED)}"
+            ]
         elif record.get("fingerprint") not in (None, fingerprint):
             problems = ["the tensors hold the recorded bytes under other names, dtypes or shapes"]
         checks.append(_check("content is as recorded", problems, f"fingerprint {fingerprint}"))
@@ -295,7 +328,8 @@ def _read_all(
 
 
 def _manifest_check(folder: Path, *, verify: bool) -> list[Check]:
-    """The files of a training checkpoint are as they were written; nothing where there is no manifest."""
+    """The files of a training checkpoint are as they were written; nothing where there is no
+    manifest."""
     name = "files are as written"
     try:
         files = read_manifest(folder)

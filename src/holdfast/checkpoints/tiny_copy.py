@@ -1,9 +1,11 @@
-"""A tiny copy of a model: its architecture and settings, with few, narrow layers and random weights, so that a question
-about the architecture is answered in a second, whatever the model's size, before its weights are read.
+"""A tiny copy of a model: its architecture and settings, with few, narrow layers and random
+weights, so that a question about the architecture is answered in a second, whatever the model's
+size, before its weights are read.
 
-The number of attention heads is divided by g, and every width with it: heads stay as wide as they are, so that what an
-architecture derives from both stays whole. Layers are cut to the first that hold every kind. What says how a layer
-works (positions, biases, kinds of layers) stays; windows are of a few tokens, dropout and noise are 0.
+The number of attention heads is divided by g, and every width with it: heads stay as wide as they
+are, so that what an architecture derives from both stays whole. Layers are cut to the first that
+hold every kind. What says how a layer works (positions, biases, kinds of layers) stays; windows are
+of a few tokens, dropout and noise are 0.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from typing import Any
 VOCABULARY = 512
 MOST = 60_000_000
 """Parameters beyond which a copy is not tiny."""
-_LAYERS = re.compile(r"(?:num|n)_(?:hidden_|decoder_|encoder_)?layers?|(?:en|de)coder_layers|num_blocks")
+_LAYERS = re.compile(
+    r"(?:num|n)_(?:hidden_|decoder_|encoder_)?layers?|(?:en|de)coder_layers|num_blocks"
+)
 _HEADS = re.compile(
     r"n_head|(?:\w+_)?(?:n|num|attention)_(?:\w+_)?heads(?:_per_layer)?|n_groups|\w*ngroups|num_query_groups"
 )
@@ -36,7 +40,9 @@ _LIMITS = (
 )
 """Names of counts, and what they are cut to; the first that fits counts."""
 _OFF = re.compile(r"\w*(?:dropout|pdrop|layerdrop|jitter\w*)")
-_PERIODS = re.compile(r"\w*(?:period|interval|pattern|every_n_layers|sparse_step|group_size|first_k_dense_replace)")
+_PERIODS = re.compile(
+    r"\w*(?:period|interval|pattern|every_n_layers|sparse_step|group_size|first_k_dense_replace)"
+)
 _PERIOD = 8
 """A longer period than this is not looked for."""
 
@@ -75,7 +81,8 @@ def tiny_copy(config: Any, make: Callable[[Any], Any]) -> Any:
         make: builds a model of a configuration, such as `AutoModelForCausalLM.from_config`.
 
     Raises:
-        ValueError: no way of making it small gives a model; what refused the first one is the cause.
+        ValueError: no way of making it small gives a model; what refused the first one is the
+            cause.
     """
     import torch
 
@@ -104,7 +111,9 @@ def tiny_copy(config: Any, make: Callable[[Any], Any]) -> Any:
 
 def _small_settings(settings: Mapping[Any, Any], scale: _Scale) -> dict[Any, Any]:
     """Settings of a configuration, and of those in it, made small."""
-    depths = [value for key, value in settings.items() if _LAYERS.fullmatch(str(key)) and _is_size(value)]
+    depths = [
+        value for key, value in settings.items() if _LAYERS.fullmatch(str(key)) and _is_size(value)
+    ]
     if depths:
         count = _layers_kept(settings, max(depths), scale.of_each)
         scale = replace(scale, depth=max(depths), kept=count)
@@ -163,7 +172,9 @@ def _layers_kept(settings: Mapping[Any, Any], depth: int, of_each: int) -> int:
 
 def _are_layers(value: list[Any], depth: int) -> bool:
     """Whether a list names layers by their numbers."""
-    numbers = bool(value) and all(isinstance(number, int) and not isinstance(number, bool) for number in value)
+    numbers = bool(value) and all(
+        isinstance(number, int) and not isinstance(number, bool) for number in value
+    )
     return numbers and value == sorted(set(value)) and value[-1] < depth and value[0] >= 0
 
 
@@ -173,4 +184,6 @@ def _is_size(value: Any) -> bool:
 
 def _factor(heads: int, wanted: int) -> int:
     """What to divide heads by, so that `wanted` or a few more are left, or one."""
-    return next((heads // left for left in range(wanted, 2 * wanted + 2) if heads % left == 0), heads)
+    return next(
+        (heads // left for left in range(wanted, 2 * wanted + 2) if heads % left == 0), heads
+    )

@@ -1,13 +1,14 @@
-"""Vocabularies that differ: rows of embeddings and heads are matched by TOKEN, through both tokenizers.
+"""Vocabularies that differ: rows of embeddings and heads are matched by TOKEN, through both
+tokenizers.
 
-Row i of one model and row i of another belong together only where both tokenizers give the same token the number i. So
-the rows of a model are put into the order of the model that the output looks like (the layout); a view does that while
-reading, nothing is copied. Rows that no token uses (embeddings are padded to round sizes) match by their number where
-both sides have no token there.
+Row i of one model and row i of another belong together only where both tokenizers give the same
+token the number i. So the rows of a model are put into the order of the model that the output looks
+like (the layout); a view does that while reading, nothing is copied. Rows that no token uses
+(embeddings are padded to round sizes) match by their number where both sides have no token there.
 
-Tokenizers are read as JSON: `tokenizer.json`, or `vocab.json` / `vocab.txt` with added tokens. SentencePiece models
-without a `tokenizer.json` and tiktoken files are not read. Merges and normalisation are not looked at: two tokenizers
-with the same tokens count as the same vocabulary.
+Tokenizers are read as JSON: `tokenizer.json`, or `vocab.json` / `vocab.txt` with added tokens.
+SentencePiece models without a `tokenizer.json` and tiktoken files are not read. Merges and
+normalisation are not looked at: two tokenizers with the same tokens count as the same vocabulary.
 """
 
 from __future__ import annotations
@@ -36,11 +37,28 @@ from holdfast.errors import ModelError, ShapeError
 if TYPE_CHECKING:
     from holdfast.checkpoints.sources import Entry, Source
 
-EMBEDDINGS = ("embed_tokens", "wte", "word_embeddings", "embed_in", "tok_embeddings", "embeddings", "shared")
+EMBEDDINGS = (
+    "embed_tokens",
+    "wte",
+    "word_embeddings",
+    "embed_in",
+    "tok_embeddings",
+    "embeddings",
+    "shared",
+)
 """Modules that hold one row a token of the input."""
-HEADS = ("lm_head", "embed_out", "output", "output_layer", "head", "ff_out", "decoder", "predictions")
-"""Modules that hold one row a token of the output. The general names among them count only with exactly the
-vocabulary's rows."""
+HEADS = (
+    "lm_head",
+    "embed_out",
+    "output",
+    "output_layer",
+    "head",
+    "ff_out",
+    "decoder",
+    "predictions",
+)
+"""Modules that hold one row a token of the output. The general names among them count only with
+exactly the vocabulary's rows."""
 FILES = (
     "tokenizer.json",
     "vocab.json",
@@ -60,8 +78,8 @@ def vocabulary_tensors(config: Mapping[str, Any], entries: Mapping[str, Entry]) 
     """Names of the tensors with one row a token: embeddings, heads and their biases.
 
     Args:
-        config: the model's config.json; `vocab_size`, also of its text part, tells embeddings from others. It may be
-            empty.
+        config: the model's config.json; `vocab_size`, also of its text part, tells embeddings from
+            others. It may be empty.
         entries: the checkpoint's tensors.
     """
     modules = {}
@@ -76,15 +94,19 @@ def vocabulary_tensors(config: Mapping[str, Any], entries: Mapping[str, Entry]) 
     stated = config_value(config, "vocab_size")
     if isinstance(stated, int) and (stated in rows or not rows):
         rows = {stated}
-    return [name for name, module in modules.items() if module in EMBEDDINGS + HEADS and entries[name].shape[0] in rows]
+    return [
+        name
+        for name, module in modules.items()
+        if module in EMBEDDINGS + HEADS and entries[name].shape[0] in rows
+    ]
 
 
 # --------------------------------------------------------------------------------------- tokenizers
 
 
 def vocabulary(folder: str | Path) -> dict[str, int] | None:
-    """Token: number, of the tokenizer in a folder; None where there is none that can be read (`why_unreadable` says
-    why).
+    """Token: number, of the tokenizer in a folder; None where there is none that can be read
+    (`why_unreadable` says why).
 
     Raises:
         ModelError: a tokenizer file is damaged.
@@ -94,15 +116,20 @@ def vocabulary(folder: str | Path) -> dict[str, int] | None:
     if (folder / "tokenizer.json").is_file():
         tokens = _from_tokenizer_json(folder / "tokenizer.json")
     elif (folder / "vocab.json").is_file():
-        tokens = _numbers(read_object(folder / "vocab.json", "a tokenizer's file"), folder / "vocab.json")
+        tokens = _numbers(
+            read_object(folder / "vocab.json", "a tokenizer's file"), folder / "vocab.json"
+        )
     elif (folder / "vocab.txt").is_file():
         lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
-        tokens = {line.rstrip("\r"): i for i, line in enumerate(lines) if line or i + 1 < len(lines)}
+        tokens = {
+            line.rstrip("\r"): i for i, line in enumerate(lines) if line or i + 1 < len(lines)
+        }
     if not tokens:
         return None
     if (folder / "added_tokens.json").is_file():
         tokens |= _numbers(
-            read_object(folder / "added_tokens.json", "a tokenizer's file"), folder / "added_tokens.json"
+            read_object(folder / "added_tokens.json", "a tokenizer's file"),
+            folder / "added_tokens.json",
         )
     for token, number in _declared(folder).items():
         tokens.setdefault(token, number)
@@ -115,14 +142,16 @@ def why_unreadable(folder: str | Path) -> str:
     if not names:
         return f"{folder} has no tokenizer; put the one of its model there"
     return (
-        f"{folder} has only {', '.join(names)}, whose tokens cannot be read here; save it as tokenizer.json once with "
+        f"{folder} has only {', '.join(names)}, whose tokens cannot be read here; save it as "
+        "tokenizer.json once with "
         f"transformers: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
     )
 
 
 def same_tokenizer_files(folder: str | Path, other: str | Path) -> bool:
-    """Whether two folders hold the same tokens, judged by their files' bytes; False proves nothing."""
+    """Whether two folders hold the same tokens, judged by their files' bytes; False proves
+    nothing."""
     folder, other = Path(folder), Path(other)
     names = [name for name in FILES if (folder / name).is_file()]
     if not names or names != [name for name in FILES if (other / name).is_file()]:
@@ -136,17 +165,23 @@ def _from_tokenizer_json(path: Path) -> dict[str, int]:
     model = tokenizer.get("model") or {}
     pieces = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(pieces, list):
-        pieces = {piece[0]: i for i, piece in enumerate(pieces) if isinstance(piece, list) and piece}
+        pieces = {
+            piece[0]: i for i, piece in enumerate(pieces) if isinstance(piece, list) and piece
+        }
     tokens = _numbers(pieces or {}, path)
     for added in tokenizer.get("added_tokens") or []:
-        if isinstance(added, dict) and isinstance(added.get("content"), str) and isinstance(added.get("id"), int):
+        if (
+            isinstance(added, dict)
+            and isinstance(added.get("content"), str)
+            and isinstance(added.get("id"), int)
+        ):
             tokens[added["content"]] = added["id"]
     return tokens
 
 
 def _before_merges(path: Path) -> dict[str, Any] | None:
-    """A tokenizer.json up to its merges, which take most of the file and of the memory; everything needed comes before
-    them as the tokenizers library writes it. None where it does not."""
+    """A tokenizer.json up to its merges, which take most of the file and of the memory; everything
+    needed comes before them as the tokenizers library writes it. None where it does not."""
     content = path.read_bytes()
     merges = _MERGES.search(content)
     if merges is None:
@@ -179,7 +214,8 @@ def _numbers(found: Mapping[str, Any], path: Path) -> dict[str, int]:
     wrong = [token for token, number in found.items() if not isinstance(number, int) or number < 0]
     if wrong:
         raise ModelError(
-            f"{path}: expected a number for every token, but {wrong[0]!r} has {found[wrong[0]]!r}. Copy or download "
+            f"{path}: expected a number for every token, but {wrong[0]!r} has "
+            f"{found[wrong[0]]!r}. Copy or download "
             f"it again."
         )
     return dict(found)
@@ -203,14 +239,20 @@ class RowMap:
     @cached_property
     def identity(self) -> bool:
         """Whether the rows are the same, in number and order."""
-        return len(self.rows) == self.source_rows and bool((self.rows == np.arange(len(self.rows))).all())
+        return len(self.rows) == self.source_rows and bool(
+            (self.rows == np.arange(len(self.rows))).all()
+        )
 
 
-def row_map(target: Mapping[str, int], target_rows: int, source: Mapping[str, int], source_rows: int) -> RowMap:
-    """Matches rows by token; rows that no token uses match by number where neither side has a token there.
+def row_map(
+    target: Mapping[str, int], target_rows: int, source: Mapping[str, int], source_rows: int
+) -> RowMap:
+    """Matches rows by token; rows that no token uses match by number where neither side has a token
+    there.
 
     Args:
-        target: token: row, of the model whose order is wanted. Tokens beyond `target_rows` have no row and are ignored.
+        target: token: row, of the model whose order is wanted. Tokens beyond `target_rows` have no
+            row and are ignored.
         target_rows: rows of its embeddings.
         source: token: row, of the model to be read.
         source_rows: rows of its embeddings.
@@ -240,7 +282,8 @@ def row_map(target: Mapping[str, int], target_rows: int, source: Mapping[str, in
 
 
 def row_map_by_number(target_rows: int, source_rows: int) -> RowMap:
-    """Matches rows by their number, for tokenizers that cannot be read; rows beyond the source's are missing."""
+    """Matches rows by their number, for tokenizers that cannot be read; rows beyond the source's
+    are missing."""
     rows = np.arange(target_rows, dtype=np.int64)
     rows[source_rows:] = -1
     return RowMap(rows, source_rows)
@@ -253,15 +296,20 @@ class RowMappedSource:
         source: what is looked at.
         rows: `[target rows]` int64, the source's row for each; -1: from `fallback`.
         names: the tensors it applies to.
-        fallback: a source in the TARGET's order, whose row of the same number stands in; None, or without that tensor:
-            zeros.
+        fallback: a source in the TARGET's order, whose row of the same number stands in; None, or
+            without that tensor: zeros.
 
     Raises:
         ShapeError: tensors whose rows or columns do not fit; all of them.
     """
 
     def __init__(
-        self, source: Source, rows: NDArray[np.int64], names: Sequence[str], *, fallback: Source | None = None
+        self,
+        source: Source,
+        rows: NDArray[np.int64],
+        names: Sequence[str],
+        *,
+        fallback: Source | None = None,
     ) -> None:
         self.source, self.fallback = source, fallback
         self.label, self.folder = source.label, source.folder
@@ -273,14 +321,16 @@ class RowMappedSource:
             entry = source.entries[name]
             if not entry.shape or entry.shape[0] < needed:
                 problems.append(
-                    f"{name}: expected {needed} rows or more in {source.label}, got shape {list(entry.shape)}"
+                    f"{name}: expected {needed} rows or more in {source.label}, got shape "
+                    f"{list(entry.shape)}"
                 )
                 continue
             entries[name] = entry._replace(shape=(len(self._rows), *entry.shape[1:]), offset=-1)
             other = fallback.entries.get(name) if fallback is not None else None
             if other is not None and other.shape != entries[name].shape:
                 problems.append(
-                    f"{name}: expected {list(entries[name].shape)} in {fallback.label if fallback else ''}, got "
+                    f"{name}: expected {list(entries[name].shape)} in "
+                    f"{fallback.label if fallback else ''}, got "
                     f"{list(other.shape)}"
                 )
         self.entries: Mapping[str, Entry] = entries
@@ -288,7 +338,8 @@ class RowMappedSource:
             raise ShapeError("Rows cannot be matched:", bullets(problems))
 
     def read(self, name: str, start: int, stop: int, buffer: NDArray[np.uint8]) -> Operand:
-        """See `Source.read`. float32 (float64) where the stretches are stored in different dtypes."""
+        """See `Source.read`. float32 (float64) where the stretches are stored in different
+        dtypes."""
         if name not in self._names:
             return self.source.read(name, start, stop, buffer)
         if stop <= start:
@@ -310,9 +361,11 @@ class RowMappedSource:
             values[begin : begin + len(piece.raw)] = decode(piece.raw, piece.dtype)
         return Operand(values, DTYPES["F64" if wide == np.float64 else "F32"])
 
-    def _runs(self, entry: Entry, start: int, stop: int) -> list[tuple[int, int, Source | None, int]]:
-        """(begin, end, source, first): stretches of a block that lie together in a source, and their first element
-        there."""
+    def _runs(
+        self, entry: Entry, start: int, stop: int
+    ) -> list[tuple[int, int, Source | None, int]]:
+        """(begin, end, source, first): stretches of a block that lie together in a source, and
+        their first element there."""
         columns = max(1, entry.size // max(1, entry.shape[0]))
         first_row, last_row = start // columns, -(-stop // columns)
         rows = self._rows[first_row:last_row]
@@ -331,7 +384,9 @@ class RowMappedSource:
                 runs.append((begin - start, end - start, self.source, begin + shift))
         return runs
 
-    def _piece(self, name: str, entry: Entry, memory: NDArray[Any], source: Source | None, first: int) -> Operand:
+    def _piece(
+        self, name: str, entry: Entry, memory: NDArray[Any], source: Source | None, first: int
+    ) -> Operand:
         if source is None:
             memory[:] = 0
             return Operand(memory, entry.dtype)
@@ -345,20 +400,25 @@ class RowMappedSource:
 # ---------------------------------------------------------------------------------------- alignment
 
 
-def align_vocabularies(parents: Parents, policy: str, findings: Findings, *, lacking: str = "layout") -> Parents:
-    """Brings the vocabulary tensors of all parents into the rows of the one whose tokenizer the output has.
+def align_vocabularies(
+    parents: Parents, policy: str, findings: Findings, *, lacking: str = "layout"
+) -> Parents:
+    """Brings the vocabulary tensors of all parents into the rows of the one whose tokenizer the
+    output has.
 
-    A token that all have needs no policy, wherever its row lies, and neither does a row that no token uses. Of other
-    rows: "error" adds a problem; "keep" gives every source the target's row; "zero" gives a source that lacks the row
-    the base's (a delta of 0), and every source the target's where the base lacks it or there is no base. Tokens that
-    the target lacks are not in the output; a note says how many.
+    A token that all have needs no policy, wherever its row lies, and neither does a row that no
+    token uses. Of other
+    rows: "error" adds a problem; "keep" gives every source the target's row; "zero" gives a source
+        that lacks the row
+    the base's (a delta of 0), and every source the target's where the base lacks it or there is no
+    base. Tokens that the target lacks are not in the output; a note says how many.
 
     Args:
         parents: the checkpoints. Extras (Fisher information) get zeros where they lack a row.
         policy: "error", "keep" or "zero".
         findings: gets problems and notes.
-        lacking: what stands in under "keep": "layout", the target's row for all sources, or "zeros", for the one that
-            lacks the row only.
+        lacking: what stands in under "keep": "layout", the target's row for all sources, or
+            "zeros", for the one that lacks the row only.
 
     Returns:
         The parents, those that need it behind a `RowMappedSource`.
@@ -380,7 +440,9 @@ class _Alignment:
     def __init__(self, parents: Parents, policy: str, findings: Findings) -> None:
         self.parents, self.policy, self.findings = parents, policy, findings
         self.target = parents.vocabulary
-        self.names = [vocabulary_tensors(config_of(source), source.entries) for source in parents.sources]
+        self.names = [
+            vocabulary_tensors(config_of(source), source.entries) for source in parents.sources
+        ]
         self.rows = [0] * len(parents.sources)
         for index, (source, names) in enumerate(zip(parents.sources, self.names, strict=True)):
             if names:
@@ -404,7 +466,8 @@ class _Alignment:
             elif not rows.identity:
                 role, target = self.parents.roles[index], self.parents.roles[self.target]
                 self.findings.notes.append(
-                    f"The {self.rows[index]} vocabulary rows of {role} are read in the order of {target}, which has "
+                    f"The {self.rows[index]} vocabulary rows of {role} are read in the order of "
+                    f"{target}, which has "
                     f"{self.rows[self.target]}."
                 )
             if not rows.identity:
@@ -446,14 +509,17 @@ class _Alignment:
             self.findings.notes.append(f"{sizes}: {reason}. Rows are matched by number.")
         elif self.homes[index] is not None or self.homes[self.target] is not None:
             self.findings.notes.append(
-                f"{role} and {target}: {reason}. Their {count} rows are taken to mean the same tokens."
+                f"{role} and {target}: {reason}. Their {count} rows are taken to mean the same "
+                "tokens."
             )
 
     def _report_difference(self, index: int, rows: RowMap) -> None:
         role, target = self.parents.roles[index], self.parents.roles[self.target]
         differences = []
         if rows.missing:
-            differences.append(f"it lacks {len(rows.missing)} ({listing(list(map(repr, rows.missing)), 8)})")
+            differences.append(
+                f"it lacks {len(rows.missing)} ({listing(list(map(repr, rows.missing)), 8)})"
+            )
         if rows.extra:
             differences.append(
                 f"it has {len(rows.extra)} of its own, which are not in the output "
@@ -489,7 +555,9 @@ class _Alignment:
                 views[index] = RowMappedSource(views[index], rows, self.names[index])
                 continue
             from_base = base is not None and index != base and self.policy == "zero"
-            stand_in = views[base] if from_base and base is not None else parents.sources[self.target]
+            stand_in = (
+                views[base] if from_base and base is not None else parents.sources[self.target]
+            )
             rows = np.where(in_all, rows, -1)
             views[index] = RowMappedSource(views[index], rows, self.names[index], fallback=stand_in)
         return views
@@ -497,4 +565,11 @@ class _Alignment:
 
 def home_of(folders: Sequence[Path]) -> Path | None:
     """The folder whose tokenizer counts: the most important one that has any."""
-    return next((folder for folder in reversed(folders) if any((folder / name).is_file() for name in FILES)), None)
+    return next(
+        (
+            folder
+            for folder in reversed(folders)
+            if any((folder / name).is_file() for name in FILES)
+        ),
+        None,
+    )

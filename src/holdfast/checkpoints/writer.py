@@ -1,11 +1,12 @@
-"""Writing a checkpoint folder: headers first, then every tensor's bytes at their place, from several threads, in any
-order.
+"""Writing a checkpoint folder: headers first, then every tensor's bytes at their place, from
+several threads, in any order.
 
-The folder is complete or absent. Files grow in a hidden folder beside the destination; each shard gets its name when
-its last byte is on the disk; at the end the hidden folder is renamed to the destination, which an earlier folder of
-that name leaves in the same moment. A run that was killed leaves the hidden folder; the same request goes on with the
-shards that were finished (its `key`, kept in `.lock`, says that it is the same). Only one process writes to a
-destination at a time, and only what this engine wrote is ever replaced.
+The folder is complete or absent. Files grow in a hidden folder beside the destination; each shard
+gets its name when its last byte is on the disk; at the end the hidden folder is renamed to the
+destination, which an earlier folder of that name leaves in the same moment. A run that was killed
+leaves the hidden folder; the same request goes on with the shards that were finished (its `key`,
+kept in `.lock`, says that it is the same). Only one process writes to a destination at a time, and
+only what this engine wrote is ever replaced.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 
 WRITE_OUT = 33_554_432
-"""Bytes of a file after which the system is asked to begin putting them on the disk, so that little is left to wait for
-at the end."""
+"""Bytes of a file after which the system is asked to begin putting them on the disk, so that little
+is left to wait for at the end."""
 
 
 class Slot(NamedTuple):
@@ -70,16 +71,19 @@ class CheckpointWriter:
     Args:
         folder: the destination.
         shards: file name and tensors of each file; a tensor is in one of them.
-        key: fingerprint (hex) of everything that decides the bytes; a killed run with the same key is continued.
+        key: fingerprint (hex) of everything that decides the bytes; a killed run with the same key
+            is continued.
         metadata: free text for the headers.
-        overwrite: replace a folder that this engine wrote. Without it an existing folder that is not empty is refused.
-        sync: put the content on the disk before it gets its name (fsync). Without it a power cut may lose what was
-            reported as written, and a killed run begins anew.
-        beside: name of a second file that belongs to each file and is written by the caller; a file without it does not
-            count as finished.
+        overwrite: replace a folder that this engine wrote. Without it an existing folder that is
+            not empty is refused.
+        sync: put the content on the disk before it gets its name (fsync). Without it a power cut
+            may lose what was reported as written, and a killed run begins anew.
+        beside: name of a second file that belongs to each file and is written by the caller; a file
+            without it does not count as finished.
 
     Raises:
-        RunFolderError: the destination exists, cannot be written, or is being written by another process.
+        RunFolderError: the destination exists, cannot be written, or is being written by another
+            process.
         StorageError: the disk has no room for it.
     """
 
@@ -98,7 +102,9 @@ class CheckpointWriter:
         self.sync, self._key, self._overwrite, self._beside = sync, key, overwrite, beside
         self.placed = False
         """Whether the folder has its name."""
-        self._shards = [lay_out(file, slots, metadata or {"format": "pt"}) for file, slots in shards]
+        self._shards = [
+            lay_out(file, slots, metadata or {"format": "pt"}) for file, slots in shards
+        ]
         self._of = {name: shard for shard in self._shards for name in shard.offsets}
         self.finished: set[str] = set()
         """Files that an earlier, killed run of the same request had finished."""
@@ -110,7 +116,8 @@ class CheckpointWriter:
         with disk_errors(self.folder):
             self._made = NewFolder(self.folder.parent, content=False)
             self.staging.mkdir(exist_ok=True)
-            # first the own lock, then a look at others': of two that begin together at least one sees the other
+            # first the own lock, then a look at others': of two that begin together at least one
+            # sees the other
             self._lock = _locked(self.staging, self.folder)
             try:
                 _remove_stale(self.folder, keep=self.staging)
@@ -126,8 +133,8 @@ class CheckpointWriter:
         return self._of[name].file in self.finished
 
     def write(self, name: str, element: int, raw: np.ndarray) -> None:
-        """Stores `raw` (1-D, the tensor's storage dtype) from element `element` of the flattened tensor on. Safe to
-        call from several threads.
+        """Stores `raw` (1-D, the tensor's storage dtype) from element `element` of the flattened
+        tensor on. Safe to call from several threads.
 
         Raises:
             StorageError: the disk is full or failed.
@@ -140,8 +147,8 @@ class CheckpointWriter:
         self.wrote(name, raw.nbytes)
 
     def place(self, name: str, byte: int) -> tuple[int, int]:
-        """Where a byte of a tensor belongs that is not written yet: an open descriptor, and the byte of its file. To be
-        followed by `wrote`."""
+        """Where a byte of a tensor belongs that is not written yet: an open descriptor, and the
+        byte of its file. To be followed by `wrote`."""
         shard = self._of[name]
         return shard.descriptor, shard.offsets[name] + byte
 
@@ -173,7 +180,11 @@ class CheckpointWriter:
         with disk_errors(self.folder):
             for waiting in self._synced:
                 waiting.result()
-            short = [shard.file for shard in self._shards if shard.left and shard.file not in self.finished]
+            short = [
+                shard.file
+                for shard in self._shards
+                if shard.left and shard.file not in self.finished
+            ]
             assert not short, f"not all tensors were written: {short}"
             self._write_index()
             add(self.staging)
@@ -184,7 +195,8 @@ class CheckpointWriter:
                 fsync_path(self.staging)
             _put_in_place(self.staging, self.folder, overwrite=self._overwrite)
             self.placed = True
-            # not earlier: without it another process would take the folder for one that was left behind
+            # not earlier: without it another process would take the folder for one that was left
+            # behind
             (self.folder / ".lock").unlink()
             shutil.rmtree(self.staging, ignore_errors=True)  # what was replaced
             if self.sync:
@@ -192,8 +204,8 @@ class CheckpointWriter:
         self._release()
 
     def abandon(self, *, keep_finished: bool) -> bool:
-        """Gives up: removes what was written, or with `keep_finished` all but the finished shards. True when some were
-        kept."""
+        """Gives up: removes what was written, or with `keep_finished` all but the finished shards.
+        True when some were kept."""
         self._syncer.shutdown(wait=True, cancel_futures=True)
         keeps = (
             keep_finished
@@ -215,10 +227,14 @@ class CheckpointWriter:
 
     def _open(self) -> None:
         names, needed = {".lock"}, 0
-        # another key: nothing to go on with, for example an earlier output that was exchanged and not yet removed
+        # another key: nothing to go on with, for example an earlier output that was exchanged and
+        # not yet removed
         same = os.pread(self._lock, 1024, 0) == self._key.encode()
         for shard in self._shards:
-            path, beside = self.staging / shard.file, [self._beside(shard.file)] if self._beside is not None else []
+            path, beside = (
+                self.staging / shard.file,
+                [self._beside(shard.file)] if self._beside is not None else [],
+            )
             if (
                 same
                 and path.is_file()
@@ -238,13 +254,16 @@ class CheckpointWriter:
         free = shutil.disk_usage(self.staging).free
         if free < needed:
             raise StorageError(
-                f"{self.folder} needs {needed:,} bytes and the disk has {free:,} left. Free some space or choose "
+                f"{self.folder} needs {needed:,} bytes and the disk has {free:,} left. Free some "
+                "space or choose "
                 f"another folder; nothing was lost."
             )
         for shard in self._shards:
             if shard.file in self.finished:
                 continue
-            shard.descriptor = os.open(self.staging / f"{shard.file}.part", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+            shard.descriptor = os.open(
+                self.staging / f"{shard.file}.part", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644
+            )
             os.ftruncate(shard.descriptor, shard.size)
             _put(shard.descriptor, memoryview(shard.header), 0)
             if shard.left == 0:
@@ -279,18 +298,20 @@ def check_destination(folder: Path, *, overwrite: bool) -> None:
     """Refuses a destination that holds something already.
 
     Raises:
-        RunFolderError: it is a file, a folder that is not empty and `overwrite` was not asked for, or with `overwrite`
-            one that this engine did not write.
+        RunFolderError: it is a file, a folder that is not empty and `overwrite` was not asked for,
+            or with `overwrite` one that this engine did not write.
     """
     if folder.is_dir():
         names = sorted(path.name for path in folder.iterdir())
         if names and not overwrite:
             raise RunFolderError(
-                f"{folder} exists and is not empty. Choose another folder, or add --overwrite to replace it."
+                f"{folder} exists and is not empty. Choose another folder, or add --overwrite to "
+                "replace it."
             )
         if names and FILE not in names:
             raise RunFolderError(
-                f"{folder} was not written by this engine (no {FILE} in it) and is not replaced: {', '.join(names[:4])}"
+                f"{folder} was not written by this engine (no {FILE} in it) and is not replaced: "
+                f"{', '.join(names[:4])}"
                 f"{' ...' if len(names) > 4 else ''}. Remove it yourself or choose another folder."
             )
     elif folder.exists():
@@ -344,11 +365,13 @@ def disk_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise RunFolderError(
-                f"{folder} cannot be written ({error.strerror}). Choose a folder that you may write to; nothing was "
+                f"{folder} cannot be written ({error.strerror}). Choose a folder that you may "
+                "write to; nothing was "
                 f"changed."
             ) from error
         raise StorageError(
-            f"Could not write {folder} ({error.strerror or error}). Free some space or choose another folder; inputs "
+            f"Could not write {folder} ({error.strerror or error}). Free some space or choose "
+            "another folder; inputs "
             f"and earlier output are intact."
         ) from error
 
@@ -371,7 +394,8 @@ def _locked(staging: Path, folder: Path) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise RunFolderError(
-            f"Another process is writing {folder} at this moment. Wait for it, or choose another folder."
+            f"Another process is writing {folder} at this moment. Wait for it, or choose another "
+            "folder."
         ) from None
     except OSError:  # a file system without locks
         pass
@@ -416,15 +440,16 @@ def _put_in_place(staging: Path, folder: Path, *, overwrite: bool) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
             raise RunFolderError(
-                f"{folder} has come into being meanwhile and is left as it is. Choose another folder."
+                f"{folder} has come into being meanwhile and is left as it is. Choose another "
+                "folder."
             ) from None
     else:
         replace_folder(staging, folder)
 
 
 def replace_folder(staging: Path, folder: Path) -> None:
-    """Gives `staging` the name `folder`; what had it is in `staging` afterwards, or removed where the system cannot
-    swap two names in one step."""
+    """Gives `staging` the name `folder`; what had it is in `staging` afterwards, or removed where
+    the system cannot swap two names in one step."""
     if not folder.exists():
         os.rename(staging, folder)
     elif not _exchange(staging, folder):
@@ -437,7 +462,10 @@ def _exchange(one: Path, other: Path) -> bool:
     """Swaps two folders' names in one step (Linux); False where the system cannot."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     here, exchange = -100, 2
-    return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+    return (
+        rename is not None
+        and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+    )
 
 
 def fsync_path(path: Path) -> None:
@@ -450,7 +478,8 @@ def fsync_path(path: Path) -> None:
 
 
 def _begin_write_out(descriptor: int) -> None:
-    """Starts, without waiting, what fsync will have to see finished (Linux; elsewhere nothing happens)."""
+    """Starts, without waiting, what fsync will have to see finished (Linux; elsewhere nothing
+    happens)."""
     begin = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if begin is not None and descriptor >= 0:
         whole_file, start_writing = ctypes.c_int64(0), 2

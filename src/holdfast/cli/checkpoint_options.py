@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.records.run import LayerDistance
 
 
-# ------------------------------------------------------------------------------------------------------- common options
+# ----------------------------------------------------------------------------------- common options
 
 
 def read_dtype(value: Any) -> str:
@@ -71,8 +71,8 @@ class Output:
 
 
 def missing_folders(request: Any, *names: str) -> list[str]:
-    """Problems of settings that name a folder which is not there, with the nearest names. Asks no network: what could
-    be a model of the hub is left for later.
+    """Problems of settings that name a folder which is not there, with the nearest names. Asks no
+    network: what could be a model of the hub is left for later.
 
     Args:
         request: a settings value.
@@ -86,7 +86,9 @@ def missing_folders(request: Any, *names: str) -> list[str]:
         for model in value if isinstance(value, tuple) else (value,):
             for name in () if model is None else base_and_adapter(model) or (model,):
                 path = expanded(name)
-                names_a_path = path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
+                names_a_path = (
+                    path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
+                )
                 if path.is_dir() or not names_a_path:
                     continue
                 try:
@@ -96,7 +98,7 @@ def missing_folders(request: Any, *names: str) -> list[str]:
     return problems
 
 
-# --------------------------------------------------------------------------------------------------- the plan, the work
+# ------------------------------------------------------------------------------- the plan, the work
 
 
 def carry_out(prepared: Prepared, output: Output, notes: Sequence[str] = ()) -> int:
@@ -114,7 +116,9 @@ def carry_out(prepared: Prepared, output: Output, notes: Sequence[str] = ()) -> 
         _dry_run(prepared, folder, notes, as_json=output.json)
         return 0
     write(*announcement(prepared, notes), to_stderr=True)
-    built = prepared.write(folder, overwrite=output.overwrite, sync=not output.no_sync, workers=output.workers)
+    built = prepared.write(
+        folder, overwrite=output.overwrite, sync=not output.no_sync, workers=output.workers
+    )
     write(*outcome(prepared, built), to_stderr=output.json)
     if output.json:
         print_json(outcome_record(prepared, built))
@@ -141,7 +145,8 @@ def _dry_run(prepared: Prepared, folder: Path, notes: Sequence[str], *, as_json:
         print_json({**plan_record(prepared, folder, notes), "free_bytes": free})
     if free < needed:
         raise StorageError(
-            f"{folder} needs {shown_bytes(needed)} and the disk has {shown_bytes(free)} left. Free some space or "
+            f"{folder} needs {shown_bytes(needed)} and the disk has {shown_bytes(free)} left. "
+            "Free some space or "
             f"choose another folder."
         )
 

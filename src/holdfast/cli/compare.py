@@ -1,5 +1,5 @@
-"""`holdfast compare`: two evaluated models side by side, as a table, a page, a pull request's comment, and as a gate
-that a build can fail on."""
+"""`holdfast compare`: two evaluated models side by side, as a table, a page, a pull request's
+comment, and as a gate that a build can fail on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console, stoppable, write
+from holdfast.cli.console import (
+    print_json,
+    print_line,
+    stderr_console,
+    stdout_console,
+    stoppable,
+    write,
+)
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.help import Section
@@ -53,7 +60,12 @@ examples
   holdfast compare runs/tuned --fail_if 'any drop > 2%' \\
       --fail_if 'learn gain < 2pt' --markdown comment.md
 """
-FILES = {"html": "comparison.html", "markdown": "comparison.md", "junit": "comparison.xml", "json": "comparison.json"}
+FILES = {
+    "html": "comparison.html",
+    "markdown": "comparison.md",
+    "junit": "comparison.xml",
+    "json": "comparison.json",
+}
 """Option: its file in --output_dir."""
 GATE_FAILED = 3
 
@@ -62,7 +74,9 @@ GATE_FAILED = 3
 class CompareRequest(CompareSettings):
     """`holdfast compare`."""
 
-    settings_group: ClassVar[str] = "output; in place of a file, - writes Markdown or JSON to stdout"
+    settings_group: ClassVar[str] = (
+        "output; in place of a file, - writes Markdown or JSON to stdout"
+    )
 
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
     """All of it: comparison.html, comparison.md, comparison.xml, comparison.json."""
@@ -99,7 +113,11 @@ class CompareRequest(CompareSettings):
             problems.append(Problem("json", "only one of --json and --markdown can go to stdout."))
         if self.strict and not self.fail_if:
             example = "add --fail_if 'any drop > 2%' or the like."
-            problems.append(Problem("strict", f"says how undecided rules count, but there is no rule: {example}"))
+            problems.append(
+                Problem(
+                    "strict", f"says how undecided rules count, but there is no rule: {example}"
+                )
+            )
         problems += [Problem("fail_if", text) for text in self._rules[1]]
         return problems + [Problem("models", text) for text in self._sides[1]]
 
@@ -132,7 +150,9 @@ COMMAND = Command(
     request=CompareRequest,
     description=DESCRIPTION,
     epilog=EPILOG,
-    sections=(Section(name="rules", summary="what --fail_if takes, and how it is judged", text=RULES),),
+    sections=(
+        Section(name="rules", summary="what --fail_if takes, and how it is judged", text=RULES),
+    ),
     usage="A B [options]",
 )
 
@@ -160,7 +180,11 @@ def run(argv: list[str]) -> int:
 def write_and_print(result: Result, files: dict[str, str], *, seconds: float) -> None:
     """Files first, then the terminal: whoever reads the last line can open what it names."""
     from holdfast.reports.comparison_report import comparison_page
-    from holdfast.reports.comparison_text import comparison_junit, comparison_markdown, print_comparison
+    from holdfast.reports.comparison_text import (
+        comparison_junit,
+        comparison_markdown,
+        print_comparison,
+    )
     from holdfast.reports.html import write_page
     from holdfast.support.files import write_bytes_atomic, write_json
 

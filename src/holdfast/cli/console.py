@@ -1,4 +1,5 @@
-"""Where commands write: tables and results to stdout, everything else to stderr where results are JSON."""
+"""Where commands write: tables and results to stdout, everything else to stderr where results are
+JSON."""
 
 from __future__ import annotations
 
@@ -67,7 +68,9 @@ def print_json(value: Any) -> None:
     """A value as JSON on stdout."""
     from holdfast.support.files import to_jsonable
 
-    print(json_escaped(json.dumps(to_jsonable(value), indent=2, ensure_ascii=False, allow_nan=False)))
+    print(
+        json_escaped(json.dumps(to_jsonable(value), indent=2, ensure_ascii=False, allow_nan=False))
+    )
 
 
 @contextlib.contextmanager

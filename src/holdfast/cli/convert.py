@@ -40,7 +40,8 @@ class ConvertRequest:
     file: Annotated[Path, Meta(positional=True, metavar="FILE")]
     """The file to convert."""
     dataset_info: Annotated[Path | None, Meta(metavar="FILE")] = None
-    """LLaMA-Factory's file of data sets; default: dataset_info.json in its dataset_dir, or what train_dataset names."""
+    """LLaMA-Factory's file of data sets; default: dataset_info.json in its dataset_dir, or what
+    train_dataset names."""
     output: Annotated[Path | None, Meta(metavar="FILE")] = None
     """Where the result is written; default: it is printed."""
     overwrite: bool = False
@@ -65,14 +66,17 @@ def run(argv: list[str]) -> int:
     from holdfast.support.files import write_bytes_atomic
 
     if request.output is not None and request.output.exists() and not request.overwrite:
-        raise ConfigError(f"--output {request.output}: is there already. Add --overwrite, or choose another name.")
+        raise ConfigError(
+            f"--output {request.output}: is there already. Add --overwrite, or choose another name."
+        )
     text = as_yaml(request.file, *read_foreign(request.file, request.dataset_info))
     if request.output is None:
         write(Lines(text.removesuffix("\n")))
         return 0
     write_bytes_atomic(request.output, text.encode())
     write(
-        f"Wrote {request.output}. Its head says what comes out differently; 'holdfast train --config "
+        f"Wrote {request.output}. Its head says what comes out differently; 'holdfast train "
+        "--config "
         f"{request.output} --dry_run' checks it."
     )
     return 0

@@ -49,7 +49,9 @@ class PrepareRequest(CorpusOptions, Rows, _Files):
         for name, value in vars(part_of(self, CorpusOptions)).items():
             if value is not None and value is not False:
                 options[name] = value
-        return Preparation(inputs=self.input, output=self.output, options=options, **vars(part_of(self, Rows)))
+        return Preparation(
+            inputs=self.input, output=self.output, options=options, **vars(part_of(self, Rows))
+        )
 
     def problems(self) -> list[Problem]:
         """What is wrong with the request as a whole, and with its files."""
@@ -77,7 +79,10 @@ def run(argv: list[str]) -> int:
     ):
         prepared = prepare(request)
     if prepared.done_before:
-        print_line(stdout_console(), f"Nothing to do: {request.output} is there, from the same input and options.")
+        print_line(
+            stdout_console(),
+            f"Nothing to do: {request.output} is there, from the same input and options.",
+        )
 
     from holdfast.reports.corpus_text import prepared_rows
 

@@ -50,12 +50,18 @@ def run(argv: list[str]) -> int:
 
     from holdfast.runs.selecting import select
 
-    text = f"Stopped. What was scored is kept in {request.scores or request.output / LEDGER}; the same command goes on."
+    text = (
+        f"Stopped. What was scored is kept in {request.scores or request.output / LEDGER}; the "
+        "same command goes on."
+    )
     with terminated_is_interrupted(), stoppable(text), quiet_libraries():
         selected = select(request)
     console = stdout_console()
     if selected.done_before:
-        print_line(console, f"Nothing to do: {selected.folder} has it, from the same input, options and model.")
+        print_line(
+            console,
+            f"Nothing to do: {selected.folder} has it, from the same input, options and model.",
+        )
 
     from holdfast.reports.corpus_text import overlap_sentence, selected_rows
 

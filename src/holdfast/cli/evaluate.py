@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from holdfast.checkpoints.named import is_no_model, near_model
-from holdfast.cli.console import print_json, print_line, quiet_console, stderr_console, stdout_console
+from holdfast.cli.console import (
+    print_json,
+    print_line,
+    quiet_console,
+    stderr_console,
+    stdout_console,
+)
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, part_of
 from holdfast.config.help import Section
@@ -65,7 +71,9 @@ class _Where(LoadSettings):
 
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("evaluated")
     """Evaluations, one folder a model, and report.html; may be one of before."""
-    device_map: Annotated[Literal["auto", "balanced", "sequential"] | None, Meta(section="loading")] = None
+    device_map: Annotated[
+        Literal["auto", "balanced", "sequential"] | None, Meta(section="loading")
+    ] = None
     """Spreads each model over all accelerators, for models that one cannot hold."""
     num_processes: Annotated[int, Meta(ge=1, section="loading")] = 1
     """Processes that share the questions, each holding the whole model; on GPUs one per device."""
@@ -88,11 +96,18 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
         """Models that are not there, suites and entries that cannot be measured."""
         problems: list[str] = []
         if not self.model:
-            problems.append("expected at least one model, as in 'holdfast evaluate base tuned --suite knowledge'.")
+            problems.append(
+                "expected at least one model, as in 'holdfast evaluate base tuned --suite "
+                "knowledge'."
+            )
         if self.num_processes > 1 and self.device_map is not None:
             text = "each process has the whole model, and device_map spreads one over all devices"
             problems.append(Problem("num_processes", f"{text}. Leave one of them out."))
-        return [*problems, *model_problems(lambda: self.requests, addresses=True), *self._planned[1]]
+        return [
+            *problems,
+            *model_problems(lambda: self.requests, addresses=True),
+            *self._planned[1],
+        ]
 
     @functools.cached_property
     def requests(self) -> list[ModelRequest]:
@@ -137,7 +152,10 @@ def model_problems(
             continue
         try:
             if is_no_model(name):
-                texts.append(f"no such model folder: {name} (a hub id is written owner/name).{near_model(name)}")
+                texts.append(
+                    f"no such model folder: {name} (a hub id is written "
+                    f"owner/name).{near_model(name)}"
+                )
         except ModelError as error:
             texts.append(str(error))
     return [Problem(key, text) for text in texts]
@@ -146,7 +164,9 @@ def model_problems(
 def _suites_text() -> str:
     from holdfast.evaluation.shipped import description_of, shipped_suites
 
-    return "\n".join(f"{name:<32} {description_of(path)}" for name, path in shipped_suites().items())
+    return "\n".join(
+        f"{name:<32} {description_of(path)}" for name, path in shipped_suites().items()
+    )
 
 
 SUITES = Section(name="suites", summary="the shipped suites", text=_suites_text)
@@ -156,7 +176,11 @@ COMMAND = Command(
     description=DESCRIPTION,
     epilog=EPILOG,
     sections=(
-        Section(name="examples", summary="without a network, a server, programs in the sandbox", text=EXAMPLES),
+        Section(
+            name="examples",
+            summary="without a network, a server, programs in the sandbox",
+            text=EXAMPLES,
+        ),
         SUITES,
     ),
     usage="MODEL [MODEL ...] --suite NAME [options]",
@@ -189,7 +213,9 @@ def run(argv: list[str]) -> int:
         from holdfast.reports.evaluation_text import plan_blocks
         from holdfast.reports.terminal import Printer
 
-        Printer(stdout_console()).show(plan_blocks(plan, [(model.label, model.name) for model in models], folder))
+        Printer(stdout_console()).show(
+            plan_blocks(plan, [(model.label, model.name) for model in models], folder)
+        )
         return 0
     from holdfast.evaluation.processes import join_launched
 
@@ -222,8 +248,13 @@ def run(argv: list[str]) -> int:
     keys += [(SUITE, average.name) for average in plan.averages]
     if request.json:
         write_report(output)
-        evaluations, comparisons = output.evaluations(labels, keys), output.comparisons(labels, keys)
-        print_json({"output_dir": str(folder), "evaluations": evaluations, "comparisons": comparisons})
+        evaluations, comparisons = (
+            output.evaluations(labels, keys),
+            output.comparisons(labels, keys),
+        )
+        print_json(
+            {"output_dir": str(folder), "evaluations": evaluations, "comparisons": comparisons}
+        )
     else:
         show_output(output, labels, keys, console)
     if not_finite is not None:
@@ -239,7 +270,9 @@ def report(folder: Path) -> None:
     show_output(output, output.labels, None, stdout_console())
 
 
-def show_output(output: Output, labels: list[str], keys: list[tuple[str, str]] | None, console: Console) -> None:
+def show_output(
+    output: Output, labels: list[str], keys: list[tuple[str, str]] | None, console: Console
+) -> None:
     """Writes the page of an output folder and prints models of it.
 
     Args:
@@ -252,7 +285,9 @@ def show_output(output: Output, labels: list[str], keys: list[tuple[str, str]] |
     from holdfast.reports.terminal import Printer
 
     write_report(output)
-    Printer(console).show(result_blocks(output.evaluations(labels, keys), output.comparisons(labels, keys)))
+    Printer(console).show(
+        result_blocks(output.evaluations(labels, keys), output.comparisons(labels, keys))
+    )
     print_line(console, f"Report    {output.page}")
 
 

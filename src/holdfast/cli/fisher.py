@@ -1,4 +1,5 @@
-"""`holdfast fisher`: the diagonal Fisher information of a model on old data, for EWC and for Fisher merging."""
+"""`holdfast fisher`: the diagonal Fisher information of a model on old data, for EWC and for Fisher
+merging."""
 
 from __future__ import annotations
 
@@ -93,5 +94,8 @@ def run(argv: list[str]) -> int:
         )
     size = sum(entry.size for entry in fisher.reader.entries.values())
     seconds = shown_seconds(time.monotonic() - began)
-    say(f"{fisher.folder}: {size:,} parameters, {fisher.record['tokens']:,} trained tokens, {seconds}")
+    say(
+        f"{fisher.folder}: {size:,} parameters, {fisher.record['tokens']:,} trained tokens, "
+        f"{seconds}"
+    )
     return 0

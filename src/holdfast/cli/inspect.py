@@ -1,4 +1,5 @@
-"""`holdfast inspect A [B]`: what a checkpoint holds and whether it is sound; how far another one is from it."""
+"""`holdfast inspect A [B]`: what a checkpoint holds and whether it is sound; how far another one is
+from it."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class InspectRequest:
     """`holdfast inspect`."""
 
     checkpoints: Annotated[tuple[str, ...], Meta(positional=True, least=1, metavar="A [B]")]
-    """A checkpoint, an adapter or a residual (or a hub id); two checkpoints: the start and the result."""
+    """A checkpoint, an adapter or a residual (or a hub id); two checkpoints: the start and the
+    result."""
     verify: bool = False
     """Read all bytes: NaN, infinities, fingerprints (of one checkpoint)."""
     per: Literal["layer", "tensor"] = "layer"
@@ -72,7 +74,9 @@ class InspectRequest:
         if self.plot is not None and count != 2:
             problems.append(Problem("plot", "is of two checkpoints; name the other one, too"))
         if self.plot is not None and not self.plot.endswith(".html"):
-            problems.append(Problem("plot", f"expected a file that ends with .html, got {self.plot}"))
+            problems.append(
+                Problem("plot", f"expected a file that ends with .html, got {self.plot}")
+            )
         return problems
 
 
@@ -97,7 +101,9 @@ def run(argv: list[str]) -> int:
     from holdfast.support.files import to_jsonable
 
     with stoppable():
-        inspection = inspect_checkpoint(request.checkpoints[0], verify=request.verify, workers=request.workers)
+        inspection = inspect_checkpoint(
+            request.checkpoints[0], verify=request.verify, workers=request.workers
+        )
     if request.json:
         print_json({**to_jsonable(inspection), "sound": inspection.sound})
     else:

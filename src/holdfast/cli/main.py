@@ -1,9 +1,9 @@
-"""The command `holdfast`: finds the subcommand, turns errors into messages and exit codes. Everything heavy is imported
-by the subcommand.
+"""The command `holdfast`: finds the subcommand, turns errors into messages and exit codes.
+Everything heavy is imported by the subcommand.
 
-Exit codes: 0 done; 1 failed; 2 the request has to change (an option, a file, a path, a model); 3 a rule of
-`compare --fail_if` failed; 4 what was measured is NaN or infinite; 130 interrupted with Ctrl-C; 141 the reader of the
-output went away.
+Exit codes: 0 done; 1 failed; 2 the request has to change (an option, a file, a path, a model); 3 a
+rule of `compare --fail_if` failed; 4 what was measured is NaN or infinite; 130 interrupted with
+Ctrl-C; 141 the reader of the output went away.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ GROUPS: dict[str, dict[str, str]] = {
     },
 }
 """What a user does: commands, each with one line of help."""
-COMMANDS: dict[str, str] = {name: line for commands in GROUPS.values() for name, line in commands.items()}
+COMMANDS: dict[str, str] = {
+    name: line for commands in GROUPS.values() for name, line in commands.items()
+}
 """Every command; the module `holdfast.cli.NAME` has its `run(argv) -> exit code`."""
 
 
@@ -94,7 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if _take_debug(words):
-        os.environ[DEBUG] = "1"  # in the environment, so that processes started by this one have it too
+        os.environ[DEBUG] = (
+            "1"  # in the environment, so that processes started by this one have it too
+        )
     debug = os.environ.get(DEBUG, "") not in ("", "0")
     try:
         code = _dispatch(words)
@@ -123,15 +127,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _steady_streams() -> None:
-    """Standard streams that take any text, whatever the terminal's character set; closed ones lead nowhere, instead of
-    into the next file that is opened."""
+    """Standard streams that take any text, whatever the terminal's character set; closed ones lead
+    nowhere, instead of into the next file that is opened."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+            setattr(
+                sys,
+                name,
+                os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False),
+            )
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -153,7 +161,9 @@ def _dispatch(words: list[str]) -> int:
     name, *rest = words
     if name not in COMMANDS:
         raise ConfigError(
-            f"unknown command '{name}'.{did_you_mean(name, COMMANDS) or ' Known: ' + ', '.join(COMMANDS) + '.'} See "
+            "unknown command "
+            f"'{name}'.{did_you_mean(name, COMMANDS) or ' Known: ' + ', '.join(COMMANDS) + '.'} "
+            "See "
             f"'holdfast --help'."
         )
     code = importlib.import_module(f"holdfast.cli.{name}").run(rest)
@@ -161,8 +171,8 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _take_debug(words: list[str]) -> bool:
-    """Removes `--debug` from the words. TRL has an option of that name that takes a value; with one of its values the
-    option is TRL's."""
+    """Removes `--debug` from the words. TRL has an option of that name that takes a value; with one
+    of its values the option is TRL's."""
     others = []
     for number, word in enumerate(words):
         value = words[number + 1 : number + 2]
@@ -174,8 +184,8 @@ def _take_debug(words: list[str]) -> bool:
 
 
 def _explained(error: Exception, *, debug: bool) -> tuple[str, int]:
-    """What is said of an error, and the exit code. One that nobody thought of stays what it is, with how to report
-    it."""
+    """What is said of an error, and the exit code. One that nobody thought of stays what it is,
+    with how to report it."""
     if any("torchvision::" in str(cause) for cause in chain(error)):
         return _TORCHVISION, UserError.exit_code
     if isinstance(error, HoldfastError):
@@ -184,21 +194,28 @@ def _explained(error: Exception, *, debug: bool) -> tuple[str, int]:
     if is_out_of_memory(error):
         return lines(text, _MEMORY), 1
     if (trouble := file_trouble(error)) is not None:
-        return lines(text, str(trouble)) if isinstance(trouble, StorageError) else str(trouble), trouble.exit_code
+        return lines(text, str(trouble)) if isinstance(trouble, StorageError) else str(
+            trouble
+        ), trouble.exit_code
     return text if debug else lines(text, _REPORT), 1
 
 
 _MEMORY = (
-    "Not enough memory. Halve --per_device_train_batch_size and double --gradient_accumulation_steps (the training "
+    "Not enough memory. Halve --per_device_train_batch_size and double "
+    "--gradient_accumulation_steps (the training "
     "stays the same), lower --max_length or --batch_size, or train an adapter with --use_peft."
 )
 _TORCHVISION = (
-    "The torchvision that is installed was built for another torch, and transformers cannot be loaded beside it. "
-    "Install the one that belongs to your torch, from the index that torch came from (a CPU's torch needs a CPU's "
-    "torchvision), or remove it with `pip uninstall torchvision`: only processors that read videos ask for it."
+    "The torchvision that is installed was built for another torch, and transformers cannot be "
+    "loaded beside it. "
+    "Install the one that belongs to your torch, from the index that torch came from (a CPU's "
+    "torch needs a CPU's "
+    "torchvision), or remove it with `pip uninstall torchvision`: only processors that read "
+    "videos ask for it."
 )
 _REPORT = (
-    "This is a fault of holdfast or of a library, not of the request. Add --debug for the full traceback, and report "
+    "This is a fault of holdfast or of a library, not of the request. Add --debug for the full "
+    "traceback, and report "
     "it with that and the command."
 )
 

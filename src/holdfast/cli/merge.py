@@ -1,4 +1,5 @@
-"""`holdfast merge`: one checkpoint out of several, by any of the methods of `checkpoints.methods`."""
+"""`holdfast merge`: one checkpoint out of several, by any of the methods of
+`checkpoints.methods`."""
 
 from __future__ import annotations
 
@@ -93,13 +94,17 @@ class _Merge:
     adapter_base: Annotated[str | None, Meta(metavar="MODEL")] = None
     """The model that adapters belong to (--base, else the one each adapter names)."""
     layout: Annotated[str | None, Meta(metavar="PARENT", section="result")] = None
-    """Whose names, dtypes, shards and config the result takes: base, 1, 2, ... or its folder (base, else 1)."""
+    """Whose names, dtypes, shards and config the result takes: base, 1, 2, ... or its folder (base,
+    else 1)."""
     tokenizer: Annotated[str | None, Meta(metavar="PARENT", section="result")] = None
-    """Whose vocabulary, tokenizer, chat template and generation settings it takes (the layout's)."""
+    """Whose vocabulary, tokenizer, chat template and generation settings it takes (the
+    layout's)."""
     chat_template: Annotated[str | None, Meta(metavar="TEMPLATE", section="result")] = None
-    """Its chat template: auto (the one that most models have), chatml, a .jinja file, or the text (the tokenizer's)."""
+    """Its chat template: auto (the one that most models have), chatml, a .jinja file, or the text
+    (the tokenizer's)."""
     dtype: Annotated[str | None, DTYPE] = None
-    """Dtype of floating-point tensors: bfloat16, float16, float32, ... (the layout's, tensor by tensor)."""
+    """Dtype of floating-point tensors: bfloat16, float16, float32, ... (the layout's, tensor by
+    tensor)."""
     fisher: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
     """Fisher diagonals, one checkpoint a model, for --method fisher."""
 
@@ -113,7 +118,9 @@ class MergeRequest(Output, Policies, _Merge):
         return missing_folders(self, "models", "base", "adapter_base", "fisher")
 
 
-def command(own: type[MergeMethod] | None = None, *, notes: list[str] | None = None) -> Command[MergeRequest]:
+def command(
+    own: type[MergeMethod] | None = None, *, notes: list[str] | None = None
+) -> Command[MergeRequest]:
     """The command with the parameters of all methods.
 
     Args:
@@ -128,8 +135,12 @@ def command(own: type[MergeMethod] | None = None, *, notes: list[str] | None = N
         epilog=EPILOG,
         sections=(
             *(_method_section(cls) for cls in [*METHODS.values(), *added]),
-            Section(name="examples", summary="soups, WiSE-FT, weights, adapters, a file", text=EXAMPLES),
-            Section(name="yaml", summary="merge.yaml, by an example; mergekit's files", text=MERGE_YAML),
+            Section(
+                name="examples", summary="soups, WiSE-FT, weights, adapters, a file", text=EXAMPLES
+            ),
+            Section(
+                name="yaml", summary="merge.yaml, by an example; mergekit's files", text=MERGE_YAML
+            ),
             Section(name="own_methods", summary="a class of yours as a method", text=OWN_METHODS),
         ),
         usage="MODEL [MODEL ...] --output_dir FOLDER [--method METHOD] [--base BASE] [options]",
@@ -139,7 +150,8 @@ def command(own: type[MergeMethod] | None = None, *, notes: list[str] | None = N
 
 
 def parameters(methods: Iterable[type[MergeMethod]]) -> tuple[Setting, ...]:
-    """The parameters of methods as a command line takes them; what a value may be, each method says itself."""
+    """The parameters of methods as a command line takes them; what a value may be, each method says
+    itself."""
     options: dict[str, Setting] = {}
     for cls in methods:
         for setting in settings_of(cls):
@@ -159,13 +171,17 @@ def run(argv: list[str]) -> int:
     names = ("base", "adapter_base", "fisher", "layout", "tokenizer", "dtype", "chat_template")
     settings = {name: getattr(request, name) for name in names}
     with stoppable():
-        prepared = prepare_merge(method, request.models, policies=part_of(request, Policies), **settings)
+        prepared = prepare_merge(
+            method, request.models, policies=part_of(request, Policies), **settings
+        )
         return carry_out(prepared, request, notes)
 
 
-def read_request(parsed: Command[MergeRequest], given: RawRequest) -> tuple[MergeRequest, MergeMethod]:
-    """The request and its method out of what was given. Models on the command line take the place of the YAML's, whose
-    weights leave with them.
+def read_request(
+    parsed: Command[MergeRequest], given: RawRequest
+) -> tuple[MergeRequest, MergeMethod]:
+    """The request and its method out of what was given. Models on the command line take the place
+    of the YAML's, whose weights leave with them.
 
     Raises:
         ConfigError: with every mistake at once.
@@ -182,7 +198,8 @@ def read_request(parsed: Command[MergeRequest], given: RawRequest) -> tuple[Merg
 
 
 def _own_method(argv: list[str]) -> type[MergeMethod] | None:
-    """The class of the user's own that a request names, whose parameters are options; None where it names none."""
+    """The class of the user's own that a request names, whose parameters are options; None where it
+    names none."""
     name = find_option(argv, "method")
     if name is None and (file := find_option(argv, "config")) is not None:
         name = str(read_yaml(file).values.get("method", ""))
@@ -193,8 +210,11 @@ def _own_method(argv: list[str]) -> type[MergeMethod] | None:
     return cls if cls not in METHODS.values() else None
 
 
-def _method(given: RawRequest, values: Mapping[str, Any]) -> tuple[MergeMethod | None, list[Problem]]:
-    """The method with its parameters, and every mistake in them and in what depends on the method."""
+def _method(
+    given: RawRequest, values: Mapping[str, Any]
+) -> tuple[MergeMethod | None, list[Problem]]:
+    """The method with its parameters, and every mistake in them and in what depends on the
+    method."""
     from holdfast.checkpoints.merge import MergeOptions, request_problems
 
     try:
@@ -203,7 +223,9 @@ def _method(given: RawRequest, values: Mapping[str, Any]) -> tuple[MergeMethod |
         return None, error.problems
     names = _parameter_names(cls)
     mistakes = [Problem(name, _not_taken(name, cls)) for name in values if name not in names]
-    method, wrong = parse_merge_method(cls, {name: value for name, value in values.items() if name in names})
+    method, wrong = parse_merge_method(
+        cls, {name: value for name, value in values.items() if name in names}
+    )
     mistakes += wrong
     models, fisher = _items(given, "models"), _items(given, "fisher")
     if method is None or not models or fisher is None:
@@ -227,7 +249,9 @@ def _items(given: RawRequest, key: str) -> list[Any] | None:
 
 def _not_taken(name: str, cls: type[MergeMethod]) -> str:
     takers = [other.name for other in METHODS.values() if name in _parameter_names(other)]
-    who = f"{', '.join(takers[:-1])} and {takers[-1]} do" if len(takers) > 1 else f"{takers[0]} does"
+    who = (
+        f"{', '.join(takers[:-1])} and {takers[-1]} do" if len(takers) > 1 else f"{takers[0]} does"
+    )
     options = ", ".join(f"--{option}" for option in sorted(_parameter_names(cls)))
     return f"{cls.name} does not take it; {who}." + (f" Its own: {options}." if options else "")
 
@@ -236,7 +260,7 @@ def _parameter_names(cls: type[MergeMethod]) -> list[str]:
     return [setting.name for setting in settings_of(cls)]
 
 
-# ----------------------------------------------------------------------------------------------------------------- YAML
+# --------------------------------------------------------------------------------------------- YAML
 
 
 def _adapt(file: RawRequest, *, notes: list[str]) -> None:
@@ -247,8 +271,11 @@ def _adapt(file: RawRequest, *, notes: list[str]) -> None:
 
 
 def merge_schema() -> dict[str, Any]:
-    """JSON Schema of the file that `--config` takes. A key that several methods have may be what any of them takes."""
-    schema = json_schema(MergeRequest, title="holdfast merge", description="The file of 'holdfast merge --config'.")
+    """JSON Schema of the file that `--config` takes. A key that several methods have may be what
+    any of them takes."""
+    schema = json_schema(
+        MergeRequest, title="holdfast merge", description="The file of 'holdfast merge --config'."
+    )
     del schema["required"]  # the command line may say it
     alternatives: dict[str, list[dict[str, Any]]] = {}
     for cls in METHODS.values():
@@ -261,7 +288,7 @@ def merge_schema() -> dict[str, Any]:
     return schema
 
 
-# ----------------------------------------------------------------------------------------------------------------- help
+# --------------------------------------------------------------------------------------------- help
 
 
 def _method_section(cls: type[MergeMethod]) -> Section:
@@ -282,7 +309,9 @@ example
 
 def _takes(cls: type[MergeMethod]) -> str:
     fewest, most = cls.models
-    count = f"{fewest} or more models" if most is None else f"{fewest} model{'s' if fewest > 1 else ''}"
+    count = (
+        f"{fewest} or more models" if most is None else f"{fewest} model{'s' if fewest > 1 else ''}"
+    )
     if cls.needs_base:
         count += " and a base"
     return f"{count} and a {cls.extras} each" if cls.extras else count

@@ -1,5 +1,5 @@
-"""`holdfast models`: real models by a short name, made without a network; the language model inside a vision-language
-model."""
+"""`holdfast models`: real models by a short name, made without a network; the language model inside
+a vision-language model."""
 
 from __future__ import annotations
 
@@ -115,7 +115,12 @@ def extract_language(request: ExtractRequest) -> None:
     from holdfast.models import load_tokenizer
 
     template = load_tokenizer(request.model).chat_template
-    carry_out(dataclasses.replace(prepared, chat_template=template if isinstance(template, str) else None), request)
+    carry_out(
+        dataclasses.replace(
+            prepared, chat_template=template if isinstance(template, str) else None
+        ),
+        request,
+    )
 
 
 GETTING = Command(

@@ -67,13 +67,15 @@ class _Where(LoadSettings):
     settings_group: ClassVar[str] = "where"
 
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("probed")
-    """Evaluations, one folder a model and change, probe.json and report.html; may be one of before."""
+    """Evaluations, one folder a model and change, probe.json and report.html; may be one of
+    before."""
     json: bool = False
     """Prints the record as JSON."""
     dry_run: Annotated[bool, Meta(yaml=False)] = False
     """Checks the request and lists what would be measured."""
     write: Annotated[Path | None, Meta(metavar="FOLDER", section="noise_draws")] = None
-    """Writes the model with one --noise of seed --noise_seed as a checkpoint, and measures nothing."""
+    """Writes the model with one --noise of seed --noise_seed as a checkpoint, and measures
+    nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +84,19 @@ class _Models:
 
     model: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL ...")] = ()
     """Folder, adapter, hub id (also owner/name@revision), or LABEL=MODEL."""
-    revisions: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME", section="ladders")] = ()
-    """Of the one model that is named: a ladder, each revision saying its tokens (step1000-tokens4B)."""
+    revisions: Annotated[
+        tuple[str, ...], Meta(repeatable=True, metavar="NAME", section="ladders")
+    ] = ()
+    """Of the one model that is named: a ladder, each revision saying its tokens
+    (step1000-tokens4B)."""
     ladder: Annotated[
         tuple[Rung, ...],
-        Meta(section="ladders", parse=parse_ladder, metavar="FILE", json_schema=lambda: {"type": ["array", "string"]}),
+        Meta(
+            section="ladders",
+            parse=parse_ladder,
+            metavar="FILE",
+            json_schema=lambda: {"type": ["array", "string"]},
+        ),
     ] = ()
     """A YAML file with 'ladder:', a list of models with their tokens, the smallest budget first."""
 
@@ -95,8 +105,11 @@ class _Models:
 class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Models):
     """`holdfast probe`."""
 
-    corpus: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", group=WhatSettings.settings_group)] = ()
-    """Held-out text such as the model was pre-trained on, in any format that 'holdfast train' reads."""
+    corpus: Annotated[
+        tuple[str, ...], Meta(repeatable=True, metavar="FILE", group=WhatSettings.settings_group)
+    ] = ()
+    """Held-out text such as the model was pre-trained on, in any format that 'holdfast train'
+    reads."""
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", hidden=True)] = ()
     """The same, as 'holdfast evaluate' calls it."""
 
@@ -107,7 +120,8 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
         problems = self._ladder_problems()
         if not problems:
             problems += [
-                Problem("revisions", f"{text}") for text in (order_problems(self.rungs) if self.revisions else ())
+                Problem("revisions", f"{text}")
+                for text in (order_problems(self.rungs) if self.revisions else ())
             ]
             problems += model_problems(lambda: self.requests)
             problems += model_problems(lambda: _requests(self.toward), key="toward")
@@ -115,11 +129,17 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
 
     def _ladder_problems(self) -> list[str]:
         if self.ladder and (self.model or self.revisions):
-            return ["expected either --ladder or models on the command line, got both. Leave one of them out."]
+            return [
+                "expected either --ladder or models on the command line, got both. Leave one of "
+                "them out."
+            ]
         if self.revisions and len(self.model) != 1:
             return [f"--revisions: expected one model that they are of, got {len(self.model)}."]
         if not (self.ladder or self.model):
-            return ["expected a model, as in 'holdfast probe base --corpus prose.jsonl', or --ladder FILE."]
+            return [
+                "expected a model, as in 'holdfast probe base --corpus prose.jsonl', or --ladder "
+                "FILE."
+            ]
         return []
 
     def _write_problems(self) -> list[Problem]:
@@ -137,9 +157,13 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
         if self.ladder:
             return list(self.ladder)
         if self.revisions:
-            label, equals, name = self.model[0].partition("=")  # a label of the whole ladder says nothing of its rungs
+            label, equals, name = self.model[0].partition(
+                "="
+            )  # a label of the whole ladder says nothing of its rungs
             model = name if equals else label
-            return [Rung(model=f"{model}@{revision}", label=revision) for revision in self.revisions]
+            return [
+                Rung(model=f"{model}@{revision}", label=revision) for revision in self.revisions
+            ]
         return [Rung(model=name) for name in self.model]
 
     @functools.cached_property
@@ -167,8 +191,13 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
     @functools.cached_property
     def _planned(self) -> tuple[EvaluationPlan, list[Problem]]:
         files = (*self.corpus, *self.perplexity)
-        nothing = "expected --corpus FILE with held-out text, or --tasks TASK ...: what the changes are measured on."
-        return plan_of(dataclasses.replace(part_of(self, PlanRequest), perplexity=files), nothing=nothing)
+        nothing = (
+            "expected --corpus FILE with held-out text, or --tasks TASK ...: what the changes are "
+            "measured on."
+        )
+        return plan_of(
+            dataclasses.replace(part_of(self, PlanRequest), perplexity=files), nothing=nothing
+        )
 
     @property
     def probe(self) -> Probe:
@@ -210,7 +239,10 @@ COMMAND = Command(
     request=ProbeRequest,
     description=DESCRIPTION,
     epilog=EPILOG,
-    sections=(Section(name="examples", summary="tasks, curvature, a ladder", text=EXAMPLES), SUITES),
+    sections=(
+        Section(name="examples", summary="tasks, curvature, a ladder", text=EXAMPLES),
+        SUITES,
+    ),
     usage="MODEL [MODEL ...] --corpus FILE [options]",
     yaml_needs="'model:' or 'ladder:', and 'corpus:'",
 )
@@ -226,7 +258,9 @@ def run(argv: list[str]) -> int:
     if request.write is not None:
         return write_noisy(request, request.write)
     plan, probe, models, folder = request.plan, request.probe, request.requests, request.output_dir
-    loading = ModelLoading(dtype=request.dtype, device=request.device, trust_remote_code=request.trust_remote_code)
+    loading = ModelLoading(
+        dtype=request.dtype, device=request.device, trust_remote_code=request.trust_remote_code
+    )
 
     from holdfast.evaluation.ladder import unlike
     from holdfast.runs.probing import check_probe, probe_models
@@ -237,10 +271,16 @@ def run(argv: list[str]) -> int:
     console = stderr_console() if request.json else stdout_console()
     if request.dry_run:
         check_probe(models, plan, probe, loading)
-        labels, changes = ", ".join(model.label for model in models), ", ".join(c.name for c in probe.changes)
+        labels, changes = (
+            ", ".join(model.label for model in models),
+            ", ".join(c.name for c in probe.changes),
+        )
         count = len(models) * (1 + len(probe.changes))
         print_line(stdout_console(), f"{labels}: {changes}")
-        print_line(stdout_console(), f"{count} times {', '.join(entry.name for entry in plan.entries)}; sound.")
+        print_line(
+            stdout_console(),
+            f"{count} times {', '.join(entry.name for entry in plan.entries)}; sound.",
+        )
         return 0
     record = probe_models(
         models,
@@ -250,7 +290,9 @@ def run(argv: list[str]) -> int:
         tokens=request.tokens,
         settings=request.recorded,
         loading=loading,
-        display=ProgressDisplay(console=stderr_console(), say=lambda line: print_line(console, line)),
+        display=ProgressDisplay(
+            console=stderr_console(), say=lambda line: print_line(console, line)
+        ),
     )
     if request.json:
         from holdfast.reports.html import write_page
@@ -264,7 +306,8 @@ def run(argv: list[str]) -> int:
 
 
 def write_noisy(request: ProbeRequest, folder: Path) -> int:
-    """Writes the model with noise on its weights: the bits that a probe measures with that size and seed.
+    """Writes the model with noise on its weights: the bits that a probe measures with that size and
+    seed.
 
     Raises:
         HoldfastError: see `holdfast.checkpoints.perturb.prepare_perturb` and `Prepared.write`.
@@ -278,12 +321,16 @@ def write_noisy(request: ProbeRequest, folder: Path) -> int:
     if request.std == "init":
         from holdfast.training.fresh_init import init_stds
 
-        folders = [path for path in folders_of(open_source(name)) if (path / "config.json").is_file()]
+        folders = [
+            path for path in folders_of(open_source(name)) if (path / "config.json").is_file()
+        ]
         stds = init_stds(folders[-1], stored=True)
     dtype = None if request.dtype == "auto" else request.dtype
     output = Output(output_dir=folder, dry_run=request.dry_run, json=request.json)
     with stoppable():
-        prepared = prepare_perturb(name, scale=float(request.noise[0]), seed=request.noise_seed, stds=stds, dtype=dtype)
+        prepared = prepare_perturb(
+            name, scale=float(request.noise[0]), seed=request.noise_seed, stds=stds, dtype=dtype
+        )
         return carry_out(prepared, output)
 
 

@@ -1,8 +1,9 @@
 """`holdfast quickstart`: see forgetting, and what keeps it small, on this machine, now.
 
-A sweep (`papers/recipes/quickstart.yaml`) fine-tunes the base that the package carries (`quickstart_base`: a million
-parameters, pre-trained on the English prose inside every CPython) on source code of the standard library. With `--real`
-the sweep is `quickstart-real.yaml`, on a model that knows things.
+A sweep (`papers/recipes/quickstart.yaml`) fine-tunes the base that the package carries
+(`quickstart_base`: a million parameters, pre-trained on the English prose inside every CPython) on
+source code of the standard library. With `--real` the sweep is `quickstart-real.yaml`, on a model
+that knows things.
 """
 
 from __future__ import annotations
@@ -70,7 +71,11 @@ class QuickstartRequest:
 
 
 COMMAND = Command(
-    name="holdfast quickstart", request=QuickstartRequest, description=DESCRIPTION, epilog=EPILOG, yaml=False
+    name="holdfast quickstart",
+    request=QuickstartRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    yaml=False,
 )
 
 
@@ -85,23 +90,33 @@ def run(argv: list[str]) -> int:
 
     began = time.monotonic()
     console = stdout_console()
-    folder = request.output_dir or Path("holdfast-quickstart-real" if request.real else "holdfast-quickstart")
+    folder = request.output_dir or Path(
+        "holdfast-quickstart-real" if request.real else "holdfast-quickstart"
+    )
     refuse_foreign(folder, SweepStudy.markers)
     with NewFolder(folder):
         names = prepare(folder / "data", real=request.real, console=console)
         values = sweep_of(names, real=request.real, quick=request.quick)
         workers = request.workers or (1 if request.real else min(2, cores()))
-        config = StudyConfig.read({**values, "seeds": [request.seed], "output_dir": str(folder), "workers": workers})
+        config = StudyConfig.read(
+            {**values, "seeds": [request.seed], "output_dir": str(folder), "workers": workers}
+        )
     subject = "Python source."
     if request.real:
-        time_needed = f"Up to {REAL_MINUTES} minutes on two cores; Ctrl-C and the same command continue it."
+        time_needed = (
+            f"Up to {REAL_MINUTES} minutes on two cores; Ctrl-C and the same command continue it."
+        )
         subject = f"answers about Python. {time_needed}"
     say(console, f"2. It is fine-tuned on {subject}")
     record = run_study(config, console=console)
     SweepStudy(config).show(record, console)
     seconds = time.monotonic() - began
     say(console, lines("", f"Done in {seconds:.0f} s."))
-    console.print(f"\n[bold]On your own model[/bold]\n{NEXT_STEPS}", highlight=False, soft_wrap=not console.is_terminal)
+    console.print(
+        f"\n[bold]On your own model[/bold]\n{NEXT_STEPS}",
+        highlight=False,
+        soft_wrap=not console.is_terminal,
+    )
     return 0
 
 
@@ -109,25 +124,35 @@ def prepare(folder: Path, *, real: bool, console: Any) -> dict[str, str]:
     """Gets the model and writes the files; returns what the sweep's placeholders stand for.
 
     Raises:
-        ModelError: the base that the package carries is damaged, or the package with the real model is not installed.
+        ModelError: the base that the package carries is damaged, or the package with the real model
+            is not installed.
     """
     from holdfast.papers.worlds.quickstart_data import code_and_prose, replies_and_prose
 
     if real:
         from holdfast.papers.worlds.real_model import get_model
 
-        say(console, f"1. {REAL_MODEL}, a language model that knows things, out of an installed package.")
+        say(
+            console,
+            f"1. {REAL_MODEL}, a language model that knows things, out of an installed package.",
+        )
         get_model(REAL_MODEL, console=console)
         return {"base": REAL_MODEL, **replies_and_prose(folder)}
     from holdfast.papers.worlds.quickstart_base import quickstart_base
 
     base = str(quickstart_base())
     files = code_and_prose(folder)
-    say(console, "1. The base, 1.05 million parameters, knows English prose and a little code; it comes with holdfast.")
+    say(
+        console,
+        "1. The base, 1.05 million parameters, knows English prose and a little code; it comes "
+        "with holdfast.",
+    )
     return {"base": base, **files}
 
 
-def sweep_of(names: Mapping[str, str], *, real: bool = False, quick: bool = False) -> dict[str, Any]:
+def sweep_of(
+    names: Mapping[str, str], *, real: bool = False, quick: bool = False
+) -> dict[str, Any]:
     """The keys of the sweep.
 
     Args:

@@ -1,5 +1,5 @@
-"""`holdfast report FOLDER`: the figures of a run, an evaluation or a study in the terminal, its `report.html` written
-anew."""
+"""`holdfast report FOLDER`: the figures of a run, an evaluation or a study in the terminal, its
+`report.html` written anew."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from holdfast.records.run import RunFolder
 from holdfast.support.paths import expanded
 
 DESCRIPTION = (
-    "Prints the summary of a run, an evaluation, a probe, an update or a study (finished or not) and writes its "
+    "Prints the summary of a run, an evaluation, a probe, an update or a study (finished or not) "
+    "and writes its "
     "report.html again from what the folder holds."
 )
 EPILOG = """\
@@ -37,8 +38,8 @@ class ReportRequest:
     """`holdfast report`."""
 
     folder: Annotated[Path, Meta(positional=True, metavar="FOLDER")]
-    """The output folder of 'holdfast train', 'evaluate', 'probe', 'sweep', 'sequence', 'diagnose', 'update' or
-    'study'."""
+    """The output folder of 'holdfast train', 'evaluate', 'probe', 'sweep', 'sequence', 'diagnose',
+    'update' or 'study'."""
 
 
 COMMAND = Command(
@@ -94,6 +95,7 @@ def find_run(path: Path) -> RunFolder:
     if runs:
         commands = [f"  holdfast report {run}" for run in runs[:10]]
         raise RunFolderError(
-            f"expected a run in {path}, found {len(runs)} run folders inside it. Choose one:", *commands
+            f"expected a run in {path}, found {len(runs)} run folders inside it. Choose one:",
+            *commands,
         )
     raise RunFolderError(f"expected the output folder of a run in {path}, but it has no run.json.")

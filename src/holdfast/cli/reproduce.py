@@ -29,7 +29,9 @@ def _durations(paper: Paper) -> str:
 
 
 def _subject(paper: Paper) -> str:
-    return paper.about + (f" (recipes: {', '.join(paper.recipes)})" if len(paper.recipes) > 1 else "")
+    return paper.about + (
+        f" (recipes: {', '.join(paper.recipes)})" if len(paper.recipes) > 1 else ""
+    )
 
 
 TABLE = _paper_table(_durations)
@@ -69,24 +71,27 @@ USAGE = "PAPER [options]"
 class ReproduceRequest:
     """`holdfast reproduce`."""
 
-    paper: Annotated[str, Meta(positional=True, metavar="PAPER", expected=f"one of {', '.join(papers())}")]
+    paper: Annotated[
+        str, Meta(positional=True, metavar="PAPER", expected=f"one of {', '.join(papers())}")
+    ]
     """Paper whose claims are checked."""
     recipes: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="RECIPE")] = ()
     """Some of the paper's studies, where it has several (all)."""
     study: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
-    """Check the claims on a study in this folder and run none (several: in the order of --recipes)."""
+    """Check the claims on a study in this folder and run none (several: in the order of
+    --recipes)."""
     medium: bool = False
     """The small twins in whole, with all seeds, arms and steps, in place of a look at them."""
     quick: bool = False
     """A check of a minute or two; its verdicts mean nothing."""
     theory: bool = False
-    """The paper's theory in place of its studies: closed forms against numbers, in seconds; with --quick on fewer
-    random problems."""
+    """The paper's theory in place of its studies: closed forms against numbers, in seconds; with
+    --quick on fewer random problems."""
     workers: Annotated[int | None, Meta(ge=1)] = None
     """Fine-tuning runs at the same time (2 on two and more cores, one a GPU)."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Where to write (./reproduce-PAPER, with another size than small ./reproduce-PAPER-SIZE, with --theory
-    ./reproduce-PAPER-theory, with --study its folder)."""
+    """Where to write (./reproduce-PAPER, with another size than small ./reproduce-PAPER-SIZE, with
+    --theory ./reproduce-PAPER-theory, with --study its folder)."""
 
     @property
     def sizes(self) -> list[str]:
@@ -103,7 +108,11 @@ class ReproduceRequest:
         paper = self.known_paper()
         if paper is None:
             hint = did_you_mean(self.paper.replace("_", "-"), papers())
-            problems.append(Problem("paper", f"expected one of {', '.join(papers())}, got {show(self.paper)}.{hint}"))
+            problems.append(
+                Problem(
+                    "paper", f"expected one of {', '.join(papers())}, got {show(self.paper)}.{hint}"
+                )
+            )
         problems += self._recipe_problems(paper)
         if self.theory:
             problems += self._theory_problems(paper)
@@ -119,7 +128,11 @@ class ReproduceRequest:
     def _recipe_problems(self, paper: Paper | None) -> list[Problem]:
         """Recipes that the paper has not; where the paper is not known, those that none has."""
         if paper is not None and len(paper.recipes) == 1:
-            return [Problem("recipes", f"{paper.name} is one study; leave it out.")] if self.recipes else []
+            return (
+                [Problem("recipes", f"{paper.name} is one study; leave it out.")]
+                if self.recipes
+                else []
+            )
         known: list[str] = []
         for other in papers().values() if paper is None else [paper]:
             known += other.recipes
@@ -135,12 +148,16 @@ class ReproduceRequest:
         """A paper without a theory, and settings that are of studies."""
         problems = []
         if paper is not None and paper.name not in THEORIES:
-            problems.append(Problem("theory", f"{paper.name} has no theory; {', '.join(THEORIES)} have one."))
+            problems.append(
+                Problem("theory", f"{paper.name} has no theory; {', '.join(THEORIES)} have one.")
+            )
         for name in ("recipes", "medium", "workers"):
             if getattr(self, name):
                 problems.append(Problem(name, "--theory runs no study; leave it out."))
         if self.output_dir is not None and self.output_dir.is_file():
-            problems.append(Problem("output_dir", f"expected a folder, got the file {self.output_dir}."))
+            problems.append(
+                Problem("output_dir", f"expected a folder, got the file {self.output_dir}.")
+            )
         return problems
 
 
@@ -166,7 +183,9 @@ def run(argv: list[str]) -> int:
         return world.run([word for word in argv if word != "--world"])
     if not argv:
         example = "example\n  holdfast reproduce label-annealing"
-        write(*f"usage: {COMMAND.name} {USAGE}\n\n{PAPERS}\n\n{example}".splitlines(), to_stderr=True)
+        write(
+            *f"usage: {COMMAND.name} {USAGE}\n\n{PAPERS}\n\n{example}".splitlines(), to_stderr=True
+        )
         return 2
     request = COMMAND.read(argv)
     paper = request.known_paper()
@@ -174,7 +193,11 @@ def run(argv: list[str]) -> int:
     if request.theory:
         return run_theory(paper, request)
     if request.study:
-        about = {"recipes": request.recipes, "output_dir": request.output_dir, "console": stdout_console()}
+        about = {
+            "recipes": request.recipes,
+            "output_dir": request.output_dir,
+            "console": stdout_console(),
+        }
         paper.load_judge()([expanded(folder) for folder in request.study], **about)
         return 0
     [size] = request.sizes
@@ -201,10 +224,15 @@ def run_theory(paper: Paper, request: ReproduceRequest) -> int:
     from holdfast.support.files import to_jsonable, write_json
 
     folder = request.output_dir or Path(f"reproduce-{paper.name}-theory")
-    theory = importlib.import_module(THEORIES[paper.name]).theory(QUICK_SEEDS if request.quick else SEEDS)
+    theory = importlib.import_module(THEORIES[paper.name]).theory(
+        QUICK_SEEDS if request.quick else SEEDS
+    )
     console = stdout_console()
     print_theory(theory, console)
-    record = {**to_jsonable(theory), "versions": {name: version(name) for name in ("holdfast", "numpy")}}
+    record = {
+        **to_jsonable(theory),
+        "versions": {name: version(name) for name in ("holdfast", "numpy")},
+    }
     print_line(console, str(write_json(folder / "theory.json", record)))
     print_line(console, str(write_page(theory_page(theory), folder / "theory.html")))
     return 0 if theory.passed else 1

@@ -132,8 +132,8 @@ class _Onto:
     dtype: Annotated[str | None, DTYPE] = None
     """Dtype of floating-point tensors (the base's, tensor by tensor)."""
     tokenizer: Literal["residual", "instruct", "base"] | None = None
-    """Whose vocabulary, tokenizer, chat template and generation settings the result takes (the residual's, or the
-    instruct model's)."""
+    """Whose vocabulary, tokenizer, chat template and generation settings the result takes (the
+    residual's, or the instruct model's)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,17 +145,27 @@ class ApplyRequest(Output, Policies, _Onto):
         problems = missing_folders(self, "residual", "instruct", "old_base", "base", "adapter_base")
         missing = [f"--{name}" for name in ("instruct", "old_base") if getattr(self, name) is None]
         if self.residual is not None and len(missing) < 2:
-            text = "this and --instruct with --old_base are two ways to name the same thing; give one of them."
+            text = (
+                "this and --instruct with --old_base are two ways to name the same thing; give one "
+                "of them."
+            )
             problems.append(Problem("residual", text))
         elif self.residual is None and missing:
             problems.append(
-                f"{' and '.join(missing)} missing: expected --residual FOLDER, or --instruct and --old_base, between "
+                f"{' and '.join(missing)} missing: expected --residual FOLDER, or --instruct and "
+                "--old_base, between "
                 f"which the residual is taken in one pass."
             )
         if self.residual is not None and self.adapter_base is not None:
-            problems.append(Problem("adapter_base", "goes with --instruct: a residual is no adapter."))
+            problems.append(
+                Problem("adapter_base", "goes with --instruct: a residual is no adapter.")
+            )
         if self.tokenizer not in (None, self.source, "base"):
-            problems.append(Problem("tokenizer", f"expected one of {self.source}, base, got '{self.tokenizer}'."))
+            problems.append(
+                Problem(
+                    "tokenizer", f"expected one of {self.source}, base, got '{self.tokenizer}'."
+                )
+            )
         return problems
 
     @property
@@ -224,7 +234,11 @@ def plan_apply(request: ApplyRequest) -> Prepared:
         return prepare_apply(request.residual, request.base, **settings)
     assert request.instruct is not None and request.old_base is not None
     return prepare_transfer(
-        request.instruct, request.old_base, request.base, adapter_base=request.adapter_base, **settings
+        request.instruct,
+        request.old_base,
+        request.base,
+        adapter_base=request.adapter_base,
+        **settings,
     )
 
 

@@ -1,4 +1,5 @@
-"""`holdfast schema`: JSON Schema of the YAML files that commands take, for editors that complete and check them."""
+"""`holdfast schema`: JSON Schema of the YAML files that commands take, for editors that complete
+and check them."""
 
 from __future__ import annotations
 
@@ -41,15 +42,31 @@ examples
 
 
 SETTINGS = {
-    "update": ("holdfast.studies.update.settings:UpdateSettings", "holdfast update", "'holdfast update --config'"),
-    "study": ("holdfast.papers.residual.settings:StudySettings", "holdfast study run", f"{RUN} of the residual"),
+    "update": (
+        "holdfast.studies.update.settings:UpdateSettings",
+        "holdfast update",
+        "'holdfast update --config'",
+    ),
+    "study": (
+        "holdfast.papers.residual.settings:StudySettings",
+        "holdfast study run",
+        f"{RUN} of the residual",
+    ),
     "sequence": (
         "holdfast.studies.sequence.settings:SequenceSettings",
         "holdfast sequence",
         "'holdfast sequence --config'",
     ),
-    "ladder": ("holdfast.papers.ladder.settings:LadderSettings", "holdfast study run: a ladder", f"{RUN}, a ladder"),
-    "stages": ("holdfast.studies.stages.settings:StagesSettings", "holdfast diagnose", "'holdfast diagnose --config'"),
+    "ladder": (
+        "holdfast.papers.ladder.settings:LadderSettings",
+        "holdfast study run: a ladder",
+        f"{RUN}, a ladder",
+    ),
+    "stages": (
+        "holdfast.studies.stages.settings:StagesSettings",
+        "holdfast diagnose",
+        "'holdfast diagnose --config'",
+    ),
     "overtraining": (
         "holdfast.papers.overtraining.settings:OvertrainingSettings",
         "holdfast study run: overtraining",
@@ -57,7 +74,18 @@ SETTINGS = {
     ),
 }
 """Kind of file that one settings class declares: the class, the title, and whose file it is."""
-SCHEMAS = ("train", "sweep", "update", "study", "sequence", "stages", "ladder", "overtraining", "suite", "merge")
+SCHEMAS = (
+    "train",
+    "sweep",
+    "update",
+    "study",
+    "sequence",
+    "stages",
+    "ladder",
+    "overtraining",
+    "suite",
+    "merge",
+)
 """Kinds of files."""
 
 
@@ -65,7 +93,9 @@ def schema_of(kind: str) -> dict[str, Any]:
     """The schema of a kind of file."""
     if kind in SETTINGS:
         settings, title, owner = SETTINGS[kind]
-        return json_schema(pkgutil.resolve_name(settings), title=title, description=f"The file of {owner}.")
+        return json_schema(
+            pkgutil.resolve_name(settings), title=title, description=f"The file of {owner}."
+        )
     if kind == "merge":
         from holdfast.cli.merge import merge_schema
 

@@ -1,4 +1,5 @@
-"""`holdfast sequence`: tasks trained one after another in many ways, and what each way keeps of the earlier ones."""
+"""`holdfast sequence`: tasks trained one after another in many ways, and what each way keeps of the
+earlier ones."""
 
 from __future__ import annotations
 

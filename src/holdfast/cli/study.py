@@ -1,4 +1,5 @@
-"""`holdfast study`: the papers' studies from their files: a ladder, an overtraining study, a study of the residual."""
+"""`holdfast study`: the papers' studies from their files: a ladder, an overtraining study, a study
+of the residual."""
 
 from __future__ import annotations
 
@@ -134,9 +135,11 @@ WORKER, STATUS, REPORT = study_commands.step_commands(PROG)
 STEPS = (WORKER, STATUS, REPORT)
 
 
-def study_command(request: type[Any], description: str, file: str, kind: str) -> study_commands.StudyCommand:
-    """One kind of study: its settings, the text of `holdfast study run FILE --help`, an example of its file, and its
-    class."""
+def study_command(
+    request: type[Any], description: str, file: str, kind: str
+) -> study_commands.StudyCommand:
+    """One kind of study: its settings, the text of `holdfast study run FILE --help`, an example of
+    its file, and its class."""
     command = Command(
         name=f"{PROG} run",
         request=request,
@@ -168,8 +171,14 @@ STUDIES: dict[str, study_commands.StudyCommand] = {
         "holdfast.papers.residual.study:ResidualStudy",
     ),
 }
-MARKS: dict[str, str] = {"sizes": "ladder", "ladder": "overtraining", "families": "residual", "starts": "residual"}
-"""A key of a file: the study that it is of. A study of the residual in a small world names no families."""
+MARKS: dict[str, str] = {
+    "sizes": "ladder",
+    "ladder": "overtraining",
+    "families": "residual",
+    "starts": "residual",
+}
+"""A key of a file: the study that it is of. A study of the residual in a small world names no
+families."""
 
 
 def run(argv: list[str]) -> int:
@@ -201,8 +210,10 @@ def kind_of_file(path: Path) -> str:
         return kinds[0]
     came = f"the keys of {' and '.join(kinds)}" if kinds else f"{', '.join(keys) or 'no keys'}"
     raise ConfigError(
-        "expected the file of a ladder (it has 'sizes'), of an overtraining study ('ladder') or of a study of the "
-        f"residual ('families' or 'starts'), got {came}. Other studies have commands of their own: sweep, sequence, "
+        "expected the file of a ladder (it has 'sizes'), of an overtraining study ('ladder') or "
+        "of a study of the "
+        f"residual ('families' or 'starts'), got {came}. Other studies have commands of their "
+        "own: sweep, sequence, "
         "diagnose.",
         source=str(path),
     )

@@ -1,5 +1,5 @@
-"""What every study has at the command line: the study out of options and a file, and the steps `worker`, `status` and
-`report` on one that was begun."""
+"""What every study has at the command line: the study out of options and a file, and the steps
+`worker`, `status` and `report` on one that was begun."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ STEPS = ("worker", "status", "report")
 @dataclass(frozen=True, kw_only=True)
 class _StorageOption:
     storage: Annotated[str | None, Meta(metavar="URL")] = None
-    """Database of the study: sqlite:///FILE, postgresql://user@host/database ($HOLDFAST_STORAGE)."""
+    """Database of the study: sqlite:///FILE, postgresql://user@host/database
+    ($HOLDFAST_STORAGE)."""
 
     @property
     def address(self) -> str | None:
@@ -53,7 +54,8 @@ class ExistingStudy(_StorageOption, _StudyName):
         if self.folder is not None or self.address is not None:
             return []
         return [
-            "expected the folder of a study, as in 'holdfast sweep status runs/my-study', or --storage and --study."
+            "expected the folder of a study, as in 'holdfast sweep status runs/my-study', or "
+            "--storage and --study."
         ]
 
     def opened(self) -> contextlib.AbstractContextManager[Opened]:
@@ -113,7 +115,9 @@ Steps = tuple[Command[WorkerRequest], Command[StatusRequest], Command[Any]]
 """The commands of `STEPS`."""
 
 
-def step_commands(prog: str, report: type[ExistingStudy] = ExistingStudy, report_epilog: str = "") -> Steps:
+def step_commands(
+    prog: str, report: type[ExistingStudy] = ExistingStudy, report_epilog: str = ""
+) -> Steps:
     """`PROG worker`, `PROG status` and `PROG report`.
 
     Args:
@@ -182,14 +186,19 @@ class StudyCommand:
         if argv and not argv[0].startswith("-"):
             if argv[0] in STEPS:
                 return run_step(self.steps, argv[0], argv[1:])
-            hint = did_you_mean(argv[0], STEPS) or f" For a study's file write '--config {argv[0]}'."
+            hint = (
+                did_you_mean(argv[0], STEPS) or f" For a study's file write '--config {argv[0]}'."
+            )
             raise ConfigError(f"unknown '{name} {argv[0]}'.{hint}")
         request = self.command.given(argv)
         if request.file is None and self.file_needed:
             text = f"--config is missing: expected a study, as in '{name} --config study.yaml'."
             request.check([Problem((), text)])
         dry = self.command.take_switch(request, "dry_run")
-        implied = {"name": Path(request.file or "").stem, "storage": os.environ.get("HOLDFAST_STORAGE")}
+        implied = {
+            "name": Path(request.file or "").stem,
+            "storage": os.environ.get("HOLDFAST_STORAGE"),
+        }
         for setting in self.command.settings:
             if implied.get(setting.name):
                 request.values.setdefault(setting.name, implied[setting.name])
@@ -216,7 +225,8 @@ def print_plan(study: Any) -> None:
 
 
 def run_step(steps: Steps, step: str, argv: list[str]) -> int:
-    """Runs one of `STEPS` on an existing study, whose class its storage names, with the words that follow it."""
+    """Runs one of `STEPS` on an existing study, whose class its storage names, with the words that
+    follow it."""
     worker, status, again = steps
     if step == "worker":
         work(worker.read(argv))

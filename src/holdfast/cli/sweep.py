@@ -83,7 +83,8 @@ class ReportRequest(study_commands.ExistingStudy):
     rule: str | None = None
     """Which trial to take: paper, keep_within or knee (the study's)."""
     points: Annotated[str | None, Meta(metavar="LOSS")] = None
-    """With keep_within: the loss of what is kept that is allowed, in the metric's unit or as 1pt."""
+    """With keep_within: the loss of what is kept that is allowed, in the metric's unit or as
+    1pt."""
     strict: bool = False
     """Whole intervals have to be on the right side, not only the figures."""
 
@@ -98,9 +99,14 @@ class ReportRequest(study_commands.ExistingStudy):
             return
         rule_from_config(rule)
         if not isinstance(opened.study, SweepStudy):
-            raise ConfigError(f"--rule: is of a sweep; '{opened.study.settings.name}' is another study. Leave it out.")
+            raise ConfigError(
+                f"--rule: is of a sweep; '{opened.study.settings.name}' is another study. Leave "
+                "it out."
+            )
         config = opened.study.settings
-        settings = dataclasses.replace(config, request=dataclasses.replace(config.request, select=rule))
+        settings = dataclasses.replace(
+            config, request=dataclasses.replace(config.request, select=rule)
+        )
         opened.study = SweepStudy(settings)
 
 
@@ -109,7 +115,9 @@ COMMAND = Command(
     request=SweepSettings,
     description=DESCRIPTION,
     epilog=EPILOG,
-    sections=(Section(name="yaml", summary="study.yaml: its keys, by an example", text=STUDY_YAML),),
+    sections=(
+        Section(name="yaml", summary="study.yaml: its keys, by an example", text=STUDY_YAML),
+    ),
     usage="--config study.yaml [options] | worker | status FOLDER | report FOLDER",
     more=(study_commands.dry_run("trials"),),
 )

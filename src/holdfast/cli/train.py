@@ -74,7 +74,10 @@ For other columns write templates:
   data: {prompt: "Question: {question}\\nAnswer:", completion: " {answer}"}
   data: {text: "{title}\\n{body}"}
 """
-TRL = "These keys are those of the release; 'holdfast schema train' has those of the TRL that is installed."
+TRL = (
+    "These keys are those of the release; 'holdfast schema train' has those of the TRL that is "
+    "installed."
+)
 EXAMPLE_PARAMETERS: dict[str, str] = {
     "label_annealing": "weight=1.0",
     "token_weighting": "kind=eaft",
@@ -91,7 +94,8 @@ EXAMPLE_PARAMETERS: dict[str, str] = {
     "asft": "weight=0.05",
     "auto": "fraction=0.5",
 }
-"""What the help on a method or preset shows as its example: its parameters, and a method that it needs beside it."""
+"""What the help on a method or preset shows as its example: its parameters, and a method that it
+needs beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +103,15 @@ class Flags:
     """What `holdfast train` takes beside a run's settings."""
 
     dry_run: bool = False
-    """Checks the request and prints the plan; trains nothing. It reads model and data to the end: rows, tokens, steps,
-    memory, operations, three rows with what is trained in them."""
+    """Checks the request and prints the plan; trains nothing. It reads model and data to the end:
+    rows, tokens, steps, memory, operations, three rows with what is trained in them."""
     for_: Annotated[Literal["here", "gpu"], Meta(section="running")] = "here"
-    """With --dry_run: checks the settings for another machine, one with a GPU, in place of this one."""
+    """With --dry_run: checks the settings for another machine, one with a GPU, in place of this
+    one."""
     flops_per_second: Annotated[float | None, Meta(gt=0, metavar="F", section="running")] = None
-    """With --dry_run: floating-point operations a second that a device reaches, its peak rate times the share that you
-    expect (4e14: about 40 % of an H100). The plan then says how long training takes."""
+    """With --dry_run: floating-point operations a second that a device reaches, its peak rate times
+    the share that you expect (4e14: about 40 % of an H100). The plan then says how long training
+    takes."""
     debug: Annotated[bool, Meta(section="running")] = False
     """Full tracebacks."""
 
@@ -124,7 +130,9 @@ def run(argv: list[str]) -> int:
     dry_run = bool(values.get("dry_run"))
     for name in ("for", "flops_per_second"):
         if name in values and not dry_run:
-            raise ConfigError(f"--{name}: takes effect with --dry_run only. Add it, or leave this out.")
+            raise ConfigError(
+                f"--{name}: takes effect with --dry_run only. Add it, or leave this out."
+            )
     if not words:
         raise ConfigError(
             lines(
@@ -146,8 +154,14 @@ def run(argv: list[str]) -> int:
         if dry_run:
             from holdfast.cli.train_dry_run import dry_run as print_dry_run
 
-            command = launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None
-            print_dry_run(config, command, machine=machine, flops_per_second=values.get("flops_per_second"))
+            command = (
+                launch.command(config.launch, words, has_accelerator=accelerator)
+                if relaunch
+                else None
+            )
+            print_dry_run(
+                config, command, machine=machine, flops_per_second=values.get("flops_per_second")
+            )
             return 0
     if relaunch:
         launch.start(config.launch, words, has_accelerator=accelerator)
@@ -160,7 +174,8 @@ def run(argv: list[str]) -> int:
 
 
 def _split(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """The values of `Flags`, and all other words. `--debug` is no flag here: what `main` leaves of it is TRL's.
+    """The values of `Flags`, and all other words. `--debug` is no flag here: what `main` leaves of
+    it is TRL's.
 
     Raises:
         ConfigError: a flag without a sound value.
@@ -180,7 +195,7 @@ def _split(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
     return values, words
 
 
-# ----------------------------------------------------------------------------------------------------------------- help
+# --------------------------------------------------------------------------------------------- help
 
 
 def train_help() -> Help:
@@ -198,10 +213,15 @@ def train_help() -> Help:
         sections=(
             *methods,
             Section(name="data", summary="formats and columns, --data, --chat_template", text=DATA),
-            Section(name="training", summary="learning rates by layer, --train_only, --on_policy, --fused_layers"),
+            Section(
+                name="training",
+                summary="learning rates by layer, --train_only, --on_policy, --fused_layers",
+            ),
             Section(name="evaluation", summary="what is measured, held-out rows, --early_stopping"),
             Section(name="running", summary="--for gpu, --flops_per_second, --env, --debug"),
-            Section(name="trl", summary="the other keys of trl sft and accelerate launch", text=TRL),
+            Section(
+                name="trl", summary="the other keys of trl sft and accelerate launch", text=TRL
+            ),
             Section(name="examples", summary="more commands, and run.yaml", text=EXAMPLES),
         ),
         description=DESCRIPTION,
@@ -225,4 +245,6 @@ as YAML
 {f"    - {other}" if other else ""}
 """
     group = "retention methods"
-    return Section(name=cls.name, summary=cls.summary, group=group, declared=cls, prefix="", text=text)
+    return Section(
+        name=cls.name, summary=cls.summary, group=group, declared=cls, prefix="", text=text
+    )

@@ -27,8 +27,8 @@ def dry_run(
     machine: Machine,
     flops_per_second: float | None = None,
 ) -> None:
-    """Prints the plan, once the output folder (free, empty, or with this very run) and all files are seen to be
-    sound."""
+    """Prints the plan, once the output folder (free, empty, or with this very run) and all files
+    are seen to be sound."""
     from holdfast.records.run import RunFolder
     from holdfast.runs.dry_run import look
     from holdfast.runs.plan_text import plan_text
@@ -42,23 +42,34 @@ def dry_run(
             check_on_hub(str(config.model.model_name_or_path))
         view = look(config)
     config.notes.extend(Note("rows", text) for text in view.notes)
-    write(plan_text(config, view, command=command, machine=machine, flops_per_second=flops_per_second))
+    write(
+        plan_text(config, view, command=command, machine=machine, flops_per_second=flops_per_second)
+    )
     if record is not None:
-        write(f"  {'continues':<11} the run in {folder} (status {record.status}, stage '{record.stage}')")
+        write(
+            f"  {'continues':<11} the run in {folder} (status {record.status}, stage "
+            f"'{record.stage}')"
+        )
     if view.preview is not None:
         print_examples(view.preview, view.tokenizer, stdout_console())
 
 
 def print_examples(preview: Preview, tokenizer: Any, console: Console) -> None:
-    """A few rows as they are trained on: what counts in colour, or between » and « where there is none."""
+    """A few rows as they are trained on: what counts in colour, or between » and « where there is
+    none."""
     from rich.text import Text
 
     plain = console.color_system is None
     print_line(console)
-    print_line(console, f"What is trained is {'between » and «' if plain else 'green'}, the rest is only read.")
+    print_line(
+        console,
+        f"What is trained is {'between » and «' if plain else 'green'}, the rest is only read.",
+    )
     for number, row in enumerate(_spread(preview.rows), 1):
         print_line(console)
-        print_line(console, f"  example {number}: {len(row.ids):,} tokens, {sum(row.trained):,} trained")
+        print_line(
+            console, f"  example {number}: {len(row.ids):,} tokens, {sum(row.trained):,} trained"
+        )
         text = Text()
         for piece, trained in row.pieces(tokenizer):
             if len(piece) > LONGEST:

@@ -1,5 +1,5 @@
-"""`holdfast update`: keep an instruct model current: continue its base on new text, add the instruction residual,
-measure, report."""
+"""`holdfast update`: keep an instruct model current: continue its base on new text, add the
+instruction residual, measure, report."""
 
 from __future__ import annotations
 
@@ -73,14 +73,16 @@ COMMAND = Command(
 )
 WORKER, STATUS, REPORT = study_commands.step_commands("holdfast update")
 STUDY = study_commands.StudyCommand(
-    command=COMMAND, steps=(WORKER, STATUS, REPORT), kind="holdfast.studies.update.study:UpdateStudy"
+    command=COMMAND,
+    steps=(WORKER, STATUS, REPORT),
+    kind="holdfast.studies.update.study:UpdateStudy",
 )
 run = STUDY.run
 
 
 def report(folder: Path) -> None:
-    """Writes the page of an update's folder and prints its figures; of a study of the residual, which has a record of
-    the same name, too."""
+    """Writes the page of an update's folder and prints its figures; of a study of the residual,
+    which has a record of the same name, too."""
     from holdfast.records.residual import read_update
     from holdfast.reports.update_report import print_update, write_update_report
 

@@ -1,5 +1,5 @@
-"""`holdfast reproduce --world`: makes the embedded world: base and instruct model, new facts, questions, and a
-suite that asks them."""
+"""`holdfast reproduce --world`: makes the embedded world: base and instruct model, new facts,
+questions, and a suite that asks them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,12 @@ COMMAND = Command(
     epilog=EPILOG,
     usage="--output_dir FOLDER [options]",
 )
-WORKER = Command(name="holdfast reproduce --world worker", request=WorkerRequest, usage="--folder FOLDER", yaml=False)
+WORKER = Command(
+    name="holdfast reproduce --world worker",
+    request=WorkerRequest,
+    usage="--folder FOLDER",
+    yaml=False,
+)
 
 
 def run(argv: list[str]) -> int:
@@ -82,13 +87,19 @@ def run(argv: list[str]) -> int:
         return _worker(argv[1:])
     words = COMMAND.given(argv)
     quick = COMMAND.take_switch(words, "quick")
-    request = COMMAND.decode(words, defaults=WorldRequest(**dataclasses.asdict(quick_recipe())) if quick else None)
+    request = COMMAND.decode(
+        words, defaults=WorldRequest(**dataclasses.asdict(quick_recipe())) if quick else None
+    )
     recipe = part_of(request, WorldRecipe)
 
     from holdfast.papers.worlds.world import FILES, build_world
     from holdfast.studies.engine.study import refuse_foreign
 
-    refuse_foreign(request.output_dir, ["world.json", "facts.json", *(f"{name}.jsonl" for name in FILES)], "world")
+    refuse_foreign(
+        request.output_dir,
+        ["world.json", "facts.json", *(f"{name}.jsonl" for name in FILES)],
+        "world",
+    )
     target = stderr_console() if request.json else stdout_console()
     paths = build_world(recipe, request.output_dir, workers=request.workers, console=target)
     if request.json:
@@ -99,7 +110,10 @@ def run(argv: list[str]) -> int:
         print_line(target, f"{name:<{width}}  {path}")
         print_line(target, f"{'':<{width}}  {FILES[name]}", style="dim")
     print_line(target, lines("", "Measure both models:"))
-    command = f"holdfast evaluate base={paths['base']} instruct={paths['instruct']} --suite {paths['suite']}"
+    command = (
+        f"holdfast evaluate base={paths['base']} instruct={paths['instruct']} --suite "
+        f"{paths['suite']}"
+    )
     print_line(target, f"  {command}")
     return 0
 

@@ -1,8 +1,9 @@
-"""Command lines: options out of declared settings, the YAML behind `--config`, and the request that both make.
+"""Command lines: options out of declared settings, the YAML behind `--config`, and the request that
+both make.
 
-`--key value`, `--key=value`, `--switch`, `--no_switch`, `--switch false`, `--list a b`, `--mapping '{key: value}'`;
-dashes and underscores in names are alike, names are not abbreviated, `--` ends an option's values, and the command line
-wins over the file.
+`--key value`, `--key=value`, `--switch`, `--no_switch`, `--switch false`, `--list a b`,
+`--mapping '{key: value}'`; dashes and underscores in names are alike, names are not abbreviated,
+`--` ends an option's values, and the command line wins over the file.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ CONFIG = Setting(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command(Generic[T]):
-    """A command of the command line: the settings that make its request, and the words around them."""
+    """A command of the command line: the settings that make its request, and the words around
+    them."""
 
     name: str
     """As typed: "holdfast data prepare"."""
@@ -53,15 +55,18 @@ class Command(Generic[T]):
     yaml_needs: str = ""
     """What the file needs at least, for the message on an empty one."""
     more: tuple[Setting, ...] = ()
-    """Settings beside the request's, such as a method's parameters; they are taken from what was given
-    (`RawRequest.take`) before the request is decoded."""
+    """Settings beside the request's, such as a method's parameters; they are taken from what was
+    given (`RawRequest.take`) before the request is decoded."""
     adapt: Callable[[RawRequest], None] | None = None
-    """Rewrites what the file says, and adds its mistakes: files written for another tool, older forms of a key."""
+    """Rewrites what the file says, and adds its mistakes: files written for another tool, older
+    forms of a key."""
 
     @property
     def settings(self) -> tuple[Setting, ...]:
         """What may be given, `--config` first, those that are `Meta.last` after the others."""
-        settings = sorted((*settings_of(self.request), *self.more), key=lambda setting: setting.meta.last)
+        settings = sorted(
+            (*settings_of(self.request), *self.more), key=lambda setting: setting.meta.last
+        )
         return (CONFIG, *settings) if self.yaml else tuple(settings)
 
     def help(self, topic: str = "") -> str:
@@ -80,7 +85,8 @@ class Command(Generic[T]):
         ).text(topic)
 
     def given(self, argv: Sequence[str]) -> RawRequest:
-        """What the words and the YAML that they name say. Prints the help and exits where it is asked for.
+        """What the words and the YAML that they name say. Prints the help and exits where it is
+        asked for.
 
         Raises:
             ConfigError: the YAML cannot be read, or there is no help on what `--help` names.
@@ -118,15 +124,16 @@ class Command(Generic[T]):
         return self.decode(self.given(argv))
 
     def take_switch(self, given: RawRequest, name: str) -> bool:
-        """Removes a switch from what was given, before everything is decoded; whether it is on. A value that is none
-        counts as off and becomes a mistake of `given`."""
+        """Removes a switch from what was given, before everything is decoded; whether it is on. A
+        value that is none counts as off and becomes a mistake of `given`."""
         known = {setting.name: setting for setting in self.settings if setting.name == name}
         values, problems = coerce_all(known, given.take(name))
         given.problems += problems
         return bool(values.get(name))
 
     def decode(self, given: RawRequest, *, defaults: T | None = None) -> T:
-        """The request out of what was given; the fields of `defaults` take the place of the declared defaults.
+        """The request out of what was given; the fields of `defaults` take the place of the
+        declared defaults.
 
         Raises:
             ConfigError: with every mistake at once.
@@ -137,8 +144,11 @@ class Command(Generic[T]):
         return value
 
 
-def read_step(argv: Sequence[str], steps: Collection[str], *, command: str, text: str) -> tuple[str, list[str]]:
-    """The step that follows a command of several, such as "extract" of `holdfast residual`, and the words after it.
+def read_step(
+    argv: Sequence[str], steps: Collection[str], *, command: str, text: str
+) -> tuple[str, list[str]]:
+    """The step that follows a command of several, such as "extract" of `holdfast residual`, and the
+    words after it.
 
     Args:
         argv: what follows the command.
@@ -159,17 +169,18 @@ def read_step(argv: Sequence[str], steps: Collection[str], *, command: str, text
     step, *rest = words
     if step not in steps:
         raise ConfigError(
-            f"expected '{command}' with one of {', '.join(steps)}, got '{step}'.{did_you_mean(step, steps)}"
+            f"expected '{command}' with one of {', '.join(steps)}, got "
+            f"'{step}'.{did_you_mean(step, steps)}"
         )
     return step, rest
 
 
-# --------------------------------------------------------------------------------------------------------- the words
+# ---------------------------------------------------------------------------------------- the words
 
 
 def parse_words(argv: Sequence[str], known: Mapping[str, Setting]) -> RawRequest:
-    """The words of a command line by setting. Values stay text (`coerce` turns them into what was declared), except
-    that mappings are parsed here.
+    """The words of a command line by setting. Values stay text (`coerce` turns them into what was
+    declared), except that mappings are parsed here.
 
     Args:
         argv: the words.
@@ -191,7 +202,9 @@ class _WordReader:
     def __init__(self, argv: Sequence[str], known: Mapping[str, Setting]) -> None:
         self.words = list(argv)
         self.known = known
-        self.positional = next((setting for setting in known.values() if setting.meta.positional), None)
+        self.positional = next(
+            (setting for setting in known.values() if setting.meta.positional), None
+        )
         self.request = RawRequest()
 
     def read(self) -> None:
@@ -202,7 +215,9 @@ class _WordReader:
                 continue
             if word.startswith("--"):
                 self._read_option(word)
-            elif self.positional is not None and (word in ("", "-") or word[0] != "-" or _is_number(word)):
+            elif self.positional is not None and (
+                word in ("", "-") or word[0] != "-" or _is_number(word)
+            ):
                 self._read_positional(self.positional, word)
             else:
                 self._refuse_word(word)
@@ -212,7 +227,9 @@ class _WordReader:
         text, equals, attached = word[2:].partition("=")
         name = text.replace("-", "_")
         negated = name.startswith("no_") and name not in self.known
-        setting = self.known.get(current_name(name.removeprefix("no_") if negated else name, self.known))
+        setting = self.known.get(
+            current_name(name.removeprefix("no_") if negated else name, self.known)
+        )
         if setting is None or (negated and not setting.is_switch) or setting.meta.positional:
             self.request.problems.append(Problem((), self._unknown_option(name)))
             self._take(len(self.words))
@@ -226,12 +243,16 @@ class _WordReader:
         elif setting.is_switch:
             self._set(setting, True)
         else:
-            self.request.problems.append(Problem(setting.name, f"expected {expected(setting)}, got nothing."))
+            self.request.problems.append(
+                Problem(setting.name, f"expected {expected(setting)}, got nothing.")
+            )
 
     def _most_values(self, setting: Setting) -> int:
         """How many of the following words may be an option's values."""
         if setting.types == (bool,):
-            is_word_alone = self.positional is not None and self.words and self.words[0].lower() not in _TRUTH
+            is_word_alone = (
+                self.positional is not None and self.words and self.words[0].lower() not in _TRUTH
+            )
             return 0 if is_word_alone else 1
         takes_many = setting.takes_many or setting.meta.repeatable
         if setting.meta.one_word or (self.positional is not None and not takes_many):
@@ -344,5 +365,7 @@ def find_option(argv: Sequence[str], name: str) -> str | None:
         raise ConfigError(f"--{name} expects a value, as in '--{name} run.yaml'.")
     values = request.values.get(name, [])
     if len(values) > 1:
-        raise ConfigError(f"--{name} was given {len(values)} times ({', '.join(values)}). Give it once.")
+        raise ConfigError(
+            f"--{name} was given {len(values)} times ({', '.join(values)}). Give it once."
+        )
     return values[0] if values else None

@@ -1,7 +1,8 @@
-"""What a settings dataclass declares: its fields as `Setting`s, with the docstring under each as its help.
+"""What a settings dataclass declares: its fields as `Setting`s, with the docstring under each as
+its help.
 
-Bounds and the like stand in the type, `Annotated[float, Meta(ge=0)]`; a field without a docstring takes
-`metadata={"help": ...}`, which is how transformers' and TRL's dataclasses explain theirs.
+Bounds and the like stand in the type, `Annotated[float, Meta(ge=0)]`; a field without a docstring
+takes `metadata={"help": ...}`, which is how transformers' and TRL's dataclasses explain theirs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ MISSING = dataclasses.MISSING
 """The default of a setting that has to be given."""
 
 GROUP = "settings_group"
-"""Class variable of a settings dataclass: the heading in `--help` of the fields that it declares itself."""
+"""Class variable of a settings dataclass: the heading in `--help` of the fields that it declares
+itself."""
 SECTION = "settings_section"
 """The same for `Meta.section`."""
 
@@ -48,7 +50,8 @@ class Meta:
     group: str = ""
     """Heading in `--help` and in the table of keys."""
     section: str = ""
-    """Name of the section that explains it (`--help NAME`); empty: it is common, and the short help explains it."""
+    """Name of the section that explains it (`--help NAME`); empty: it is common, and the short help
+    explains it."""
     last: bool = False
     """Whether it stands after all others, though a base class declares it."""
     positional: bool = False
@@ -56,9 +59,11 @@ class Meta:
     repeatable: bool = False
     """Whether the option may be given again, adding to a list."""
     one_word: bool = False
-    """Whether such an option takes one word each time, so that words without dashes may follow it."""
+    """Whether such an option takes one word each time, so that words without dashes may follow
+    it."""
     decides: bool = True
-    """Whether it is part of what the result is known by (`deciding`): False for folders, logging and the like."""
+    """Whether it is part of what the result is known by (`deciding`): False for folders, logging
+    and the like."""
     hidden: bool = False
     """Left out of `--help` and the tables: what a command hands to its own workers."""
     yaml: bool = True
@@ -66,10 +71,12 @@ class Meta:
     former: tuple[str, ...] = ()
     """Names that the key had before. They are read, and stand in no help and no schema."""
     parse: Callable[[Any], Any] | None = None
-    """Takes the value as given, in place of coercion by type, and returns the setting's; raises ValueError, whose text
-    (if any) is what was expected. It sees the value of a YAML or the text of a command line."""
+    """Takes the value as given, in place of coercion by type, and returns the setting's; raises
+    ValueError, whose text (if any) is what was expected. It sees the value of a YAML or the text of
+    a command line."""
     parse_word: Callable[[str], Any] | None = None
-    """Turns one word of the command line into what YAML would have given (`sfa:p=0.25` for a method)."""
+    """Turns one word of the command line into what YAML would have given (`sfa:p=0.25` for a
+    method)."""
     expected: str | None = None
     """What a value looks like, in words, where the type does not tell."""
     json_schema: Callable[[], Mapping[str, Any]] | None = None
@@ -129,7 +136,8 @@ Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
 
 
 def settings_of(cls: Any) -> tuple[Setting, ...]:
-    """The fields of a dataclass that its constructor takes, in order, those that are `Meta.last` after the others.
+    """The fields of a dataclass that its constructor takes, in order, those that are `Meta.last`
+    after the others.
 
     Raises:
         TypeError: not a dataclass.
@@ -143,7 +151,11 @@ def _settings_of(cls: Any) -> tuple[Setting, ...]:
         raise TypeError(f"expected a dataclass of settings, got {cls!r}")
     hints = typing.get_type_hints(cls, include_extras=True)
     texts = field_docstrings(cls)
-    declaring = {name: base for base in reversed(cls.__mro__) for name in vars(base).get("__annotations__", {})}
+    declaring = {
+        name: base
+        for base in reversed(cls.__mro__)
+        for name in vars(base).get("__annotations__", {})
+    }
     settings = []
     for field in dataclasses.fields(cls):
         if field.init:
@@ -153,10 +165,13 @@ def _settings_of(cls: Any) -> tuple[Setting, ...]:
 
 
 def _in_group(setting: Setting, cls: type) -> Setting:
-    """The setting with heading and section of the class that declares it, where it has none of its own."""
+    """The setting with heading and section of the class that declares it, where it has none of its
+    own."""
     group = setting.meta.group or vars(cls).get(GROUP, "")
     section = setting.meta.section or vars(cls).get(SECTION, "")
-    return dataclasses.replace(setting, meta=dataclasses.replace(setting.meta, group=group, section=section))
+    return dataclasses.replace(
+        setting, meta=dataclasses.replace(setting.meta, group=group, section=section)
+    )
 
 
 def _setting(field: dataclasses.Field[Any], hint: Any, docstring: str) -> Setting:
@@ -182,7 +197,8 @@ def _setting(field: dataclasses.Field[Any], hint: Any, docstring: str) -> Settin
 
 
 def _choices(types_: list[Any]) -> tuple[Any, ...]:
-    """The values that types allow: those of an enumeration, also beside text, and of a `Literal` that is alone."""
+    """The values that types allow: those of an enumeration, also beside text, and of a `Literal`
+    that is alone."""
     for hint in types_:
         if isinstance(hint, type) and issubclass(hint, enum.Enum):
             return tuple(member.value for member in hint)
@@ -192,7 +208,8 @@ def _choices(types_: list[Any]) -> tuple[Any, ...]:
 
 
 def unwrap(hint: Any) -> tuple[Any, Meta | None]:
-    """The type in an `Annotated`, and its `Meta`: of several, what the outer one says goes over the inner one's."""
+    """The type in an `Annotated`, and its `Meta`: of several, what the outer one says goes over the
+    inner one's."""
     if typing.get_origin(hint) is not Annotated:
         return hint, None
     inner, *marks = typing.get_args(hint)
@@ -213,7 +230,9 @@ def union(hint: Any) -> tuple[tuple[Any, ...], bool]:
     """The members of a union without None, and whether None was among them."""
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     members = typing.get_args(hint) if is_union else (hint,)
-    return tuple(member for member in members if member is not types.NoneType), types.NoneType in members
+    return tuple(
+        member for member in members if member is not types.NoneType
+    ), types.NoneType in members
 
 
 def deciding(value: Any) -> dict[str, Any]:
@@ -224,7 +243,8 @@ def deciding(value: Any) -> dict[str, Any]:
 
 
 def part_of(value: Any, cls: type[T]) -> T:
-    """The settings of a request that one of the dataclasses it is made of declares, as a value of that dataclass."""
+    """The settings of a request that one of the dataclasses it is made of declares, as a value of
+    that dataclass."""
     return cls(**{s.name: getattr(value, s.name) for s in settings_of(cls)})
 
 

@@ -1,9 +1,9 @@
 """From what a file and a command line say to one settings value, with every mistake at once.
 
-A request is checked in two steps: each key by its own declaration (`coerce`), then the value as a whole by its
-`problems()` method, if it has one: sentences, or `Problem`s that name the key they are about. Where a key is missing or
-refused, its default or an empty value stands in for it, and only what concerns the sound ones counts: a file that is
-not there is reported beside a key that is not.
+A request is checked in two steps: each key by its own declaration (`coerce`), then the value as a
+whole by its `problems()` method, if it has one: sentences, or `Problem`s that name the key they are
+about. Where a key is missing or refused, its default or an empty value stands in for it, and only
+what concerns the sound ones counts: a file that is not there is reported beside a key that is not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def decode(
     keys = {current_name(plain_key(key), known) for key in values}
     has_unknown = not keys <= set(known)
     refused = {problem.path[0] for problem in problems if problem.path}
-    absent = [setting for setting in known.values() if setting.required and setting.name not in fields]
+    absent = [
+        setting for setting in known.values() if setting.required and setting.name not in fields
+    ]
     if not has_unknown:  # otherwise the missing one is probably there, mistyped
         problems += [missing(setting) for setting in absent if setting.name not in refused]
     stand_ins = {setting.name: _stand_in(setting) for setting in absent}
@@ -70,7 +72,13 @@ def decode(
 
 
 def decode_named(
-    cls: type[T], value: Any, *, name: re.Pattern[str], allowed: str, shorthand: str | None = None, like: str = ""
+    cls: type[T],
+    value: Any,
+    *,
+    name: re.Pattern[str],
+    allowed: str,
+    shorthand: str | None = None,
+    like: str = "",
 ) -> tuple[dict[str, T], list[Problem]]:
     """Settings values by name, in order.
 
@@ -152,7 +160,12 @@ def coerce(setting: Setting, value: Any) -> Any:
     Raises:
         Refused: the value does not fit; paths start with the setting's name.
     """
-    if setting.meta.positional and not setting.takes_many and isinstance(value, list) and len(value) == 1:
+    if (
+        setting.meta.positional
+        and not setting.takes_many
+        and isinstance(value, list)
+        and len(value) == 1
+    ):
         value = value[0]  # words without an option are a list to whoever writes them into a file
     if value is None or _is_null_word(setting, value):
         return _null_of(setting)
@@ -187,35 +200,42 @@ def _misfit(setting: Setting, value: Any, error: Exception) -> Problem:
 
 
 def _is_null_word(setting: Setting, value: Any) -> bool:
-    """Whether a word of the command line stands for null, where null is a value and text is none."""
+    """Whether a word of the command line stands for null, where null is a value and text is
+    none."""
     if not isinstance(value, str) or value.lower() not in ("none", "null"):
         return False
     return setting.optional and str not in setting.types and value not in setting.choices
 
 
 def _null_of(setting: Setting) -> Any:
-    """What null stands for, which is "not set": itself where it is a value, false for a switch, otherwise the default
-    where that is empty."""
+    """What null stands for, which is "not set": itself where it is a value, false for a switch,
+    otherwise the default where that is empty."""
     if setting.optional:
         return None
     if setting.is_switch:
         return False
     if not setting.required and not setting.default:
         return setting.default
-    advice = "Give one." if setting.required else f"Leave the key out for its default, {setting.default}."
-    raise Refused(Problem(setting.name, f"expected {expected(setting)}, got nothing (null). {advice}"))
+    advice = (
+        "Give one."
+        if setting.required
+        else f"Leave the key out for its default, {setting.default}."
+    )
+    raise Refused(
+        Problem(setting.name, f"expected {expected(setting)}, got nothing (null). {advice}")
+    )
 
 
 def problems_in(value: Any) -> list[Problem]:
-    """Everything that is wrong with a settings value made in Python: types and bounds of each field, then
-    `problems()`."""
+    """Everything that is wrong with a settings value made in Python: types and bounds of each
+    field, then `problems()`."""
     fields = {name: field for name, field in _fields(value).items() if field is not None}
     return decode(type(value), fields)[1]
 
 
 def field_problems(value: Any) -> list[Problem]:
-    """What is wrong with the types and bounds of a settings value made in Python, field by field; for its own
-    `problems()` too."""
+    """What is wrong with the types and bounds of a settings value made in Python, field by field;
+    for its own `problems()` too."""
     known = {setting.name: setting for setting in settings_of(type(value))}
     return coerce_all(known, _fields(value))[1]
 
@@ -225,8 +245,8 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def with_floats(value: T) -> T:
-    """A settings value with 1.0 for 1 where a number with a point was declared, for records and fingerprints, which
-    tell the two apart."""
+    """A settings value with 1.0 for 1 where a number with a point was declared, for records and
+    fingerprints, which tell the two apart."""
     numbers = {}
     for setting in settings_of(type(value)):
         number = getattr(value, setting.name)
@@ -237,7 +257,9 @@ def with_floats(value: T) -> T:
 
 def problems_of(value: Any) -> list[Problem]:
     """What `value.problems()` says, as mistakes."""
-    return [problem_of(problem) for problem in value.problems()] if hasattr(value, "problems") else []
+    return (
+        [problem_of(problem) for problem in value.problems()] if hasattr(value, "problems") else []
+    )
 
 
 def missing(setting: Setting) -> Problem:
@@ -247,9 +269,11 @@ def missing(setting: Setting) -> Problem:
     return Problem(setting.name, f"is missing: expected {expected(setting)}{explanation}.")
 
 
-def unknown_key(name: str, known: Sequence[str], *, hidden: Sequence[str] = (), option: bool = False) -> str:
-    """The sentence about a key or an option that does not exist, with the one that is meant, or all that are not
-    hidden."""
+def unknown_key(
+    name: str, known: Sequence[str], *, hidden: Sequence[str] = (), option: bool = False
+) -> str:
+    """The sentence about a key or an option that does not exist, with the one that is meant, or all
+    that are not hidden."""
     kind, dashes = ("option", "--") if option else ("key", "")
     advice = did_you_mean_key(name, [*known, *hidden], dashes=dashes)
     if not advice and len(known) <= 40:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 
 def field_docstrings(cls: type) -> dict[str, str]:
-    """The string under each field, those of base classes included; empty where the source is not at hand."""
+    """The string under each field, those of base classes included; empty where the source is not at
+    hand."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
@@ -21,8 +22,9 @@ def field_docstrings(cls: type) -> dict[str, str]:
 
 
 def parse_source(source: str) -> ast.Module:
-    """The tree of a module's source, while no garbage is collected: CPython 3.11 fails with "AST constructor recursion
-    depth mismatch" where a collection runs Python code in the middle of it (python/cpython#106905)."""
+    """The tree of a module's source, while no garbage is collected: CPython 3.11 fails with "AST
+    constructor recursion depth mismatch" where a collection runs Python code in the middle of it
+    (python/cpython#106905)."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,9 @@
-"""What people read about settings: the text of `--help` and the tables of keys in the documentation.
+"""What people read about settings: the text of `--help` and the tables of keys in the
+documentation.
 
-`--help` alone is short: the first sentence on each common setting, its default, and a list of the sections that have
-the other settings (`Meta.section`). `--help NAME` explains a section or one setting, `--help all` everything.
+`--help` alone is short: the first sentence on each common setting, its default, and a list of the
+sections that have the other settings (`Meta.section`). `--help NAME` explains a section or one
+setting, `--help all` everything.
 """
 
 from __future__ import annotations
@@ -25,13 +27,18 @@ _COLUMNS = (26, 30, 35)
 _TABLE_ROW = re.compile(r"( *\S+(?: \S+)*  +)([^\s#].*)")
 """A line of two columns, a name and what it is; not code with a comment."""
 _SENTENCE_END = re.compile(r"(?<=[^.])\. (?=[A-Z])")
-_HELP = Setting(name="help [NAME|all]", types=(bool,), default=False, help="This text, an option, or everything.")
+_HELP = Setting(
+    name="help [NAME|all]",
+    types=(bool,),
+    default=False,
+    help="This text, an option, or everything.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a command's help that the short text lists and `--help NAME` prints. It has the settings whose
-    `Meta.section` is its name, and what stands here."""
+    """A part of a command's help that the short text lists and `--help NAME` prints. It has the
+    settings whose `Meta.section` is its name, and what stands here."""
 
     name: str
     summary: str = ""
@@ -49,8 +56,8 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Help:
-    """What a command's `--help` says. In texts, paragraphs and tables of two columns are wrapped; indented lines of
-    code stay as they are, and fit into 80 columns."""
+    """What a command's `--help` says. In texts, paragraphs and tables of two columns are wrapped;
+    indented lines of code stay as they are, and fit into 80 columns."""
 
     command: str
     """As typed: "holdfast data prepare"."""
@@ -86,7 +93,10 @@ class Help:
         else:
             near = did_you_mean(name, [*sections, *settings, ALL])
             known = f" Known: {', '.join([*sections, ALL])}, and every option."
-            raise ConfigError(f"--help {topic}: no section or option of '{self.command}' has that name.{near or known}")
+            raise ConfigError(
+                f"--help {topic}: no section or option of '{self.command}' has that "
+                f"name.{near or known}"
+            )
         return "\n\n".join(filter(None, paragraphs)) + "\n"
 
     def _all_sections(self, settings: Iterable[Setting]) -> dict[str, Section]:
@@ -99,20 +109,26 @@ class Help:
                 sections[name] = dataclasses.replace(section, settings=(*section.settings, setting))
         return sections
 
-    def _short_text(self, settings: Iterable[Setting], sections: Iterable[Section], width: int) -> list[str]:
+    def _short_text(
+        self, settings: Iterable[Setting], sections: Iterable[Section], width: int
+    ) -> list[str]:
         """The paragraphs on common settings, and the list of sections."""
         common = [setting for setting in settings if not setting.meta.section]
         paragraphs = [*self._head(width), *_grouped_rows([*common, _HELP], width, short=True)]
         by_group: dict[str, list[tuple[str, str]]] = {}
         for section in sections:
             options = ", ".join(f"--{setting.name}" for setting in section.settings)
-            by_group.setdefault(section.group, []).append((section.name, section.summary or options))
+            by_group.setdefault(section.group, []).append(
+                (section.name, section.summary or options)
+            )
         for group, rows in by_group.items():
             longest = max(len(name) for name, _ in rows)
             paragraphs.append(_block(f"{group} (--help NAME)", rows, [longest + 4], width))
         return [*paragraphs, wrapped(self.epilog, width)]
 
-    def _whole_text(self, settings: Iterable[Setting], sections: Iterable[Section], width: int) -> list[str]:
+    def _whole_text(
+        self, settings: Iterable[Setting], sections: Iterable[Section], width: int
+    ) -> list[str]:
         """The paragraphs on all settings and sections."""
         paragraphs = [*self._head(width), *_grouped_rows([*settings, _HELP], width)]
         for section in sections:
@@ -145,10 +161,12 @@ def _section_text(section: Section, width: int) -> list[str]:
     return [*paragraphs, wrapped(text, width)]
 
 
-# ------------------------------------------------------------------------------------------------------- rows and texts
+# ----------------------------------------------------------------------------------- rows and texts
 
 
-def _grouped_rows(settings: Sequence[Setting], width: int, *, short: bool = False, prefix: str = "--") -> list[str]:
+def _grouped_rows(
+    settings: Sequence[Setting], width: int, *, short: bool = False, prefix: str = "--"
+) -> list[str]:
     """Settings below the headings of their groups."""
     by_group: dict[str, list[tuple[str, str]]] = {}
     for setting in settings:
@@ -169,7 +187,9 @@ def _left(setting: Setting, prefix: str) -> str:
     return f"{prefix}{setting.name} {value}"
 
 
-def _block(heading: str, rows: Sequence[tuple[str, str]], columns: Sequence[int], width: int) -> str:
+def _block(
+    heading: str, rows: Sequence[tuple[str, str]], columns: Sequence[int], width: int
+) -> str:
     """Names and explanations below a heading, which begin where they take the fewest lines."""
     blocks: list[list[str]] = []
     for column in columns:
@@ -193,7 +213,8 @@ def terminal_width() -> int:
 
 
 def wrapped(text: str, width: int | None = None) -> str:
-    """A text with its paragraphs and its tables of two columns at a width; other indented lines as they are."""
+    """A text with its paragraphs and its tables of two columns at a width; other indented lines as
+    they are."""
     width = width or terminal_width()
     paragraphs: list[tuple[str, int]] = []  # with the column at which its further lines begin
     for line in text.strip("\n").splitlines():
@@ -213,11 +234,14 @@ def wrapped(text: str, width: int | None = None) -> str:
 
 
 def _wrap(text: str, width: int, *, indent: int = 0) -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def explained(setting: Setting, *, short: bool = False) -> str:
-    """The help with default and bounds behind it in brackets; short: its first sentence with the default."""
+    """The help with default and bounds behind it in brackets; short: its first sentence with the
+    default."""
     facts = []
     if setting.required:
         facts.append("required")
@@ -236,7 +260,8 @@ def explained(setting: Setting, *, short: bool = False) -> str:
 
 
 def shows_default(setting: Setting) -> bool:
-    """Whether the default says something: not for what has none, for switches, or for what is empty."""
+    """Whether the default says something: not for what has none, for switches, or for what is
+    empty."""
     if setting.required or setting.types == (bool,) or dataclasses.is_dataclass(setting.default):
         return False
     return setting.default not in (None, "", (), [], {})

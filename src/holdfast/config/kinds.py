@@ -1,9 +1,11 @@
-"""The kinds of values that settings have: what each reads, how a person would say it, and its JSON Schema.
+"""The kinds of values that settings have: what each reads, how a person would say it, and its JSON
+Schema.
 
-What YAML or a shell gives becomes the type that was declared. Every word of a command line is text, and so is `1e-4` in
-YAML 1.1, so text that reads as a number is a number where a number is wanted; `7.0` is a whole number, `TRUE` and `yes`
-are booleans. What is of another kind is refused, never guessed: `true` is no number and `[3]` is no `3`.
-`transformers.HfArgumentParser`, which looks at strings only, agrees wherever it looks.
+What YAML or a shell gives becomes the type that was declared. Every word of a command line is text,
+and so is `1e-4` in YAML 1.1, so text that reads as a number is a number where a number is wanted;
+`7.0` is a whole number, `TRUE` and `yes` are booleans. What is of another kind is refused, never
+guessed: `true` is no number and `[3]` is no `3`. `transformers.HfArgumentParser`, which looks at
+    strings only, agrees wherever it looks.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from holdfast.errors import Path, Problem
 from holdfast.support.paths import impossible_path
 
 MISFIT = (TypeError, ValueError, OverflowError)
-"""What reading raises where a value is of another kind; `Refused` among them, where it is of the kind with mistakes
-inside."""
+"""What reading raises where a value is of another kind; `Refused` among them, where it is of the
+kind with mistakes inside."""
 MAX_WHOLE = 2**63 - 1
 """Whole numbers beyond 64 bits fit nothing that counts; a float takes them as a float."""
 
@@ -89,7 +91,8 @@ class Truth(Kind):
 
 @dataclass(frozen=True)
 class Number(Kind):
-    """A number within bounds; a whole one stays whole: `save_steps: 100` is 100 for everybody who prints it."""
+    """A number within bounds; a whole one stays whole: `save_steps: 100` is 100 for everybody who
+    prints it."""
 
     meta: Meta
     words = "a number"
@@ -122,7 +125,9 @@ class Number(Kind):
             "maximum": meta.le,
             "exclusiveMaximum": meta.lt,
         }
-        return {"type": self.json_type} | {name: bound for name, bound in bounds.items() if bound is not None}
+        return {"type": self.json_type} | {
+            name: bound for name, bound in bounds.items() if bound is not None
+        }
 
 
 class Whole(Number):
@@ -145,13 +150,16 @@ class Whole(Number):
 
 
 class Text(Kind):
-    """Text; a whole number is text too (`run_name: 7`), one with a point is not: `1.10` would become `1.1`."""
+    """Text; a whole number is text too (`run_name: 7`), one with a point is not: `1.10` would
+    become `1.1`."""
 
     words = "text"
     plural = "texts"
 
     def read(self, value: Any, path: Path) -> str:
-        is_whole_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
+        is_whole_number = (
+            isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
+        )
         if not is_whole_number and not isinstance(value, (str, pathlib.PurePath)):
             raise ValueError
         return _encodable(str(value))
@@ -188,7 +196,10 @@ class Choice(Kind):
 
     @property
     def words(self) -> str:  # type: ignore[override]
-        names = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in self.allowed]
+        names = [
+            str(choice).lower() if isinstance(choice, bool) else str(choice)
+            for choice in self.allowed
+        ]
         return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
 
     def read(self, value: Any, path: Path) -> Any:
@@ -372,7 +383,7 @@ def _distance(kind: Kind, value: Any) -> int:
     return 2 if isinstance(kind, Text) else 1
 
 
-# ------------------------------------------------------------------------------------------------ from types to kinds
+# ------------------------------------------------------------------------------ from types to kinds
 
 
 def kind_of(hint: Any, meta: Meta) -> Kind:
@@ -406,7 +417,11 @@ def _plain_kind(hint: Any, meta: Meta) -> Kind:
 
 
 def _list_kind(origin: Any, arguments: tuple[Any, ...], meta: Meta) -> ListOf:
-    kinds = [kind_of(item, dataclasses.replace(meta, least=None)) for item in arguments if item is not Ellipsis]
+    kinds = [
+        kind_of(item, dataclasses.replace(meta, least=None))
+        for item in arguments
+        if item is not Ellipsis
+    ]
     fixed = origin is tuple and bool(arguments) and Ellipsis not in arguments
     container = tuple if origin is tuple else list
     return ListOf(container, tuple(kinds) or (Kind(),), fixed, meta.least)
@@ -437,15 +452,18 @@ def kind_of_setting(setting: Setting) -> AnyOf:
 
 
 def expected(setting: Setting) -> str:
-    """What a setting's value looks like, in words: "a whole number of at least 2", "true or false", ..."""
+    """What a setting's value looks like, in words: "a whole number of at least 2", "true or false",
+    ..."""
     if setting.meta.expected:
         return setting.meta.expected
     if setting.choices:
-        return "one of " + ", ".join("null" if choice is None else str(choice) for choice in setting.choices)
+        return "one of " + ", ".join(
+            "null" if choice is None else str(choice) for choice in setting.choices
+        )
     return kind_of_setting(setting).words + bounds_in_words(setting.meta)
 
 
-# ------------------------------------------------------------------------------------------------------------- helpers
+# ------------------------------------------------------------------------------------------ helpers
 
 
 def read_all(kinds: Iterable[Kind], values: Mapping[Any, Any], path: Path) -> dict[Any, Any]:
@@ -474,7 +492,8 @@ def read_all(kinds: Iterable[Kind], values: Mapping[Any, Any], path: Path) -> di
 
 
 def _encodable(text: str) -> str:
-    """A text that can be written: no file in UTF-8 holds half of a surrogate pair, no file name a null character."""
+    """A text that can be written: no file in UTF-8 holds half of a surrogate pair, no file name a
+    null character."""
     text.encode("utf-8")
     if "\0" in text:
         raise ValueError
@@ -487,7 +506,9 @@ def _mapping(value: Any, path: Path) -> Mapping[Any, Any]:
         try:
             value = from_yaml(value)
         except ValueError as error:
-            raise Refused(Problem(path, f"expected a mapping, got {show(value)}: {error}.")) from None
+            raise Refused(
+                Problem(path, f"expected a mapping, got {show(value)}: {error}.")
+            ) from None
     if not isinstance(value, Mapping):
         raise ValueError
     return value

@@ -1,4 +1,5 @@
-"""What a request says before it is decoded: keys with their values, where each stands, and the mistakes in its form."""
+"""What a request says before it is decoded: keys with their values, where each stands, and the
+mistakes in its form."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _WORD = re.compile(r"\w[\w-]*")
 
 @dataclasses.dataclass(kw_only=True)
 class RawRequest:
-    """What a request says: the YAML's values and over them the command line's, and the mistakes in their form."""
+    """What a request says: the YAML's values and over them the command line's, and the mistakes in
+    their form."""
 
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
     """By key; the command line's where both have one."""
@@ -25,7 +27,8 @@ class RawRequest:
     """Of those, what stood there as words without an option."""
     problems: list[Problem] = dataclasses.field(default_factory=list)
     lines: dict[Path, int] = dataclasses.field(default_factory=dict)
-    """Line in the file (from 1) of every key and item that is there, by path with underscores (`normal`)."""
+    """Line in the file (from 1) of every key and item that is there, by path with underscores
+    (`normal`)."""
     file: str | None = None
     """The YAML's name, None without one."""
 
@@ -41,8 +44,8 @@ class RawRequest:
         )
 
     def set_here(self, cls: type) -> dict[str, Any]:
-        """The values without the nulls of a settings dataclass's keys, which stand for "not set"; a key that it does
-        not have stays, to be refused."""
+        """The values without the nulls of a settings dataclass's keys, which stand for "not set"; a
+        key that it does not have stays, to be refused."""
         known = {setting.name for setting in settings_of(cls)}
         stated = {}
         for key, value in self.values.items():
@@ -80,7 +83,8 @@ class RawRequest:
 
 
 def plain_key(name: Any) -> str:
-    """A key as settings have it, with underscores where dashes were written; what is no word stays as it is."""
+    """A key as settings have it, with underscores where dashes were written; what is no word stays
+    as it is."""
     text = str(name)
     return text.replace("-", "_") if _WORD.fullmatch(text) else text
 

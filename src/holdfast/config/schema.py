@@ -18,7 +18,9 @@ from holdfast.support.files import to_jsonable
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def json_schema(settings: Iterable[Setting] | type, *, title: str, description: str = "") -> dict[str, Any]:
+def json_schema(
+    settings: Iterable[Setting] | type, *, title: str, description: str = ""
+) -> dict[str, Any]:
     """The schema of a mapping of settings.
 
     Args:
@@ -63,4 +65,6 @@ def _value_schema(setting: Setting) -> dict[str, Any]:
         return {"enum": [*setting.choices, *null]}
     if meta.parse is not None and meta.expected:
         return {}
-    return any_of([kind_of(hint, meta).schema() for hint in setting.types], optional=setting.optional)
+    return any_of(
+        [kind_of(hint, meta).schema() for hint in setting.types], optional=setting.optional
+    )

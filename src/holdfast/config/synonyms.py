@@ -1,5 +1,5 @@
-"""The key that somebody means who writes a name that is none: names that TRL, transformers, PEFT, axolotl,
-LLaMA-Factory and lm-evaluation-harness, and people's habits, have for our keys."""
+"""The key that somebody means who writes a name that is none: names that TRL, transformers, PEFT,
+axolotl, LLaMA-Factory and lm-evaluation-harness, and people's habits, have for our keys."""
 
 from __future__ import annotations
 
@@ -77,8 +77,9 @@ TRAINING: dict[str, str] = {
     "output_dir output": "out out_dir output_path output_folder save_dir save_path results_dir",
     "seed seeds": "random_seed random_state",
 }
-"""Keys of ours that mean the same, and other names of it; the first is one of 'holdfast train'. Of a row the first key
-counts that a command has; of rows the first that has one. A key of ours is itself another name of those in its row."""
+"""Keys of ours that mean the same, and other names of it; the first is one of 'holdfast train'. Of
+a row the first key counts that a command has; of rows the first that has one. A key of ours is
+itself another name of those in its row."""
 OTHERS: dict[str, str] = {
     "tokenizer": "tokenizer_name tokenizer_path tokenizer_name_or_path",
     "max_new_tokens max_completion_length max_tokens": "max_gen_toks max_output_tokens max_response_length "
@@ -103,12 +104,14 @@ OTHERS: dict[str, str] = {
 }
 """The same of keys that 'holdfast train' has below others, or not at all."""
 ALIKE = 0.86
-"""Spellings this similar to another tool's name are a slip of it; below, only our own are looked through."""
+"""Spellings this similar to another tool's name are a slip of it; below, only our own are looked
+through."""
 
 
 def did_you_mean_key(name: str, known: Collection[str], *, dashes: str = "") -> str:
-    """`" Did you mean 'lora_r'?"`, with the key of the same meaning as a name that is none, else the one whose spelling
-    is nearest; where a key of 'holdfast train' is meant and the command has a `train:`, that it goes there.
+    """`" Did you mean 'lora_r'?"`, with the key of the same meaning as a name that is none, else
+    the one whose spelling is nearest; where a key of 'holdfast train' is meant and the command has
+    a `train:`, that it goes there.
 
     Args:
         name: what stands there.
@@ -128,10 +131,15 @@ def did_you_mean_key(name: str, known: Collection[str], *, dashes: str = "") -> 
     if "train" in known and plain(name) not in meant and plain(name) in below_train:
         return f" It goes below 'train:', as '{below_train[plain(name)]}'."
     near = difflib.get_close_matches(plain(name), meant, n=1, cutoff=ALIKE)
-    keys = [meant[near[0]]] if near else difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.6)
+    keys = (
+        [meant[near[0]]]
+        if near
+        else difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.6)
+    )
     return f" Did you mean '{dashes}{keys[0]}'?" if keys else ""
 
 
 def plain(name: str) -> str:
-    """A name without the differences between ways to join words: `loraRank`, `lora-rank` and `lora_rank`."""
+    """A name without the differences between ways to join words: `loraRank`, `lora-rank` and
+    `lora_rank`."""
     return name.replace("-", "").replace("_", "").lower()

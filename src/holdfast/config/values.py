@@ -9,7 +9,8 @@ from holdfast.errors import Problem
 
 
 class Refused(ValueError):
-    """A value does not fit its setting; `problems` says what, with paths below the setting's own."""
+    """A value does not fit its setting; `problems` says what, with paths below the setting's
+    own."""
 
     def __init__(self, *problems: Problem) -> None:
         self.problems = problems

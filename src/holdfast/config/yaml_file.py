@@ -1,8 +1,8 @@
 """The one reader of YAML files that people write: requests, suites, studies, recipes.
 
-PyYAML keeps the last of two equal keys in silence and reports errors in the language of parsers; here a duplicate key
-is a mistake with both line numbers, a syntax error comes with line, column and the usual cause, and the line of every
-key is kept for later messages.
+PyYAML keeps the last of two equal keys in silence and reports errors in the language of parsers;
+here a duplicate key is a mistake with both line numbers, a syntax error comes with line, column and
+the usual cause, and the line of every key is kept for later messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
         needs: what such a file needs at least, for the message on an empty one.
 
     Raises:
-        ConfigError: no such file, not readable as text, or not YAML; nothing is known of the keys then.
+        ConfigError: no such file, not readable as text, or not YAML; nothing is known of the keys
+            then.
     """
     import yaml
 
@@ -60,8 +61,9 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
 
 
 def parse_yaml(text: str) -> RawRequest | Any:
-    """A YAML text's mapping with its lines and duplicate keys; what is no mapping as it is, None for nothing. Dashes in
-    its own keys become underscores; below may be names of files and models, in which dashes count.
+    """A YAML text's mapping with its lines and duplicate keys; what is no mapping as it is, None
+    for nothing. Dashes in its own keys become underscores; below may be names of files and models,
+    in which dashes count.
 
     Raises:
         yaml.YAMLError: the text is no YAML.
@@ -100,8 +102,8 @@ def _explain_syntax(path: Path, text: str, error: yaml.YAMLError) -> str:
 
 
 def nearest_sibling(path: Path, *, accept: Callable[[Path], bool] = lambda _: True) -> str:
-    """`" Did you mean '...'?"` with the entry of the same folder whose name is nearest, or what is wrong with the
-    folder itself."""
+    """`" Did you mean '...'?"` with the entry of the same folder whose name is nearest, or what is
+    wrong with the folder itself."""
     parent = path.parent
     if not parent.is_dir():
         return f" The folder {parent} does not exist either."

@@ -1,8 +1,9 @@
 """The YAML that people write: what a text means, the line of every key, and keys that stand twice.
 
-Numbers are those of YAML 1.2. What only YAML 1.1 takes for one (`1:30`, `010`, `1_000`) and dates stay the text that
-they are: a setting that wants a number or a day reads it from there, a name keeps its zeros. `yes`, `no`, `on` and
-`off` are booleans as in YAML 1.1, because the libraries whose keys are passed on read them so.
+Numbers are those of YAML 1.2. What only YAML 1.1 takes for one (`1:30`, `010`, `1_000`) and dates
+stay the text that they are: a setting that wants a number or a day reads it from there, a name
+keeps its zeros. `yes`, `no`, `on` and `off` are booleans as in YAML 1.1, because the libraries
+whose keys are passed on read them so.
 """
 
 from __future__ import annotations
@@ -20,14 +21,19 @@ if TYPE_CHECKING:
 
 _TAG = "tag:yaml.org,2002:"
 _PATTERNS = (
-    ("bool", "yYnNtTfFoO", r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF"),
+    (
+        "bool",
+        "yYnNtTfFoO",
+        r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF",
+    ),
     ("int", "-+0123456789", r"[-+]?(?:0|[1-9][0-9]{0,17})|0o[0-7]{1,20}|0x[0-9a-fA-F]{1,15}"),
     ("float", "-+.0123456789", r"[-+]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"),
     ("float", "-+.", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"),
     ("null", ("~", "n", "N", ""), r"~|null|Null|NULL|"),
     ("merge", "<", r"<<"),
 )
-"""How text without quotes is read: the tag, the letters that it may begin with, and what it looks like."""
+"""How text without quotes is read: the tag, the letters that it may begin with, and what it looks
+like."""
 
 
 def _resolvers() -> dict[str, list[Any]]:
@@ -51,7 +57,8 @@ def _number(loader: yaml.SafeLoader, node: Any) -> float:
 
 @functools.cache
 def _loader() -> type[yaml.SafeLoader]:
-    """PyYAML's safe loader with the numbers of YAML 1.2; made late, because a `--help` needs no yaml."""
+    """PyYAML's safe loader with the numbers of YAML 1.2; made late, because a `--help` needs no
+    yaml."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -105,7 +112,8 @@ def load(text: str, *, top_key: Callable[[str], str] = str) -> Document:
 
 
 def _note_lines(node: Any, path: Path, document: Document, name: Callable[[str], str]) -> None:
-    """Notes the lines of what lies below a node, before merged keys are put among a mapping's own."""
+    """Notes the lines of what lies below a node, before merged keys are put among a mapping's
+    own."""
     if node.id == "sequence":
         for number, item in enumerate(node.value):
             document.lines[(*path, number)] = item.start_mark.line + 1

@@ -1,10 +1,11 @@
-"""A stream of Arrow tables as a memory-mapped Dataset, kept in the datasets cache under the hash of what it was made
-from.
+"""A stream of Arrow tables as a memory-mapped Dataset, kept in the datasets cache under the hash of
+what it was made from.
 
-Tables come with the columns their own rows show. They are written as they come; only if their columns differ in the end
-(a key that appears late, an integer column that turns out to hold fractions) are they written once more under one
-common schema. Columns whose types have nothing in common, and objects with different keys, become `datasets.Json`, in
-which every value keeps its own type and every object its own keys. Memory use does not grow with the file.
+Tables come with the columns their own rows show. They are written as they come; only if their
+columns differ in the end (a key that appears late, an integer column that turns out to hold
+fractions) are they written once more under one common schema. Columns whose types have nothing in
+common, and objects with different keys, become `datasets.Json`, in which every value keeps its own
+type and every object its own keys. Memory use does not grow with the file.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ def cached_dataset(key: str, tables: Iterable[pa.Table]) -> datasets.Dataset:
     """The dataset stored under `key`, made from `tables` where there is none yet.
 
     Args:
-        key: hexadecimal; equal keys promise equal rows. It also becomes the dataset's fingerprint, so later `map` calls
-            are cached as well.
-        tables: consumed only when nothing is stored; its exceptions pass through and leave nothing behind.
+        key: hexadecimal; equal keys promise equal rows. It also becomes the dataset's fingerprint,
+            so later `map` calls are cached as well.
+        tables: consumed only when nothing is stored; its exceptions pass through and leave nothing
+            behind.
 
     Raises:
         StorageError: the cache folder cannot be written.
@@ -74,14 +76,15 @@ def cache_scratch(folder: Path) -> Iterator[Path]:
             scratch = stack.enter_context(scratch_folder(folder, ".writing-"))
         except OSError as error:
             raise StorageError(
-                f"Cannot write the datasets cache {folder} ({error.strerror}). Set HF_DATASETS_CACHE to another folder."
+                f"Cannot write the datasets cache {folder} ({error.strerror}). Set "
+                "HF_DATASETS_CACHE to another folder."
             ) from error
         yield scratch
 
 
 def _write(tables: Iterable[pa.Table], scratch: Path) -> Path:
-    """Writes runs of equal schema to part files, then joins them if there is more than one; returns the finished
-    file."""
+    """Writes runs of equal schema to part files, then joins them if there is more than one; returns
+    the finished file."""
     parts: list[Path] = []
     schemas: list[pa.Schema] = []
     with contextlib.ExitStack() as stack:
@@ -117,7 +120,11 @@ def _read(part: Path) -> Iterator[pa.Table]:
 def _writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
     import pyarrow as pa
 
-    with _disk_errors(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+    with (
+        _disk_errors(path),
+        pa.OSFile(str(path), "wb") as sink,
+        pa.ipc.new_stream(sink, schema) as writer,
+    ):
         yield writer
 
 
@@ -127,13 +134,14 @@ def _disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"Could not write the datasets cache {path.parent} ({error}). Free some space or set HF_DATASETS_CACHE."
+            f"Could not write the datasets cache {path.parent} ({error}). Free some space or set "
+            "HF_DATASETS_CACHE."
         ) from error
 
 
 def common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """One schema that all fit into: the union of the columns, wider numbers, and `datasets.Json` where types do not
-    meet."""
+    """One schema that all fit into: the union of the columns, wider numbers, and `datasets.Json`
+    where types do not meet."""
     import pyarrow as pa
 
     fields: dict[str, pa.DataType] = {}
@@ -150,7 +158,9 @@ def common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
 def _common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     import pyarrow as pa
 
-    if pa.json_() in (a, b) or holds_objects(a) or holds_objects(b):  # whose keys would be those of all
+    if (
+        pa.json_() in (a, b) or holds_objects(a) or holds_objects(b)
+    ):  # whose keys would be those of all
         return pa.json_()
     try:
         both = [pa.schema([("x", a)]), pa.schema([("x", b)])]
@@ -166,7 +176,11 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
     columns = []
     for field in schema:
-        column = table.column(field.name) if field.name in table.column_names else pa.nulls(table.num_rows)
+        column = (
+            table.column(field.name)
+            if field.name in table.column_names
+            else pa.nulls(table.num_rows)
+        )
         if column.type == field.type:
             columns.append(column)
         elif field.type == pa.json_():

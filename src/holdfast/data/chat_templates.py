@@ -1,8 +1,9 @@
 """What a chat template and a tokenizer make of rows, where it is not what the rows say.
 
-Templates differ in the form of a tool's arguments that they take. They leave out thoughts of earlier turns, tools,
-calls and whole roles that they do not know, and end a turn with a token that need not be one of those that end a reply.
-None of this is an error to them. So rows are rendered and looked at: `remarks` says what is not in the text.
+Templates differ in the form of a tool's arguments that they take. They leave out thoughts of
+earlier turns, tools, calls and whole roles that they do not know, and end a turn with a token that
+need not be one of those that end a reply. None of this is an error to them. So rows are rendered
+and looked at: `remarks` says what is not in the text.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ _NO_WORDS = re.compile(r"\\.|[\W_]+")
 
 
 def argument_form(tokenizer: Any) -> Literal["object", "text"] | None:
-    """The form in which a chat template writes the arguments of a tool's call as JSON, where it takes one only; None
-    where it takes both, or writes no JSON."""
+    """The form in which a chat template writes the arguments of a tool's call as JSON, where it
+    takes one only; None where it takes both, or writes no JSON."""
     arguments = {_KEY: _VALUE}
-    of_object, of_text = _written_call(tokenizer, arguments), _written_call(tokenizer, json.dumps(arguments))
+    of_object, of_text = (
+        _written_call(tokenizer, arguments),
+        _written_call(tokenizer, json.dumps(arguments)),
+    )
     takes_object = _KEY in of_object and f"'{_KEY}'" not in of_object
     takes_text = _AS_JSON.search(of_text) is not None
     if takes_object == takes_text:
@@ -37,8 +41,15 @@ def argument_form(tokenizer: Any) -> Literal["object", "text"] | None:
 
 def _written_call(tokenizer: Any, arguments: Any) -> str:
     """A conversation with a tool's call as the template writes it; "" where it cannot."""
-    call = {"id": "a1b2c3d4e", "type": "function", "function": {"name": "holdfast", "arguments": arguments}}
-    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    call = {
+        "id": "a1b2c3d4e",
+        "type": "function",
+        "function": {"name": "holdfast", "arguments": arguments},
+    }
+    turns = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
     return _rendered(tokenizer, turns)
 
 
@@ -47,14 +58,17 @@ def _rendered(tokenizer: Any, messages: Any, **variables: Any) -> str:
         return ""
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, **variables))
-    except Exception as error:  # what templates raise has no common base; whoever prepares the rows says it
+    except (
+        Exception
+    ) as error:  # what templates raise has no common base; whoever prepares the rows says it
         if isinstance(error.__cause__, (TimeoutError, MemoryError)):
             raise
         return ""
 
 
 def added_bos(tokenizer: Any) -> str | None:
-    """The text of the BOS token that a tokenizer itself puts before every text; None where it puts none."""
+    """The text of the BOS token that a tokenizer itself puts before every text; None where it puts
+    none."""
     words = getattr(tokenizer, "tokenizer", tokenizer)
     bos = getattr(words, "bos_token_id", None)
     if bos is None or list(words("a")["input_ids"])[:1] != [bos]:
@@ -63,7 +77,8 @@ def added_bos(tokenizer: Any) -> str | None:
 
 
 def with_one_bos(ids: list[int], tokenizer: Any) -> list[int]:
-    """Token ids of a text that the tokenizer began with BOS, without the one that the text itself begins with."""
+    """Token ids of a text that the tokenizer began with BOS, without the one that the text itself
+    begins with."""
     bos = getattr(tokenizer, "bos_token_id", None)
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
 
@@ -71,11 +86,11 @@ def with_one_bos(ids: list[int], tokenizer: Any) -> list[int]:
 def tokens_of_messages(
     messages: Sequence[Mapping[str, Any]], trained: Sequence[bool], tokenizer: Any, **variables: Any
 ) -> dict[str, list[int]]:
-    """A conversation as `input_ids` and `labels`, where only some of its messages are trained: their content, and the
-    special token behind it.
+    """A conversation as `input_ids` and `labels`, where only some of its messages are trained:
+    their content, and the special token behind it.
 
-    A message is found in the text by writing the conversation once more with another content in its place: what stands
-    before and behind that is not the message's.
+    A message is found in the text by writing the conversation once more with another content in its
+    place: what stands before and behind that is not the message's.
 
     Args:
         messages: of one row.
@@ -84,11 +99,15 @@ def tokens_of_messages(
         variables: what the template reads beside messages.
 
     Raises:
-        BadRow: the template writes the rest of the conversation otherwise with another content in a message's place.
+        BadRow: the template writes the rest of the conversation otherwise with another content in a
+            message's place.
     """
     text = str(tokenizer.apply_chat_template(list(messages), tokenize=False, **variables))
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    ids, special = list(encoded["input_ids"]), set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    ids, special = (
+        list(encoded["input_ids"]),
+        set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder),
+    )
     labels = [-100] * len(ids)
     for number, flag in enumerate(trained):
         if not flag:
@@ -107,7 +126,8 @@ def tokens_of_messages(
 def _stretch(
     messages: Sequence[Mapping[str, Any]], number: int, text: str, tokenizer: Any, **variables: Any
 ) -> tuple[int, int]:
-    """Where the content of a message, by its number from 0, begins and ends in the text of a conversation."""
+    """Where the content of a message, by its number from 0, begins and ends in the text of a
+    conversation."""
     other = list(messages)
     other[number] = {"role": messages[number]["role"], "content": _REPLY}
     before, reply, behind = _rendered(tokenizer, other, **variables).partition(_REPLY)
@@ -117,36 +137,47 @@ def _stretch(
     earlier = _words(str(messages[number - 1]["content"])) if number else ""
     if not reply or not text.endswith(behind) or begin > end or earlier not in _words(text[:begin]):
         raise BadRow(
-            f"the chat template writes other messages otherwise when message {number + 1} changes, so its tokens "
-            f"cannot be told from theirs (weight, train). Give rows of prompt and completion instead"
+            f"the chat template writes other messages otherwise when message {number + 1} "
+            "changes, so its tokens "
+            "cannot be told from theirs (weight, train). Give rows of prompt and completion "
+            "instead"
         )
     return begin, end
 
 
 def remark_on_end(tokenizer: Any, ends: Collection[int]) -> str | None:
-    """A sentence where the token with which the chat template ends a turn of the assistant ends no reply.
+    """A sentence where the token with which the chat template ends a turn of the assistant ends no
+    reply.
 
     Args:
         tokenizer: with a chat template, or a processor with one.
         ends: token ids that end a reply when the model writes.
     """
-    text = _rendered(tokenizer, [{"role": "user", "content": "x"}, {"role": "assistant", "content": _REPLY}])
+    text = _rendered(
+        tokenizer, [{"role": "user", "content": "x"}, {"role": "assistant", "content": _REPLY}]
+    )
     if _REPLY not in text:
         return None
     words = getattr(tokenizer, "tokenizer", tokenizer)
     ids = list(words(text.rpartition(_REPLY)[2], add_special_tokens=False)["input_ids"])
     if any(token in ends for token in ids):
         return None
-    special = [token for token in ids if token in words.all_special_ids or token in words.added_tokens_decoder]
+    special = [
+        token
+        for token in ids
+        if token in words.all_special_ids or token in words.added_tokens_decoder
+    ]
     known = " or ".join(printable(words.decode([token])) for token in sorted(ends))
     if not special:
         return (
-            f"The chat template writes no token behind a turn of the assistant that ends a reply ({known}): the model "
+            "The chat template writes no token behind a turn of the assistant that ends a reply "
+            f"({known}): the model "
             f"is not trained to end one. Take a template that does (chat_template_path)."
         )
     end = printable(words.decode(special[:1]))
     return (
-        f"The chat template ends a turn of the assistant with {end}, and the model's replies end with {known}: it is "
+        f"The chat template ends a turn of the assistant with {end}, and the model's replies end "
+        f"with {known}: it is "
         f"trained to write the first and asked until the second. Set eos_token: {end}."
     )
 
@@ -175,7 +206,11 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
             prompt = _rendered(tokenizer, row["prompt"], add_generation_prompt=True, **variables)
             if not text.startswith(prompt):
                 unlike.append(prompt[_same(prompt, text) :])
-    of = f"of {looked:,} rows that were looked at" if looked != 1 else "of the row that was looked at"
+    of = (
+        f"of {looked:,} rows that were looked at"
+        if looked != 1
+        else "of the row that was looked at"
+    )
     sentences = []
     if lost:
         counts = []
@@ -185,7 +220,8 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
         sentences.append(f"The chat template leaves out {of}: {', '.join(counts)}.")
     if unlike:
         sentences.append(
-            f"The chat template ends the prompt otherwise once an answer follows, in {len(unlike):,} {of}: the model "
+            "The chat template ends the prompt otherwise once an answer follows, in "
+            f"{len(unlike):,} {of}: the model "
             f"is asked with '{printable(unlike[0][:80])}' at its end, and trained without it."
         )
     return sentences

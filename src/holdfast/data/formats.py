@@ -1,12 +1,14 @@
-"""From whatever layout the user's rows have to the columns TRL's `SFTTrainer` takes, with every row checked.
+"""From whatever layout the user's rows have to the columns TRL's `SFTTrainer` takes, with every row
+checked.
 
-`SFTTrainer` decides the format, and whether only completions are learnt, from the FIRST row, and fails far inside
-tokenisation on a row that does not match. So the decision is made here, once, in the open (`layouts` has the table),
-and all rows are looked at before training starts: a row without a usable prompt, completion, text or conversation is an
-error that names the rows, never skipped.
+`SFTTrainer` decides the format, and whether only completions are learnt, from the FIRST row, and
+fails far inside tokenisation on a row that does not match. So the decision is made here, once, in
+the open (`layouts` has the table), and all rows are looked at before training starts: a row without
+a usable prompt, completion, text or conversation is an error that names the rows, never skipped.
 
-Columns that are not needed are dropped, and counted where the caller asks for it (`unread`). Plain text columns are
-only renamed (no copy is made); the rest is rewritten through `Dataset.map` into the datasets cache.
+Columns that are not needed are dropped, and counted where the caller asks for it (`unread`). Plain
+text columns are only renamed (no copy is made); the rest is rewritten through `Dataset.map` into
+the datasets cache.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data import chat_templates, unread, vision
-from holdfast.data.layouts import LAYOUTS, MESSAGE_FIELDS, Layout, Messages, Templates, recognise, role_keys
+from holdfast.data.layouts import (
+    LAYOUTS,
+    MESSAGE_FIELDS,
+    Layout,
+    Messages,
+    Templates,
+    recognise,
+    role_keys,
+)
 from holdfast.data.messages import (
     CALL_ROLE,
     MESSAGE_EXTRAS,
@@ -54,14 +64,16 @@ _AT_ONCE = 10_000
 
 
 def detect(columns: Sequence[str], first_row: Row | None = None) -> str:
-    """The layout of a data set: "tokenised", "chat", "prompt_completion", "instruction", "question_answer" or "text".
+    """The layout of a data set: "tokenised", "chat", "prompt_completion", "instruction",
+    "question_answer" or "text".
 
     Args:
         columns: column names, capitals ignored.
         first_row: a row, to tell layouts apart by the kind of a column.
 
     Raises:
-        DataError: the columns make no known layout; says which would, and how templates map columns.
+        DataError: the columns make no known layout; says which would, and how templates map
+            columns.
     """
     return _recognised(columns, first_row, None)[0].name
 
@@ -79,29 +91,33 @@ def standardise(
     """Checks every row and gives the data set the columns that `SFTTrainer` takes.
 
     Args:
-        dataset: rows in any known layout, or in any layout at all when `templates` are given. A streamed one
-            (`IterableDataset`) is converted and checked while it is read.
-        tokenizer: only asked whether it has a chat template; or the processor of a vision-language model, with which
-            rows may hold images (see `data.vision`).
+        dataset: rows in any known layout, or in any layout at all when `templates` are given. A
+            streamed one (`IterableDataset`) is converted and checked while it is read.
+        tokenizer: only asked whether it has a chat template; or the processor of a vision-language
+            model, with which rows may hold images (see `data.vision`).
         templates: how to make text out of columns; goes before any recognised layout.
-        files: the local files the rows came from (`sources.data_files`), so that messages can name file and line. Only
-            right when `dataset` is all of their rows.
-        read_from: the same files where `dataset` may be a part of their rows; None: `files`. Images are looked for
-            beside them.
-        not_read: gets what is in the rows and not in the result, with the number of rows (see `data.unread`).
-        one_bos: text that begins with the token that the tokenizer itself puts before texts loses it.
+        files: the local files the rows came from (`sources.data_files`), so that messages can name
+            file and line. Only right when `dataset` is all of their rows.
+        read_from: the same files where `dataset` may be a part of their rows; None: `files`. Images
+            are looked for beside them.
+        not_read: gets what is in the rows and not in the result, with the number of rows (see
+            `data.unread`).
+        one_bos: text that begins with the token that the tokenizer itself puts before texts loses
+            it.
 
     Returns:
-        (the data set, the layout found). Its columns are `text`; or `messages`; or `prompt` and `completion` (both text
-        or both lists of messages); or `input_ids` and, where given, `labels`. Where rows hold images, `images` and
-        `row` stand beside them, and messages have their content in parts. Where messages say which of them are
-        trained (`train`, `weight`), `input_ids` and `labels` stand beside `messages`. What a chat template reads
-        beside messages (`messages.TEMPLATE_COLUMNS`) is kept. Row i comes from row i. Templates give "text" or
+        (the data set, the layout found). Its columns are `text`; or `messages`; or `prompt` and
+        `completion` (both text or both lists of messages); or `input_ids` and, where given,
+        `labels`. Where rows hold images, `images` and `row` stand beside them, and messages have
+        their content in parts. Where messages say which of them are trained (`train`, `weight`),
+        `input_ids` and `labels` stand beside `messages`. What a chat template reads beside messages
+        (`messages.TEMPLATE_COLUMNS`) is kept. Row i comes from row i. Templates give "text" or
         "prompt_completion".
 
     Raises:
-        DataError: no rows, no known layout, a template over a missing column, rows that cannot be used (the first five
-            and their number), or conversations with a tokenizer that has no chat template.
+        DataError: no rows, no known layout, a template over a missing column, rows that cannot be
+            used (the first five and their number), or conversations with a tokenizer that has no
+            chat template.
     """
     rows = _source(dataset, tokenizer, files, files if read_from is None else read_from)
     with_images = _holds_images(rows)
@@ -114,10 +130,12 @@ def standardise(
         return _with_images(rows, plan), plan.layout.name
     if not rows.streamed:
         plan = _without_full_masks(rows, plan)
-    return _as_text_or_messages(rows, plan, not_read, heeded=heeded, one_bos=one_bos), plan.layout.name
+    return _as_text_or_messages(
+        rows, plan, not_read, heeded=heeded, one_bos=one_bos
+    ), plan.layout.name
 
 
-# --------------------------------------------------------------------------------------------------- what is to be read
+# ------------------------------------------------------------------------------- what is to be read
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,7 +172,8 @@ class _Plan:
 
     layout: Layout
     fields: dict[str, str]
-    """The user's columns that are read, by the fields of the layout; of templates, by their own names."""
+    """The user's columns that are read, by the fields of the layout; of templates, by their own
+    names."""
     convert: Convert
     templates: Templates | None = None
     as_messages: bool = False
@@ -170,7 +189,9 @@ class _Plan:
         return [self.fields[field] for field in self.layout.result if field in self.fields]
 
 
-def _source(dataset: Any, tokenizer: Any, files: Sequence[Path] | None, read_from: Sequence[Path] | None) -> _Source:
+def _source(
+    dataset: Any, tokenizer: Any, files: Sequence[Path] | None, read_from: Sequence[Path] | None
+) -> _Source:
     """
     Raises:
         DataError: there are no rows.
@@ -201,7 +222,8 @@ def _source(dataset: Any, tokenizer: Any, files: Sequence[Path] | None, read_fro
 def _plan(rows: _Source, templates: Templates | None, *, with_images: bool) -> _Plan:
     """
     Raises:
-        DataError: no known layout, a template over a missing column, or messages without a chat template.
+        DataError: no known layout, a template over a missing column, or messages without a chat
+            template.
     """
     if templates is not None:
         fields = {column: column for column in templates.columns}
@@ -210,7 +232,8 @@ def _plan(rows: _Source, templates: Templates | None, *, with_images: bool) -> _
     layout, fields = _recognised(rows.columns, rows.first, rows.files)
     if with_images and layout.tokens:
         raise DataError(
-            f"{_files_named(rows.files)}rows with images cannot be tokenised beforehand: the processor writes a token "
+            f"{_files_named(rows.files)}rows with images cannot be tokenised beforehand: the "
+            "processor writes a token "
             f"for each part of an image. Give their text or messages."
         )
     as_messages = _become_messages(rows, layout, fields)
@@ -219,7 +242,11 @@ def _plan(rows: _Source, templates: Templates | None, *, with_images: bool) -> _
     if not as_messages:
         fields = {field: column for field, column in fields.items() if field not in MESSAGE_FIELDS}
     # beside images, converters refuse them
-    beside = [column for column in rows.columns if column in TEMPLATE_COLUMNS and (as_messages or with_images)]
+    beside = [
+        column
+        for column in rows.columns
+        if column in TEMPLATE_COLUMNS and (as_messages or with_images)
+    ]
     return _Plan(
         layout=layout,
         fields=fields,
@@ -243,7 +270,8 @@ def _recognised(
             hints.append(f" '{column}':{hint}")
     examples = [*columns, *columns, "question", "answer"][:2] if columns else ["question", "answer"]
     raise DataError(
-        f"{_files_named(files)}The columns {', '.join(columns) or '(none)'} make no layout that can be trained "
+        f"{_files_named(files)}The columns {', '.join(columns) or '(none)'} make no layout that "
+        "can be trained "
         f"on.{''.join(hints)} Expected one of:",
         *[f"  {layout.example}" for layout in LAYOUTS],
         "Or say how to use the columns that are there, for example",
@@ -267,11 +295,15 @@ def _become_messages(rows: _Source, layout: Layout, fields: dict[str, str]) -> b
 
 
 _NO_CHAT_TEMPLATE = (
-    "The data holds conversations (lists of messages), but the tokenizer has no chat template, so there is no way to "
+    "The data holds conversations (lists of messages), but the tokenizer has no chat template, so "
+    "there is no way to "
     "write them as text. "
-    "Expected a tokenizer with a chat template: choose the instruct version of the model, or name a template with",
-    "  chat_template_path: HuggingFaceTB/SmolLM3-3B    # a model whose template to take, or a local .jinja file",
-    "(on the command line: --chat_template_path FILE). Data with prompt and completion as plain text needs "
+    "Expected a tokenizer with a chat template: choose the instruct version of the model, or name "
+    "a template with",
+    "  chat_template_path: HuggingFaceTB/SmolLM3-3B    # a model whose template to take, or a "
+    "local .jinja file",
+    "(on the command line: --chat_template_path FILE). Data with prompt and completion as plain "
+    "text needs "
     "no template.",
 )
 
@@ -289,9 +321,13 @@ def _refuse_lost_text(rows: _Source, plan: _Plan) -> None:
         return
     question, answer = [plan.fields[field] for field in plan.layout.columns][:2]
     raise DataError(
-        f"{_files_named(rows.files)}{share:.0%} of the text of these rows stands in columns that the layout "
-        f"{plan.layout.example} does not read: {', '.join(others)}. Say which columns make the prompt, for example",
-        *_templates_shown(f"{{{others[0]}}}\\n\\nQuestion: {{{question}}}\\nAnswer:", f" {{{answer}}}"),
+        f"{_files_named(rows.files)}{share:.0%} of the text of these rows stands in columns that "
+        "the layout "
+        f"{plan.layout.example} does not read: {', '.join(others)}. Say which columns make the "
+        "prompt, for example",
+        *_templates_shown(
+            f"{{{others[0]}}}\\n\\nQuestion: {{{question}}}\\nAnswer:", f" {{{answer}}}"
+        ),
     )
 
 
@@ -304,21 +340,31 @@ def _count_unread(not_read: unread.Counts, rows: _Source, plan: _Plan, *, heeded
     not_read.update(unread.columns_with_values(rows.dataset, _columns_not_read(rows, plan)))
     if plan.message_columns:
         system = plan.fields.get("system")
-        not_read.update(unread.keys_of_messages(rows.dataset, plan.message_columns, system, heeded=heeded))
+        not_read.update(
+            unread.keys_of_messages(rows.dataset, plan.message_columns, system, heeded=heeded)
+        )
 
 
 def _without_full_masks(rows: _Source, plan: _Plan) -> _Plan:
     """The plan without masks that are 1 throughout: such rows need not be written anew."""
-    masks = {field: column for field, column in plan.fields.items() if field not in plan.layout.result}
+    masks = {
+        field: column for field, column in plan.fields.items() if field not in plan.layout.result
+    }
     if not plan.layout.tokens or not masks:
         return plan
     ids = plan.fields["input_ids"]
-    tables = rows.dataset.select_columns([ids, *masks.values()]).with_format("arrow").iter(batch_size=_AT_ONCE)
+    tables = (
+        rows.dataset.select_columns([ids, *masks.values()])
+        .with_format("arrow")
+        .iter(batch_size=_AT_ONCE)
+    )
     for table in tables:
         if not all(_is_full_mask(table.column(mask), table.column(ids)) for mask in masks.values()):
             return plan
     fields = {field: column for field, column in plan.fields.items() if field not in masks}
-    return dataclasses.replace(plan, fields=fields, convert=lambda row: plan.layout.convert(row, fields, False))
+    return dataclasses.replace(
+        plan, fields=fields, convert=lambda row: plan.layout.convert(row, fields, False)
+    )
 
 
 def _is_full_mask(mask: Any, ids: Any) -> bool:
@@ -334,7 +380,7 @@ def _is_full_mask(mask: Any, ids: Any) -> bool:
     return bool(pc.list_value_length(mask).equals(pc.list_value_length(ids)))
 
 
-# -------------------------------------------------------------------------------------------------- rows without images
+# ------------------------------------------------------------------------------ rows without images
 
 
 def _as_text_or_messages(
@@ -368,7 +414,9 @@ def _as_text_or_messages(
         return _renamed(dataset, plan.fields)
     features = _features(rows, plan)
     if known is not None:
-        features.update(dict.fromkeys(("input_ids", "labels"), datasets.List(datasets.Value("int64"))))
+        features.update(
+            dict.fromkeys(("input_ids", "labels"), datasets.List(datasets.Value("int64")))
+        )
     decides = (*_decides(plan), image_token, form, bos, known)
     return _mapped(rows, convert, name=plan.layout.name, features=features, decides=decides)
 
@@ -379,19 +427,29 @@ def _decides(plan: _Plan) -> tuple[Any, ...]:
 
     keys = [layout.keys for layout in LAYOUTS if layout.keys is not None]
     function = Hasher.hash(plan.layout.convert)
-    return plan.layout.result, function, plan.fields, plan.as_messages, plan.templates, plan.beside, keys
+    return (
+        plan.layout.result,
+        function,
+        plan.fields,
+        plan.as_messages,
+        plan.templates,
+        plan.beside,
+        keys,
+    )
 
 
 def _features(rows: _Source, plan: _Plan) -> datasets.Features:
-    """Columns of the result. Messages with more than role and content vary from one to the next, which only
-    `datasets.Json` can hold."""
+    """Columns of the result. Messages with more than role and content vary from one to the next,
+    which only `datasets.Json` can hold."""
     import datasets
 
     text = datasets.Value("string")
     names: Sequence[str] = plan.layout.result
     feature: Any = text
     if plan.layout.tokens:
-        names = names if len(plan.fields) > 1 else names[:1]  # without labels or masks there are ids alone
+        names = (
+            names if len(plan.fields) > 1 else names[:1]
+        )  # without labels or masks there are ids alone
         feature = datasets.List(datasets.Value("int64"))
     elif plan.as_messages:
         vary = _messages_vary(rows, plan)
@@ -421,14 +479,23 @@ def _varies(feature: Any) -> bool:
 
 
 def _calls_by_role(dataset: datasets.Dataset, column: str) -> bool:
-    """Whether a message has the role `function_call`, so that its content becomes a call of a tool."""
+    """Whether a message has the role `function_call`, so that its content becomes a call of a
+    tool."""
     import datasets
     import pyarrow.compute as pc
 
     feature = dataset.features[column]
-    keys = feature.feature if isinstance(feature, datasets.List) and isinstance(feature.feature, dict) else {}
+    keys = (
+        feature.feature
+        if isinstance(feature, datasets.List) and isinstance(feature.feature, dict)
+        else {}
+    )
     names = [key for key in keys if key in role_keys() and keys[key] == datasets.Value("string")]
-    for table in dataset.select_columns([column]).with_format("arrow").iter(batch_size=_AT_ONCE) if names else ():
+    for table in (
+        dataset.select_columns([column]).with_format("arrow").iter(batch_size=_AT_ONCE)
+        if names
+        else ()
+    ):
         messages = pc.list_flatten(table.column(0))
         for name in names:
             if pc.any(pc.equal(pc.utf8_lower(pc.struct_field(messages, name)), CALL_ROLE)).as_py():
@@ -436,12 +503,15 @@ def _calls_by_role(dataset: datasets.Dataset, column: str) -> bool:
     return False
 
 
-# ------------------------------------------------------------------------------------------------ converters' additions
+# ---------------------------------------------------------------------------- converters' additions
 
 
-def _converter_as_written(dataset: Any, convert: Convert, *, beside: Sequence[str], form: Any) -> Convert:
-    """A converter that also gives what a chat template reads beside messages, without the nulls with which Arrow fills
-    objects, and with the arguments of calls in the form that the template takes."""
+def _converter_as_written(
+    dataset: Any, convert: Convert, *, beside: Sequence[str], form: Any
+) -> Convert:
+    """A converter that also gives what a chat template reads beside messages, without the nulls
+    with which Arrow fills objects, and with the arguments of calls in the form that the template
+    takes."""
     filled = [name for name, feature in (dataset.features or {}).items() if _is_filled(feature)]
     if not beside and not filled and form is None:
         return convert
@@ -469,8 +539,8 @@ def _is_filled(feature: Any) -> bool:
 
 
 def _may_say_what_is_trained(rows: _Source, plan: _Plan) -> bool:
-    """Whether messages are asked which of them are trained: in whole conversations, with a tokenizer that says where
-    its tokens begin."""
+    """Whether messages are asked which of them are trained: in whole conversations, with a
+    tokenizer that says where its tokens begin."""
     conversations = plan.templates is None and plan.layout.messages is Messages.ALWAYS
     return conversations and not rows.streamed and bool(getattr(rows.tokenizer, "is_fast", False))
 
@@ -486,13 +556,16 @@ def _messages_say_what_is_trained(dataset: datasets.Dataset, column: str) -> boo
 
 
 def _converter_to_tokens(convert: Convert, column: str, tokenizer: Any) -> Convert:
-    """A converter whose conversations stand beside their tokens, with labels at the messages that are to be trained."""
+    """A converter whose conversations stand beside their tokens, with labels at the messages that
+    are to be trained."""
 
     def converted(row: Row) -> dict[str, Any]:
         result = convert(row)
         messages = result["messages"]
         trained = trained_messages(row[column], messages)
-        tokens = chat_templates.tokens_of_messages(messages, trained, tokenizer, **template_variables(result))
+        tokens = chat_templates.tokens_of_messages(
+            messages, trained, tokenizer, **template_variables(result)
+        )
         return {**result, **tokens}
 
     return converted
@@ -524,7 +597,7 @@ def _beginning_with(dataset: datasets.Dataset, column: str, bos: str | None) -> 
     return count
 
 
-# ----------------------------------------------------------------------------------------------------- rows with images
+# --------------------------------------------------------------------------------- rows with images
 
 
 def _holds_images(rows: _Source) -> bool:
@@ -541,14 +614,17 @@ def _holds_images(rows: _Source) -> bool:
     if not rows.image_columns and not rows.sees:
         return False
     looked_at = [rows.first] if rows.streamed else rows.dataset
-    number = next((n for n, row in enumerate(looked_at) if vision.holds_images(row, rows.image_columns)), None)
+    number = next(
+        (n for n, row in enumerate(looked_at) if vision.holds_images(row, rows.image_columns)), None
+    )
     if number is None:
         return False
     location = _locations(rows.files, [number])[0]
     if rows.streamed:
         where = f"column '{rows.image_columns[0]}'" if rows.image_columns else "parts of messages"
         raise DataError(
-            f"{location} holds images ({where}), which cannot be looked at while they are streamed. Leave out "
+            f"{location} holds images ({where}), which cannot be looked at while they are "
+            "streamed. Leave out "
             f"streaming."
         )
     if not rows.sees:
@@ -577,7 +653,9 @@ def _with_images(rows: _Source, plan: _Plan) -> datasets.Dataset:
 
     feature: Any = datasets.Json() if plan.as_messages else datasets.Value("string")
     images = datasets.List(datasets.Image(decode=False))
-    features = datasets.Features({**dict.fromkeys(plan.layout.result, feature), vision.IMAGES: images})
+    features = datasets.Features(
+        {**dict.fromkeys(plan.layout.result, feature), vision.IMAGES: images}
+    )
     template = str(getattr(processor, "chat_template", None))
     files = vision.image_files(rows.dataset, rows.image_columns, folders)
     decides = (*_decides(plan), template, vision.image_token(processor), files)
@@ -588,12 +666,13 @@ def _with_images(rows: _Source, plan: _Plan) -> datasets.Dataset:
 
 
 def _numbers(dataset: datasets.Dataset) -> list[int]:
-    """Of each row, its number in the file, from 0: where a part was held out or the order changed, not its place."""
+    """Of each row, its number in the file, from 0: where a part was held out or the order changed,
+    not its place."""
     indices = dataset._indices
     return list(range(len(dataset))) if indices is None else indices.column(0).to_pylist()
 
 
-# ---------------------------------------------------------------------------------------- columns that are only renamed
+# -------------------------------------------------------------------- columns that are only renamed
 
 
 def _only_renames(rows: _Source, plan: _Plan) -> bool:
@@ -605,7 +684,10 @@ def _only_renames(rows: _Source, plan: _Plan) -> bool:
     features = [rows.dataset.features[column] for column in plan.fields.values()]
     if plan.layout.tokens:
         numbers = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
-        return all(isinstance(f, datasets.List) and getattr(f.feature, "dtype", None) in numbers for f in features)
+        return all(
+            isinstance(f, datasets.List) and getattr(f.feature, "dtype", None) in numbers
+            for f in features
+        )
     text = (datasets.Value("string"), datasets.Value("large_string"))
     return not plan.as_messages and all(feature in text for feature in features)
 
@@ -619,8 +701,8 @@ def _renamed(dataset: datasets.Dataset, fields: dict[str, str]) -> datasets.Data
 
 
 def _check_columns(rows: _Source, plan: _Plan, convert: Convert, *, never: str | None) -> None:
-    """Finds unusable rows by column arithmetic, those with the text `never` among them; only they are looked at one by
-    one.
+    """Finds unusable rows by column arithmetic, those with the text `never` among them; only they
+    are looked at one by one.
 
     Raises:
         DataError: there are any.
@@ -638,7 +720,9 @@ def _check_columns(rows: _Source, plan: _Plan, convert: Convert, *, never: str |
             start += table.num_rows
             advance(table.num_rows)
     if numbers:
-        reasons = [(number, _reason(convert, dataset[number]) or "is empty") for number in numbers[:_SHOWN]]
+        reasons = [
+            (number, _reason(convert, dataset[number]) or "is empty") for number in numbers[:_SHOWN]
+        ]
         raise bad_rows(reasons, len(numbers), len(dataset), plan.layout.name, rows.files)
 
 
@@ -656,8 +740,8 @@ def _wrong_texts(columns: Sequence[Any], never: str | None) -> Any:
 
 
 def _wrong_tokens(columns: Sequence[Any]) -> Any:
-    """Of each row, whether a list is null, empty, has a null in it or another length than the first, as an Arrow
-    array."""
+    """Of each row, whether a list is null, empty, has a null in it or another length than the
+    first, as an Arrow array."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -666,17 +750,25 @@ def _wrong_tokens(columns: Sequence[Any]) -> Any:
     for values, length in zip(columns, lengths, strict=True):
         wrong = pc.or_(wrong, pc.not_equal(length, lengths[0]))
         if values.flatten().null_count:
-            wrong = pc.or_(wrong, pa.array([row is not None and None in row for row in values.to_pylist()]))
+            wrong = pc.or_(
+                wrong, pa.array([row is not None and None in row for row in values.to_pylist()])
+            )
     return wrong
 
 
-# ---------------------------------------------------------------------------------------------------- the rest: convert
+# -------------------------------------------------------------------------------- the rest: convert
 
 
 def _mapped(
-    rows: _Source, convert: Convert, *, name: str, features: datasets.Features, decides: tuple[Any, ...]
+    rows: _Source,
+    convert: Convert,
+    *,
+    name: str,
+    features: datasets.Features,
+    decides: tuple[Any, ...],
 ) -> datasets.Dataset:
-    """Every row converted, kept in the datasets cache; `decides`: what the result depends on beside the rows.
+    """Every row converted, kept in the datasets cache; `decides`: what the result depends on beside
+    the rows.
 
     Raises:
         DataError: rows that cannot be used.
@@ -692,7 +784,9 @@ def _mapped(
             count = len(next(iter(columns.values())))
             converted = []
             for index in range(count):
-                converted.append(convert({column: values[index] for column, values in columns.items()}))
+                converted.append(
+                    convert({column: values[index] for column, values in columns.items()})
+                )
             advance(count)
             return {column: [row[column] for row in converted] for column in converted[0]}
 
@@ -722,12 +816,14 @@ def _convert_stream(dataset: Any, convert: Convert, dropped: Sequence[str]) -> A
         try:
             return convert(row)
         except BadRow as error:
-            raise DataError(f"Row {index + 1} cannot be used: {error}. Correct or remove it.") from None
+            raise DataError(
+                f"Row {index + 1} cannot be used: {error}. Correct or remove it."
+            ) from None
 
     return dataset.map(converted, with_indices=True, remove_columns=list(dropped))
 
 
-# ------------------------------------------------------------------------------------------------------------- mistakes
+# ----------------------------------------------------------------------------------------- mistakes
 
 
 def _reason(convert: Convert, row: Row) -> str | None:
@@ -741,9 +837,12 @@ def _reason(convert: Convert, row: Row) -> str | None:
 def bad_rows(
     bad: Sequence[tuple[int, str]], count: int, total: int, name: str, files: Sequence[Path] | None
 ) -> DataError:
-    """The error for rows that cannot be used; `bad` holds the first of `count` with their reasons."""
+    """The error for rows that cannot be used; `bad` holds the first of `count` with their
+    reasons."""
     lines = []
-    for location, (_, reason) in zip(_locations(files, [number for number, _ in bad]), bad, strict=True):
+    for location, (_, reason) in zip(
+        _locations(files, [number for number, _ in bad]), bad, strict=True
+    ):
         lines.append(f"  {location}: {reason}")
     if count > len(bad):
         lines.append(f"  and {count - len(bad)} more")
@@ -766,7 +865,8 @@ def _files_named(files: Sequence[Path] | None) -> str:
 def rows_by_name(
     tokenizer: Any, *, say: Callable[[str], None] | None = None
 ) -> Callable[[str], tuple[datasets.Dataset, str]]:
-    """A loader for data that methods name (replay): any source, standard columns, no templates of the training data.
+    """A loader for data that methods name (replay): any source, standard columns, no templates of
+    the training data.
 
     Args:
         tokenizer: as in `standardise`.

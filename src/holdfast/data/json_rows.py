@@ -1,10 +1,11 @@
-"""JSON Lines and JSON arrays as Arrow tables, read by Python's own parser: every value comes back as it was written.
-(The reader of `datasets` turns "007" beside 7 into a number, texts that look like times into times, and takes a key
-that stands twice; docs/log, 2026-11-30.)
+"""JSON Lines and JSON arrays as Arrow tables, read by Python's own parser: every value comes back
+as it was written. (The reader of `datasets` turns "007" beside 7 into a number, texts that look
+like times into times, and takes a key that stands twice; docs/log, 2026-11-30.)
 
-What is no object a line raises `DataError` with the line. A column whose values have several types (a number here, a
-string there), or whose objects Arrow would change (it gives each the keys of all), is kept as `datasets.Json`. (A whole
-number beyond 64 bits comes back as its digits, since `datasets.Json` knows no number for it.)
+What is no object a line raises `DataError` with the line. A column whose values have several types
+(a number here, a string there), or whose objects Arrow would change (it gives each the keys of
+all), is kept as `datasets.Json`. (A whole number beyond 64 bits comes back as its digits, since
+`datasets.Json` knows no number for it.)
 """
 
 from __future__ import annotations
@@ -28,10 +29,17 @@ _LONG = re.compile(r"\d{19}")
 """A whole number that may be beyond 64 bits."""
 MAX_COLUMN_DEPTH = 30
 """Arrow files end at 64 levels of types; deeper columns become `datasets.Json` well before."""
-_KINDS = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
+_KINDS = {
+    type(None): "null",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "an array",
+}
 
 
-# ------------------------------------------------------------------------------------------------------------ reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 def json_tables(stream: io.BufferedReader, name: str) -> Iterator[pa.Table]:
@@ -42,7 +50,8 @@ def json_tables(stream: io.BufferedReader, name: str) -> Iterator[pa.Table]:
         name: the file's name for messages.
 
     Raises:
-        DataError: a line or element that is not an object, is malformed, or is not UTF-8; names the line.
+        DataError: a line or element that is not an object, is malformed, or is not UTF-8; names the
+            line.
     """
     if holds_array(stream):
         yield from _array_tables(stream.read(), name)
@@ -73,12 +82,12 @@ def json_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield number, line.rstrip(b"\n")
 
 
-# ------------------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 def rows_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Plain rows as a table; a missing column is null, and a column of several types, or of objects that Arrow would
-    change, becomes `datasets.Json`."""
+    """Plain rows as a table; a missing column is null, and a column of several types, or of objects
+    that Arrow would change, becomes `datasets.Json`."""
     import pyarrow as pa
 
     names = dict.fromkeys(name for row in rows for name in row)
@@ -101,7 +110,11 @@ def json_array(values: Sequence[Any]) -> pa.Array:
 
     def text(value: Any) -> str:
         written = json.dumps(value, ensure_ascii=False, default=str)
-        return json.dumps(_digits(value), ensure_ascii=False, default=str) if _LONG.search(written) else written
+        return (
+            json.dumps(_digits(value), ensure_ascii=False, default=str)
+            if _LONG.search(written)
+            else written
+        )
 
     texts = pa.array([None if v is None else text(v) for v in values], pa.string())
     return pa.ExtensionArray.from_storage(pa.json_(), texts)
@@ -117,7 +130,8 @@ def _digits(value: Any) -> Any:
 
 
 def _storable(kind: pa.DataType, depth: int = 0) -> bool:
-    """Whether Arrow files have a place for the type: not for objects without keys, not for very deep ones."""
+    """Whether Arrow files have a place for the type: not for objects without keys, not for very
+    deep ones."""
     import pyarrow as pa
 
     if depth > MAX_COLUMN_DEPTH:
@@ -135,8 +149,8 @@ def holds_objects(kind: pa.DataType) -> bool:
 
 
 def changes_objects(column: pa.Array) -> bool:
-    """Whether objects in a column came back with other keys, another order of keys or other numbers than they were
-    written with."""
+    """Whether objects in a column came back with other keys, another order of keys or other numbers
+    than they were written with."""
     import pyarrow as pa
 
     if pa.types.is_list(column.type):
@@ -146,7 +160,9 @@ def changes_objects(column: pa.Array) -> bool:
     values = column.drop_null().flatten()
     if any(value.null_count for value in values):
         return True
-    return any(holds_objects(value.type) or _holds(value.type, pa.types.is_floating) for value in values)
+    return any(
+        holds_objects(value.type) or _holds(value.type, pa.types.is_floating) for value in values
+    )
 
 
 def _holds(kind: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
@@ -159,14 +175,18 @@ def _holds(kind: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
     return pa.types.is_list(kind) and _holds(kind.value_type, test)
 
 
-# -------------------------------------------------------------------------------------------------------- single rows
+# -------------------------------------------------------------------------------------- single rows
 
 
 def json_row(line: bytes, number: int, name: str) -> dict[str, Any]:
     """One line as a row, or a `DataError` that says what is wrong with it."""
-    expected = 'one JSON object a line, such as {"text": "..."}, or a file that is one array of them'
+    expected = (
+        'one JSON object a line, such as {"text": "..."}, or a file that is one array of them'
+    )
     value = _read_json(line, number, name, expected)
-    _check_row(value, f"{name}, line {number}: ", " Correct or remove the line.", escapes=b"\\u" in line)
+    _check_row(
+        value, f"{name}, line {number}: ", " Correct or remove the line.", escapes=b"\\u" in line
+    )
     return dict(value)
 
 
@@ -199,9 +219,14 @@ def _read_json(content: bytes, number: int, name: str, expected: str) -> Any:
         return json.loads(text, object_pairs_hook=_object)
     except UnicodeDecodeError as error:
         line, column = _position(content, error.start)
-        utf16 = "; the file looks like UTF-16, save it as UTF-8" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        utf16 = (
+            "; the file looks like UTF-16, save it as UTF-8"
+            if content[:2] in (b"\xff\xfe", b"\xfe\xff")
+            else ""
+        )
         raise DataError(
-            f"{name}, line {number + line}: expected UTF-8, got byte 0x{content[error.start]:02x} at position "
+            f"{name}, line {number + line}: expected UTF-8, got byte 0x{content[error.start]:02x} "
+            "at position "
             f"{column + 1} of the line{utf16}."
         ) from None
     except RecursionError:
@@ -209,7 +234,8 @@ def _read_json(content: bytes, number: int, name: str, expected: str) -> Any:
     except json.JSONDecodeError as error:
         line, rest = error.lineno - 1, text.split("\n")[error.lineno - 1]
         raise DataError(
-            f"{name}, line {number + line}: expected {expected}, got {beginning(rest)} ({error.msg}, column "
+            f"{name}, line {number + line}: expected {expected}, got {beginning(rest)} "
+            f"({error.msg}, column "
             f"{error.colno}). Correct or remove the line."
         ) from None
     except ValueError as error:
@@ -245,7 +271,10 @@ def _check_row(value: Any, where: str, advice: str, *, escapes: bool) -> None:
     if not isinstance(value, dict) or not value:
         kind = "an object without any key" if value == {} else _KINDS[type(value)]
         text = beginning(json.dumps(value, ensure_ascii=False))
-        raise DataError(f'{where}expected one JSON object, such as {{"text": "..."}}, got {kind}: {text}.{advice}')
+        raise DataError(
+            f'{where}expected one JSON object, such as {{"text": "..."}}, got {kind}: '
+            f"{text}.{advice}"
+        )
     if escapes:
         _refuse_surrogates(value, where)
 
@@ -256,7 +285,8 @@ def _refuse_surrogates(value: Any, where: str) -> None:
     except UnicodeEncodeError as error:
         code = f"\\u{ord(error.object[error.start]):04x}"
         raise DataError(
-            f"{where}the escape {code} is half of a surrogate pair and stands for no character. Write the character "
+            f"{where}the escape {code} is half of a surrogate pair and stands for no character. "
+            "Write the character "
             f"itself."
         ) from None
 

@@ -1,5 +1,5 @@
-"""The shapes that training data comes in, each a value in one list (`LAYOUTS`), and how one row of each becomes what
-TRL's `SFTTrainer` takes. Pure Python, a row at a time.
+"""The shapes that training data comes in, each a value in one list (`LAYOUTS`), and how one row of
+each becomes what TRL's `SFTTrainer` takes. Pure Python, a row at a time.
 
 | layout | columns | becomes |
 |---|---|---|
@@ -12,12 +12,14 @@ messages, or Alpaca's text without a chat template |
 "Question: ...\\nAnswer:" without a chat template |
 | text | text / content / body / document | text |
 
-The first layout of the list whose columns are all there is taken: a data set with `instruction`, `output` and the
-joined `text` is instruction data. Capitals in column names do not matter. A converter raises `BadRow` with the reason
-when a row cannot be used; nothing is repaired silently. What no layout reads is counted by `unread`.
+The first layout of the list whose columns are all there is taken: a data set with `instruction`,
+`output` and the joined `text` is instruction data. Capitals in column names do not matter. A
+converter raises `BadRow` with the reason when a row cannot be used; nothing is repaired silently.
+What no layout reads is counted by `unread`.
 
-A system prompt and earlier turns that stand in columns of their own become messages, so they are read where the result
-is messages. Masks beside tokens (`MASK_NAMES`) go into the labels: a token is trained where all of them are 1.
+A system prompt and earlier turns that stand in columns of their own become messages, so they are
+read where the result is messages. Masks beside tokens (`MASK_NAMES`) go into the labels: a token is
+trained where all of them are 1.
 """
 
 from __future__ import annotations
@@ -57,14 +59,23 @@ __all__ = [
     "recognise",
 ]
 
-BY_ENDING = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text", ".arrow": "arrow"}
+BY_ENDING = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".txt": "text",
+    ".arrow": "arrow",
+}
 """Readers of the datasets library by a file's ending."""
 BUILDERS = tuple(dict.fromkeys(BY_ENDING.values()))
-"""Readers of the datasets library, which stand in place of a data set's name where files are named beside it."""
+"""Readers of the datasets library, which stand in place of a data set's name where files are named
+beside it."""
 TEXT_NAMES = ("text", "content", "body", "document")
 COMPLETION_NAMES = ("completion", "response", "answer", "output")
 MASK_NAMES = ("completion_mask", "assistant_masks", "assistant_mask", "loss_mask", "attention_mask")
-"""Columns beside tokens that say which are trained (1) and which are not (0); the last says which are no padding."""
+"""Columns beside tokens that say which are trained (1) and which are not (0); the last says which
+are no padding."""
 MESSAGE_FIELDS = ("system", "history")
 """Fields of a row that only messages have a place for."""
 CHOICES = ("choice", "option", "distractor")
@@ -72,17 +83,19 @@ CHOICES = ("choice", "option", "distractor")
 
 ALPACA = {
     True: (
-        "Below is an instruction that describes a task, paired with an input that provides further context. "
+        "Below is an instruction that describes a task, paired with an input that provides "
+        "further context. "
         "Write a response that appropriately completes the request.\n\n"
         "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
     ),
     False: (
-        "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+        "Below is an instruction that describes a task. Write a response that appropriately "
+        "completes the request.\n\n"
         "### Instruction:\n{instruction}\n\n### Response:\n"
     ),
 }
-"""The prompts of Stanford's Alpaca, with and without an input. A line break ends the prompt so that no token spans its
-border."""
+"""The prompts of Stanford's Alpaca, with and without an input. A line break ends the prompt so that
+no token spans its border."""
 
 ROLES = {
     "system": "system",
@@ -102,10 +115,11 @@ ROLES = {
 """Names found in data sets -> the roles that chat templates know."""
 
 Fields = Mapping[str, str]
-"""The user's column for each field of a layout that the rows have: "prompt" -> "Prompt", "output" -> "response", ..."""
+"""The user's column for each field of a layout that the rows have: "prompt" -> "Prompt", "output"
+-> "response", ..."""
 
 
-# ----------------------------------------------------------------------------------------------------- what a layout is
+# --------------------------------------------------------------------------------- what a layout is
 
 
 class Messages(enum.Enum):
@@ -155,16 +169,19 @@ class Layout:
     unless: Callable[[Collection[str]], bool] = lambda names: False
     """Whether columns of these names (in small letters) say that the rows are something else."""
     result: tuple[str, ...]
-    """TRL's columns that its rows become. Columns of text or tokens that hold these fields already are only renamed."""
+    """TRL's columns that its rows become. Columns of text or tokens that hold these fields already
+    are only renamed."""
     convert: Callable[[Row, Fields, bool], dict[str, Any]]
-    """A row, the user's columns, and whether it becomes messages -> TRL's columns. Raises `BadRow`."""
+    """A row, the user's columns, and whether it becomes messages -> TRL's columns. Raises
+    `BadRow`."""
     messages: Messages = Messages.NEVER
     tokens: bool = False
     """Whether rows are token ids, not text."""
     keys: MessageKeys | None = None
     """Of the messages that rows hold in a form of their own."""
     reads_most: bool = False
-    """Whether rows are refused of which most text stands in columns that the layout does not read."""
+    """Whether rows are refused of which most text stands in columns that the layout does not
+    read."""
 
     def fields_of(self, columns: Mapping[str, str], first_row: Row | None) -> dict[str, str] | None:
         """The user's columns for the layout's fields; None where one is missing.
@@ -188,13 +205,16 @@ def _holds(row: Row | None, column: str, kind: type) -> bool:
     return value is None or isinstance(value, kind)
 
 
-def recognise(columns: Sequence[str], first_row: Row | None = None) -> tuple[Layout, dict[str, str]] | None:
-    """The layout that these columns make, with the user's column for each of its fields; None where there is none.
+def recognise(
+    columns: Sequence[str], first_row: Row | None = None
+) -> tuple[Layout, dict[str, str]] | None:
+    """The layout that these columns make, with the user's column for each of its fields; None where
+    there is none.
 
     Args:
         columns: the data set's column names.
-        first_row: tells apart columns of the same name: `text` holding a list, `conversations` that are no lists of
-            messages.
+        first_row: tells apart columns of the same name: `text` holding a list, `conversations` that
+            are no lists of messages.
     """
     by_name: dict[str, str] = {}
     for column in columns:
@@ -207,7 +227,7 @@ def recognise(columns: Sequence[str], first_row: Row | None = None) -> tuple[Lay
     return None
 
 
-# ---------------------------------------------------------------------------------------------------------- one message
+# -------------------------------------------------------------------------------------- one message
 
 
 def message_keys() -> set[str]:
@@ -238,7 +258,8 @@ def content_key(message: Row) -> str:
 
 
 def _known_keys() -> list[MessageKeys]:
-    """Of all layouts. Messages may mix their forms: the first key of the list that has a value counts."""
+    """Of all layouts. Messages may mix their forms: the first key of the list that has a value
+    counts."""
     return [layout.keys for layout in LAYOUTS if layout.keys is not None]
 
 
@@ -270,7 +291,9 @@ def _known_role(name: Any, where: str) -> str:
     if isinstance(name, str) and name.lower() in roles:
         return roles[name.lower()]
     hint = did_you_mean(name, roles).rstrip(".").lower() if isinstance(name, str) else ""
-    raise BadRow(f"{where} has the unknown role {name!r}; known: {', '.join(roles)}{hint and ';' + hint}")
+    raise BadRow(
+        f"{where} has the unknown role {name!r}; known: {', '.join(roles)}{hint and ';' + hint}"
+    )
 
 
 def _messages(value: Any, column: str, where: str = "") -> list[dict[str, Any]]:
@@ -281,21 +304,26 @@ def _messages(value: Any, column: str, where: str = "") -> list[dict[str, Any]]:
         raise BadRow(f"'{column}' holds {describe(value)}, expected a list of messages")
     if not value:
         raise BadRow(f"'{column}' is empty")
-    return [_message(message, f"{where}message {number}") for number, message in enumerate(value, 1)]
+    return [
+        _message(message, f"{where}message {number}") for number, message in enumerate(value, 1)
+    ]
 
 
 def _check_reply(messages: Sequence[Row], column: str) -> None:
     for message in messages:
-        if message["role"] == "assistant" and (message["content"].strip() or message.get("tool_calls")):
+        if message["role"] == "assistant" and (
+            message["content"].strip() or message.get("tool_calls")
+        ):
             return
     raise BadRow(f"'{column}' has no assistant message with content to learn from")
 
 
-# -------------------------------------------------------------------------------------------------------------- one row
+# ------------------------------------------------------------------------------------------ one row
 
 
 def as_text(row: Row, column: str) -> str:
-    """A cell as text: strings as they are, whole numbers in digits; anything else has no one way to be written."""
+    """A cell as text: strings as they are, whole numbers in digits; anything else has no one way to
+    be written."""
     value = row[column]
     if isinstance(value, str):
         return value
@@ -347,8 +375,14 @@ def _history(row: Row, fields: Fields) -> list[dict[str, Any]]:
     column = fields["history"]
     turns: list[dict[str, Any]] = []
     for pair in row[column] or ():
-        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            raise BadRow(f"'{column}' holds {describe(pair)}, expected pairs of a question and its answer")
+        if (
+            not isinstance(pair, list)
+            or len(pair) != 2
+            or not all(isinstance(text, str) for text in pair)
+        ):
+            raise BadRow(
+                f"'{column}' holds {describe(pair)}, expected pairs of a question and its answer"
+            )
         turns.append({"role": "user", "content": pair[0]})
         turns.append({"role": "assistant", "content": pair[1]})
     return turns
@@ -377,10 +411,15 @@ def _convert_pair(row: Row, fields: Fields, as_messages: bool) -> dict[str, Any]
 
 def _convert_instruction(row: Row, fields: Fields, as_messages: bool) -> dict[str, Any]:
     instruction, output = _text(row, fields["instruction"]), _text(row, fields["output"])
-    extra = _text_or_none(row, fields, "input")  # an instruction that needs no input is the usual case
+    extra = _text_or_none(
+        row, fields, "input"
+    )  # an instruction that needs no input is the usual case
     if as_messages:
         return _turn(f"{instruction}\n\n{extra}" if extra else instruction, output, row, fields)
-    return {"prompt": ALPACA[bool(extra)].format(instruction=instruction, input=extra), "completion": output}
+    return {
+        "prompt": ALPACA[bool(extra)].format(instruction=instruction, input=extra),
+        "completion": output,
+    }
 
 
 def _convert_question(row: Row, fields: Fields, as_messages: bool) -> dict[str, Any]:
@@ -410,7 +449,10 @@ def _convert_tokens(row: Row, fields: Fields, as_messages: bool) -> dict[str, An
     tokens = [index for index, flag in enumerate(padding) if flag]
     if not tokens:
         raise BadRow("its attention_mask leaves no token")
-    return {"input_ids": [ids[index] for index in tokens], "labels": [labels[index] for index in tokens]}
+    return {
+        "input_ids": [ids[index] for index in tokens],
+        "labels": [labels[index] for index in tokens],
+    }
 
 
 def _whole_numbers(row: Row, column: str, *, flags: bool) -> list[int]:
@@ -430,11 +472,12 @@ def _is_number(value: Any, flags: bool) -> bool:
 
 
 def _is_multiple_choice(names: Collection[str]) -> bool:
-    """Beside choices, an answer is an index or a letter of them: multiple choice needs templates of the user's."""
+    """Beside choices, an answer is an index or a letter of them: multiple choice needs templates of
+    the user's."""
     return {"a", "b"} <= set(names) or any(name.startswith(CHOICES) for name in names)
 
 
-# ------------------------------------------------------------------------------------------------------------- the list
+# ----------------------------------------------------------------------------------------- the list
 
 
 def chat_layout(
@@ -451,7 +494,8 @@ def chat_layout(
         *columns: names of the column.
         role, content, roles: as in `MessageKeys`.
         example: as in `Layout`; "": the first column with the keys.
-        certain: whether a column of that name is a conversation whatever it holds, so that anything else is a mistake.
+        certain: whether a column of that name is a conversation whatever it holds, so that anything
+            else is a mistake.
     """
     return Layout(
         name="chat",
@@ -526,20 +570,21 @@ LAYOUTS = [
 """The first whose columns are there is taken, so one of your own goes to the beginning."""
 
 
-# ------------------------------------------------------------------------------------------------------------ templates
+# ---------------------------------------------------------------------------------------- templates
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Templates:
-    """How to make training text out of columns of any name: `str.format` strings, such as `prompt="Question:
-    {question}\\nAnswer:"`.
+    """How to make training text out of columns of any name: `str.format` strings, such as
+    `prompt="Question: {question}\\nAnswer:"`.
 
-    Give either `text`, or `prompt` and `completion` together. Only plain column names go in braces; `{{` and `}}` are
-    braces themselves. Nothing is added between prompt and completion: begin the completion with a space where one
-    belongs.
+    Give either `text`, or `prompt` and `completion` together. Only plain column names go in braces;
+    `{{` and `}}` are braces themselves. Nothing is added between prompt and completion: begin the
+    completion with a space where one belongs.
 
     Raises:
-        ConfigError: neither or both ways are used, or a template is not a format string over columns.
+        ConfigError: neither or both ways are used, or a template is not a format string over
+            columns.
     """
 
     text: str | None = None
@@ -559,7 +604,10 @@ class Templates:
         problems = []
         if set(templates) not in ({"text"}, {"prompt", "completion"}):
             names = " and ".join(templates) if templates else "none of them"
-            problems.append(f"expected a template of either text, or prompt and completion together, got {names}.")
+            problems.append(
+                "expected a template of either text, or prompt and completion together, got "
+                f"{names}."
+            )
         for name, template in templates.items():
             problem = _template_problem(template)
             if problem:
@@ -579,7 +627,9 @@ class Templates:
     @property
     def _templates(self) -> dict[str, str]:
         """Those that are there, by the column that they make."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        return {
+            name: value for name, value in dataclasses.asdict(self).items() if value is not None
+        }
 
     def converter(self, columns: Sequence[str]) -> Convert:
         """A row to `{"text"}` or `{"prompt", "completion"}`.
@@ -615,13 +665,21 @@ def _template_problem(template: Any) -> str:
         fields = _fields(template)
     except ValueError as error:
         return (
-            f"expected a format string, got {template!r} ({error}). Write braces of the text itself as {{{{ and }}}}."
+            f"expected a format string, got {template!r} ({error}). Write braces of the text "
+            "itself as {{ and }}."
         )
     for field in fields:
-        if not field.isidentifier() and not field.replace(" ", "_").replace("-", "_").isidentifier():
+        if (
+            not field.isidentifier()
+            and not field.replace(" ", "_").replace("-", "_").isidentifier()
+        ):
             return f"takes plain column names in braces, got {{{field}}}."
     return "" if fields else f"names no column, so every example would be the same: {template!r}."
 
 
 def _fields(template: str) -> list[str]:
-    return list(dict.fromkeys(field for _, field, _, _ in string.Formatter().parse(template) if field is not None))
+    return list(
+        dict.fromkeys(
+            field for _, field, _, _ in string.Formatter().parse(template) if field is not None
+        )
+    )

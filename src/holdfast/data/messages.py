@@ -1,5 +1,6 @@
-"""What is known of one message of a conversation, whatever its keys are called: which of its values chat templates
-read, whether it is to be trained, what its content says, and in which form it calls tools."""
+"""What is known of one message of a conversation, whatever its keys are called: which of its values
+chat templates read, whether it is to be trained, what its content says, and in which form it calls
+tools."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ Convert = Callable[[Row], dict[str, Any]]
 TEMPLATE_COLUMNS = ("tools", "chat_template_kwargs")
 """Columns beside messages that a chat template reads."""
 MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
-"""Further keys of a message that chat templates read; kept where they are not null. Anything else in a message is
-dropped, and counted by `unread`."""
+"""Further keys of a message that chat templates read; kept where they are not null. Anything else
+in a message is dropped, and counted by `unread`."""
 TRAINED_KEYS = ("train", "weight", "loss")
-"""Keys of a message that say whether it is to be trained: false and 0 where it is not. A `loss` that is a number is a
-figure, and says nothing."""
+"""Keys of a message that say whether it is to be trained: false and 0 where it is not. A `loss`
+that is a number is a figure, and says nothing."""
 CALL_ROLE = "function_call"
 """LLaMA-Factory's role of a message whose content is a call of a tool, or a list of them."""
 TEXT_PARTS = ("text", "input_text", "output_text")
@@ -48,7 +49,8 @@ def describe(value: Any) -> str:
 
 
 def conversation_of(row: Row) -> list[Any]:
-    """All messages of a row in the columns of TRL: `messages`, or those of prompt and completion; empty for text."""
+    """All messages of a row in the columns of TRL: `messages`, or those of prompt and completion;
+    empty for text."""
     if row.get("messages"):
         return list(row["messages"])
     prompt, completion = row.get("prompt") or [], row.get("completion") or []
@@ -57,13 +59,15 @@ def conversation_of(row: Row) -> list[Any]:
     return [*prompt, *completion]
 
 
-# --------------------------------------------------------------------------------------------------- which are trained
+# -------------------------------------------------------------------------------- which are trained
 
 
 def says_what_is_trained(messages: Any) -> bool:
     """Whether a message says of itself that it is not to be trained, or in part."""
     for message in messages or ():
-        if isinstance(message, Mapping) and any(flag is not True and flag != 1 for flag in _trained_flags(message)):
+        if isinstance(message, Mapping) and any(
+            flag is not True and flag != 1 for flag in _trained_flags(message)
+        ):
             return True
     return False
 
@@ -74,8 +78,8 @@ def says_trained(key: str, value: Any) -> bool:
 
 
 def trained_messages(messages: Sequence[Row], converted: Sequence[Row]) -> list[bool]:
-    """Of the messages that a converter made of a row's, which are to be trained: those that say so, and those of the
-    assistant that say nothing.
+    """Of the messages that a converter made of a row's, which are to be trained: those that say so,
+    and those of the assistant that say nothing.
 
     Args:
         messages: as the row has them.
@@ -101,7 +105,7 @@ def _trained_flags(message: Row) -> list[Any]:
     return [value for key, value in message.items() if says_trained(key, value)]
 
 
-# ------------------------------------------------------------------------------------------------------------- content
+# ------------------------------------------------------------------------------------------ content
 
 
 def text_of_part(part: Any, where: str) -> str:
@@ -116,18 +120,22 @@ def text_of_part(part: Any, where: str) -> str:
     if kind in TEXT_PARTS and isinstance(part.get("text"), str):
         return str(part["text"])
     description = describe(part) if kind is None else f"one of type {kind!r}"
-    raise BadRow(f"{where}: expected parts of type text, got {description}; images are for vision-language models")
+    raise BadRow(
+        f"{where}: expected parts of type text, got {description}; images are for vision-language "
+        "models"
+    )
 
 
 def without_nulls(value: Any) -> Any:
-    """A value whose objects have lost the keys that are null. Arrow gives each object of a column the keys of all of
-    them, so where it stored the rows, a null is a key that the row did not have."""
+    """A value whose objects have lost the keys that are null. Arrow gives each object of a column
+    the keys of all of them, so where it stored the rows, a null is a key that the row did not
+    have."""
     if isinstance(value, Mapping):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-# --------------------------------------------------------------------------------------------------------------- tools
+# -------------------------------------------------------------------------------------------- tools
 
 
 def read_json(value: Any, where: str) -> Any:
@@ -145,7 +153,8 @@ def read_json(value: Any, where: str) -> Any:
 
 
 def tool_calls_of(message: Row, role: Any, content: Any, where: str) -> Any:
-    """The calls of tools that a message makes in the form of chat templates; None where it makes none.
+    """The calls of tools that a message makes in the form of chat templates; None where it makes
+    none.
 
     Args:
         message: of a row.
@@ -160,7 +169,11 @@ def tool_calls_of(message: Row, role: Any, content: Any, where: str) -> Any:
         calls = read_json(content, where)
         return [_call_of(call) for call in (calls if isinstance(calls, list) else [calls])]
     if message.get("tool_calls") is not None:
-        return read_json(message["tool_calls"], where) if message["tool_calls"] else message["tool_calls"]
+        return (
+            read_json(message["tool_calls"], where)
+            if message["tool_calls"]
+            else message["tool_calls"]
+        )
     if message.get("function_call") is not None:  # OpenAI's older form
         return [_call_of(read_json(message["function_call"], where))]
     return None
@@ -170,8 +183,11 @@ def _call_of(function: Any) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def with_arguments(messages: Sequence[Row], form: Literal["object", "text"]) -> list[dict[str, Any]]:
-    """Messages whose calls of tools have their arguments in one form: objects, or JSON text of them.
+def with_arguments(
+    messages: Sequence[Row], form: Literal["object", "text"]
+) -> list[dict[str, Any]]:
+    """Messages whose calls of tools have their arguments in one form: objects, or JSON text of
+    them.
 
     Raises:
         BadRow: text that is no JSON.
@@ -191,7 +207,10 @@ def _with_arguments(call: Any, form: Literal["object", "text"]) -> Any:
         return {**call, "function": _with_arguments(call["function"], form)}
     arguments = call.get("arguments")
     if form == "object" and isinstance(arguments, str):
-        return {**call, "arguments": read_json(arguments.strip() or "{}", f"the call of {call.get('name')}")}
+        return {
+            **call,
+            "arguments": read_json(arguments.strip() or "{}", f"the call of {call.get('name')}"),
+        }
     if form == "text" and isinstance(arguments, Mapping):
         return {**call, "arguments": json.dumps(arguments, ensure_ascii=False)}
     return call
@@ -214,6 +233,10 @@ def template_value(row: Row, column: str) -> Any:
 
 
 def template_variables(row: Row) -> dict[str, Any]:
-    """What `apply_chat_template` is given beside a row's messages, as TRL gives it when it trains."""
+    """What `apply_chat_template` is given beside a row's messages, as TRL gives it when it
+    trains."""
     tools = row.get("tools")
-    return {"tools": json.loads(tools) if isinstance(tools, str) else tools, **(row.get("chat_template_kwargs") or {})}
+    return {
+        "tools": json.loads(tools) if isinstance(tools, str) else tools,
+        **(row.get("chat_template_kwargs") or {}),
+    }

@@ -1,19 +1,22 @@
 """Replay: old data among the new, so that a set share of what the model sees is old.
 
-All of the new data is kept, in its own order. Replay rows are drawn without replacement until they make up the fraction
-f of the mixture,
+All of the new data is kept, in its own order. Replay rows are drawn without replacement until they
+make up the fraction f of the mixture,
 
     replay / (train + replay) = f    <=>    replay = train * f / (1 - f),
 
-counted in tokens or in examples, and are put at places drawn uniformly among the train rows, so that every stretch of
-training sees about the same share. The rehearsal line of the sequential-averaging paper, Soup to Go, is f = 0.1. Should
-the replay data not suffice, it is gone through again in a new order, and `MixInfo.repeated` says how many rows that
-made.
+counted in tokens or in examples, and are put at places drawn uniformly among the train rows, so
+that every stretch of training sees about the same share. The rehearsal line of the
+sequential-averaging paper, Soup to Go, is f = 0.1. Should the replay data not suffice, it is gone
+through again in a new order, and `MixInfo.repeated` says how many rows that made.
 
-Mixing happens on tokenised rows, before packing: only there do all rows have one format whatever the two data sets
-looked like, and only there are tokens known. Rows with images are mixed as they are, by numbers of examples. Nothing is
-copied: the mixture is a view with an index array. It carries no column that tells the sources apart, unless the train
-rows have `ORIGIN`: then every row says whether it is new, replayed or generated, which packing and collation keep.
+Mixing happens on tokenised rows, before packing: only there do all rows have one format whatever
+the two data sets looked like, and only there are tokens known. Rows with images are mixed as they
+are, by numbers of examples. Nothing is
+copied: the mixture is a view with an index array. It carries no column that tells the sources
+    apart, unless the train
+rows have `ORIGIN`: then every row says whether it is new, replayed or generated, which packing and
+collation keep.
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ class MixInfo:
     replay_tokens: int | None
     """The same over the replay rows, repeats included."""
     repeated: int
-    """How many of `replay_examples` are a second or later use of a row; 0 where the replay data sufficed."""
+    """How many of `replay_examples` are a second or later use of a row; 0 where the replay data
+    sufficed."""
 
 
 def mix_replay(
@@ -70,17 +74,21 @@ def mix_replay(
     """Puts replay rows among the train rows until they make up `fraction` of the mixture.
 
     Args:
-        train: the new data; columns `input_ids` and `labels` (lists of int, one length a row), or rows with `images`.
-        replay: the old data; the same columns. Others are dropped, from both, unless one of them holds images.
-        fraction: replay's share of the mixture, 0 <= fraction < 1, met within half a row; a positive one takes at least
-            one row.
+        train: the new data; columns `input_ids` and `labels` (lists of int, one length a row), or
+            rows with `images`.
+        replay: the old data; the same columns. Others are dropped, from both, unless one of them
+            holds images.
+        fraction: replay's share of the mixture, 0 <= fraction < 1, met within half a row; a
+            positive one takes at least one row.
         seed: decides the rows drawn and their places; equal seeds give equal mixtures.
         unit: whether the share counts tokens or examples.
         origin: what the rows are marked as where the train rows are marked.
-        longest: tokens that rows will be cut to, beyond which they do not count; None: they are trained on whole.
+        longest: tokens that rows will be cut to, beyond which they do not count; None: they are
+            trained on whole.
 
     Returns:
-        (the mixture, what it is made of). With fraction 0 the mixture is `train`, the very same object.
+        (the mixture, what it is made of). With fraction 0 the mixture is `train`, the very same
+        object.
 
     Raises:
         ConfigError: `fraction` outside [0, 1), an unknown `unit`, or tokens of rows with images.
@@ -90,11 +98,13 @@ def mix_replay(
 
     if not 0.0 <= fraction < 1.0:
         raise ConfigError(
-            f"replay fraction: expected 0 <= fraction < 1 (0.1 is ten percent of the mixture), got {fraction!r}."
+            "replay fraction: expected 0 <= fraction < 1 (0.1 is ten percent of the mixture), "
+            f"got {fraction!r}."
         )
     if unit not in get_args(Unit):
         raise ConfigError(
-            f"replay unit: expected 'tokens' or 'examples', got {unit!r}.{did_you_mean(str(unit), get_args(Unit))}"
+            "replay unit: expected 'tokens' or 'examples', got "
+            f"{unit!r}.{did_you_mean(str(unit), get_args(Unit))}"
         )
     _check(train, "train")
     if fraction == 0.0:
@@ -104,7 +114,8 @@ def mix_replay(
     if _holds_images(train, replay):
         if unit == "tokens":
             raise ConfigError(
-                "replay.unit: expected examples where rows hold images, whose tokens are known only once a batch is "
+                "replay.unit: expected examples where rows hold images, whose tokens are known "
+                "only once a batch is "
                 "made, got tokens. Add unit: examples; the fraction then counts rows."
             )
         weights, new = np.ones(len(replay), np.int64), len(train)
@@ -120,20 +131,26 @@ def mix_replay(
 
 
 def mix_tasks(
-    train: datasets.Dataset, other: datasets.Dataset, *, share: float, seed: int, longest: int | None = None
+    train: datasets.Dataset,
+    other: datasets.Dataset,
+    *,
+    share: float,
+    seed: int,
+    longest: int | None = None,
 ) -> tuple[datasets.Dataset, MixInfo]:
-    """All of the train rows and a share of another task's among them, in one sequence: multitask training.
+    """All of the train rows and a share of another task's among them, in one sequence: multitask
+    training.
 
     Args:
         train, other: as in `mix_replay`.
-        share: of the other rows that are used, 0 <= share <= 1; a positive one takes at least one row. They are drawn
-            without replacement.
+        share: of the other rows that are used, 0 <= share <= 1; a positive one takes at least one
+            row. They are drawn without replacement.
         seed: decides the rows drawn and their places.
         longest: as in `mix_replay`.
 
     Returns:
-        (the mixture, what it is made of; the other task's rows count as replay's). With share 0 the mixture is `train`,
-        the very same object.
+        (the mixture, what it is made of; the other task's rows count as replay's). With share 0 the
+        mixture is `train`, the very same object.
 
     Raises:
         ConfigError: `share` outside [0, 1].
@@ -143,7 +160,8 @@ def mix_tasks(
 
     if not 0.0 <= share <= 1.0:
         raise ConfigError(
-            f"multitask share: expected 0 <= share <= 1 (1 takes all of the other task's data), got {share!r}."
+            "multitask share: expected 0 <= share <= 1 (1 takes all of the other task's data), "
+            f"got {share!r}."
         )
     _check(train, "train")
     if share == 0.0:
@@ -164,8 +182,8 @@ def _mixture(
     origin: int = NEW,
     longest: int | None = None,
 ) -> tuple[datasets.Dataset, MixInfo]:
-    """The train rows in their order with the drawn rows of `other` among them, and what that is made of; `train` itself
-    where nothing was drawn."""
+    """The train rows in their order with the drawn rows of `other` among them, and what that is
+    made of; `train` itself where nothing was drawn."""
     import numpy as np
 
     counted = not _holds_images(train, other)
@@ -218,29 +236,34 @@ def total_tokens(rows: datasets.Dataset, longest: int | None = None) -> int:
 
 
 def prompts_of(rows: datasets.Dataset) -> tuple[list[list[int]], int]:
-    """Of tokenised rows, the tokens before the first that is trained, where there are any; and how many rows have
-    none."""
+    """Of tokenised rows, the tokens before the first that is trained, where there are any; and how
+    many rows have none."""
     from holdfast.data.prompts import prefix
 
-    prompts = [prefix(row["input_ids"], row["labels"]) for row in rows.select_columns(list(COLUMNS))]
+    prompts = [
+        prefix(row["input_ids"], row["labels"]) for row in rows.select_columns(list(COLUMNS))
+    ]
     return list(filter(None, prompts)), prompts.count([])
 
 
 def token_lengths(dataset: datasets.Dataset, longest: int | None = None) -> np.ndarray:
-    """Tokens of each row, at most `longest`, shape [rows], int64. Reads the offsets of `input_ids` only, never the
-    tokens."""
+    """Tokens of each row, at most `longest`, shape [rows], int64. Reads the offsets of `input_ids`
+    only, never the tokens."""
     import numpy as np
     import pyarrow.compute as pc
 
     lengths = np.zeros(0, np.int64)
-    for table in dataset.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=100_000):
+    for table in (
+        dataset.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=100_000)
+    ):
         of_table = pc.fill_null(pc.list_value_length(table.column(0)), 0)
         lengths = np.concatenate([lengths, of_table.to_numpy()])
     return lengths if longest is None else np.minimum(lengths, longest)
 
 
 def draw(weights: np.ndarray, target: float, rng: np.random.Generator) -> np.ndarray:
-    """Row indices in random order whose weights sum to `target` within half of the last row, at least one row.
+    """Row indices in random order whose weights sum to `target` within half of the last row, at
+    least one row.
 
     No row comes twice before every row has come once (and so on for each further round).
 
@@ -265,10 +288,12 @@ def draw(weights: np.ndarray, target: float, rng: np.random.Generator) -> np.nda
 
 
 def interleave(sources: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """One sequence of all sources' elements: each source keeps its order, every way of merging them is equally likely.
+    """One sequence of all sources' elements: each source keeps its order, every way of merging them
+    is equally likely.
 
     Args:
-        sources: any number of arrays of shape [n_i]; replay has two, a mixture of several tasks one for each.
+        sources: any number of arrays of shape [n_i]; replay has two, a mixture of several tasks one
+            for each.
         rng: draws which source comes at which place.
 
     Returns:
@@ -283,7 +308,9 @@ def interleave(sources: Sequence[np.ndarray], rng: np.random.Generator) -> np.nd
     return merged
 
 
-def _joined(train: datasets.Dataset, other: datasets.Dataset, order: np.ndarray) -> datasets.Dataset:
+def _joined(
+    train: datasets.Dataset, other: datasets.Dataset, order: np.ndarray
+) -> datasets.Dataset:
     """The rows of both, the train rows first, in the given order: a view with an index array."""
     import datasets
 
@@ -292,8 +319,11 @@ def _joined(train: datasets.Dataset, other: datasets.Dataset, order: np.ndarray)
     if not _holds_images(train, other):
         columns = [*COLUMNS, ORIGIN] if ORIGIN in train.column_names else list(COLUMNS)
         train, other = train.select_columns(columns), other.select_columns(columns)
-    # columns that both have get one type (int32 and int64 ids meet here); concatenation fills the others with nulls
-    features = datasets.Features({name: train.features.get(name, kind) for name, kind in other.features.items()})
+    # columns that both have get one type (int32 and int64 ids meet here); concatenation fills the
+    # others with nulls
+    features = datasets.Features(
+        {name: train.features.get(name, kind) for name, kind in other.features.items()}
+    )
     with quiet_datasets():  # a cast rewrites the rows
         other = other if other.features == features else other.cast(features)
     joined = datasets.concatenate_datasets([train, other])
@@ -314,7 +344,8 @@ def _check(dataset: datasets.Dataset, name: str) -> None:
         )
     if "seq_lengths" in dataset.column_names:
         raise DataError(
-            f"The {name} data is packed already (it has seq_lengths), and mixing would lose where its documents end. "
+            f"The {name} data is packed already (it has seq_lengths), and mixing would lose where "
+            "its documents end. "
             f"Mix first, then pack."
         )
     if not len(dataset):

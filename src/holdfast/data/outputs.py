@@ -1,5 +1,5 @@
-"""Outputs of `holdfast data`: rows in files that are whole or absent, and beside each the record that says which
-request they belong to."""
+"""Outputs of `holdfast data`: rows in files that are whole or absent, and beside each the record
+that says which request they belong to."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def own_record(
     for file in files:
         if file.exists():
             raise RunFolderError(
-                f"{file} is there already, and {reason}. It is not overwritten: choose another --output, or move it "
+                f"{file} is there already, and {reason}. It is not overwritten: choose another "
+                "--output, or move it "
                 f"away."
             )
     return None
@@ -65,7 +66,8 @@ def are_whole(record: Mapping[str, Any], files: Sequence[Path]) -> bool:
     for file in present:
         if file.stat().st_size != sizes.get(file.name):
             raise RunFolderError(
-                f"{file} was changed after it was prepared. It is not overwritten: choose another --output, or move it "
+                f"{file} was changed after it was prepared. It is not overwritten: choose another "
+                "--output, or move it "
                 f"away."
             )
     return len(present) == len(files)
@@ -113,7 +115,9 @@ def output_problems(name: str, output: Path, inputs: Iterable[Path]) -> list[Pro
     if output.suffix != ".jsonl":
         problems.append(Problem(name, f"expected a file that ends with .jsonl, got {output}"))
     if real(output) in map(real, inputs):
-        problems.append(Problem(name, f"{output} is an input; inputs are never changed. Choose another name"))
+        problems.append(
+            Problem(name, f"{output} is an input; inputs are never changed. Choose another name")
+        )
     return problems
 
 

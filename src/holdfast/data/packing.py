@@ -1,15 +1,18 @@
-"""Packing: whole documents into windows of one length, so that next to nothing of a window is left empty.
+"""Packing: whole documents into windows of one length, so that next to nothing of a window is left
+empty.
 
-Best-fit decreasing: documents from long to short, each into the window that it fills best. Documents longer than a
-window are cut into full windows and a rest. The classical rule looks at one document after the other; here all
-documents of one length are placed at once, because only the space left in a window decides: L different lengths take
-some L steps over arrays, not one step a document (a million documents: below a second).
+Best-fit decreasing: documents from long to short, each into the window that it fills best.
+Documents longer than a window are cut into full windows and a rest. The classical rule looks at one
+document after the other; here all documents of one length are placed at once, because only the
+space left in a window decides: L different lengths take some L steps over arrays, not one step a
+document (a million documents: below a second).
 
-TRL's own rule takes another window among those with the same space, and keeps pieces of one token, which nothing
-predicts; it looks at a thousand documents at a time unless told otherwise. Windows come out in the order of an own
-shuffle, as their documents are sorted by size.
+TRL's own rule takes another window among those with the same space, and keeps pieces of one token,
+which nothing predicts; it looks at a thousand documents at a time unless told otherwise. Windows
+come out in the order of an own shuffle, as their documents are sorted by size.
 
-Source: "Balancing Continuous Pre-Training" (section 3.1.1): windows of 4096 tokens, documents of 156 to 6981 tokens,
+Source: "Balancing Continuous Pre-Training" (section 3.1.1): windows of 4096 tokens, documents of
+    156 to 6981 tokens,
 650 on average.
 """
 
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _RULES = 1
-"""Raised when the same documents are packed otherwise, so that cached windows are not taken for them."""
+"""Raised when the same documents are packed otherwise, so that cached windows are not taken for
+them."""
 _TABLE_TOKENS = 4_000_000
 """Tokens that are in memory at a time while windows are written."""
 
@@ -47,7 +51,8 @@ class PackInfo:
     split: int
     """Documents that were longer than a window, and cut."""
     cut_tokens: int = 0
-    """Tokens beyond the window that were left out, where documents are cut off rather than split."""
+    """Tokens beyond the window that were left out, where documents are cut off rather than
+    split."""
     skipped: int = 0
     """Documents of fewer than two tokens."""
 
@@ -76,14 +81,16 @@ class Packing:
     info: PackInfo
 
 
-def pack(lengths: np.ndarray, window: int, *, split: bool = True, seed: int | None = None) -> Packing:
+def pack(
+    lengths: np.ndarray, window: int, *, split: bool = True, seed: int | None = None
+) -> Packing:
     """Places documents in windows by best-fit decreasing.
 
     Args:
         lengths: `[documents]` integers, tokens of each.
         window: tokens that a window holds, at least 2.
-        split: whether documents longer than a window are cut into several pieces; else what lies beyond the window is
-            left out.
+        split: whether documents longer than a window are cut into several pieces; else what lies
+            beyond the window is left out.
         seed: of the windows' order; None: from the fullest documents on.
 
     Raises:
@@ -94,7 +101,9 @@ def pack(lengths: np.ndarray, window: int, *, split: bool = True, seed: int | No
     lengths = np.asarray(lengths, np.int64)
     documents = np.flatnonzero(lengths >= 2)
     if not len(documents):
-        raise DataError(f"Expected documents of at least two tokens to pack, got {len(lengths)} with fewer.")
+        raise DataError(
+            f"Expected documents of at least two tokens to pack, got {len(lengths)} with fewer."
+        )
     if window < 2:
         raise DataError(f"Expected windows of at least two tokens, got {window}.")
     long = lengths[documents] > window
@@ -128,8 +137,8 @@ def pack(lengths: np.ndarray, window: int, *, split: bool = True, seed: int | No
 
 
 def _best_fit(lengths: np.ndarray, window: int) -> np.ndarray:
-    """The window of each piece, shape `[pieces]`. Pieces of one length are placed together: they are alike to the
-    rule."""
+    """The window of each piece, shape `[pieces]`. Pieces of one length are placed together: they
+    are alike to the rule."""
     import numpy as np
 
     home = np.empty(len(lengths), np.int64)
@@ -167,7 +176,9 @@ def _best_fit(lengths: np.ndarray, window: int) -> np.ndarray:
     return home
 
 
-def _put(free: dict[int, list[np.ndarray]], spaces: np.ndarray, space: int, windows: np.ndarray) -> None:
+def _put(
+    free: dict[int, list[np.ndarray]], spaces: np.ndarray, space: int, windows: np.ndarray
+) -> None:
     if space > 0 and len(windows):
         free.setdefault(space, []).append(windows)
         spaces[space] += len(windows)
@@ -183,8 +194,8 @@ def pack_dataset(
         window, split, seed: as of `pack`.
 
     Returns:
-        Rows with `input_ids`, `labels` and `seq_lengths` (the documents' lengths in the window, in order), and figures;
-        with `mixing.ORIGIN` of each document where the rows have it.
+        Rows with `input_ids`, `labels` and `seq_lengths` (the documents' lengths in the window, in
+        order), and figures; with `mixing.ORIGIN` of each document where the rows have it.
 
     Raises:
         DataError: no document has two tokens.
@@ -193,9 +204,13 @@ def pack_dataset(
     from holdfast.data.arrow_cache import cached_dataset
     from holdfast.data.mixing import COLUMNS, ORIGIN, token_lengths
 
-    rows = tokenised.select_columns([*COLUMNS, *([ORIGIN] if ORIGIN in tokenised.column_names else [])])
+    rows = tokenised.select_columns(
+        [*COLUMNS, *([ORIGIN] if ORIGIN in tokenised.column_names else [])]
+    )
     packing = pack(token_lengths(rows), window, split=split, seed=seed)
-    key = hashlib.sha256(repr((_RULES, rows._fingerprint, window, split, seed)).encode()).hexdigest()
+    key = hashlib.sha256(
+        repr((_RULES, rows._fingerprint, window, split, seed)).encode()
+    ).hexdigest()
     return cached_dataset(key, _windows(rows, packing)), packing.info
 
 
@@ -207,10 +222,14 @@ def _windows(rows: datasets.Dataset, packing: Packing) -> Iterator[pa.Table]:
     from holdfast.data.mixing import ORIGIN
 
     arrow = rows.with_format("arrow")
-    ends = np.concatenate([[0], np.cumsum(packing.length)])[packing.bounds]  # tokens before each window
+    ends = np.concatenate([[0], np.cumsum(packing.length)])[
+        packing.bounds
+    ]  # tokens before each window
     start = 0
     while start < packing.info.windows:
-        stop = max(start + 1, int(np.searchsorted(ends, ends[start] + _TABLE_TOKENS, side="right")) - 1)
+        stop = max(
+            start + 1, int(np.searchsorted(ends, ends[start] + _TABLE_TOKENS, side="right")) - 1
+        )
         first, last = int(packing.bounds[start]), int(packing.bounds[stop])
         pieces = slice(first, last)
         documents, row = np.unique(packing.document[pieces], return_inverse=True)
@@ -220,7 +239,9 @@ def _windows(rows: datasets.Dataset, packing: Packing) -> Iterator[pa.Table]:
         for name in ("input_ids", "labels"):
             lists = table.column(name).combine_chunks()
             values = lists.flatten().to_numpy(zero_copy_only=False)
-            begins = np.concatenate([[0], np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False))])[:-1]
+            begins = np.concatenate(
+                [[0], np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False))]
+            )[:-1]
             places = _places(begins[row] + packing.begin[pieces], packing.length[pieces])
             columns[name] = pa.ListArray.from_arrays(offsets, pa.array(values[places]))
         inner = pa.array(packing.bounds[start : stop + 1] - first, pa.int32())

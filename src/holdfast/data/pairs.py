@@ -1,4 +1,5 @@
-"""Rows of preference optimisation, in the columns that TRL takes. Pairs of completions for its `DPOTrainer`:
+"""Rows of preference optimisation, in the columns that TRL takes. Pairs of completions for its
+`DPOTrainer`:
 
     {"prompt": "...", "chosen": "...", "rejected": "..."}                       text
     {"prompt": [messages], "chosen": [messages], "rejected": [messages]}        conversations
@@ -9,8 +10,8 @@ Single completions that were judged good (true) or bad (false), for its `KTOTrai
     {"prompt": "...", "completion": "...", "label": true}                       text
     {"prompt": [messages], "completion": [messages], "label": false}            conversations
 
-Every row is looked at before anything is trained: TRL decides by the first one, and fails far inside tokenisation on a
-row that does not match.
+Every row is looked at before anything is trained: TRL decides by the first one, and fails far
+inside tokenisation on a row that does not match.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ def read_pairs(
     Args:
         rows: with `chosen` and `rejected`, and `prompt` where the completions do not hold it.
         files: the local files that all rows came from, so that messages can name file and line.
-        not_read: gets the columns that are not read, with the number of rows that have a value there.
+        not_read: gets the columns that are not read, with the number of rows that have a value
+            there.
 
     Raises:
-        DataError: no rows, no such columns, images, rows that cannot be used (the first five and their number), or
-            completions that are the same in every row.
+        DataError: no rows, no such columns, images, rows that cannot be used (the first five and
+            their number), or completions that are the same in every row.
     """
     _refuse_images(rows, "dpo", "pairs")
     check_pairs(rows, files=files)
@@ -55,8 +57,8 @@ def read_pairs(
 def read_judged(
     rows: datasets.Dataset, *, files: Sequence[Path] | None = None, not_read: Counts | None = None
 ) -> datasets.Dataset:
-    """The rows with nothing but what `KTOTrainer` reads of them: `prompt`, `completion` and `label`. Arguments and
-    errors as of `read_pairs`."""
+    """The rows with nothing but what `KTOTrainer` reads of them: `prompt`, `completion` and
+    `label`. Arguments and errors as of `read_pairs`."""
     _refuse_images(rows, "kto", "judged answers")
     check_judged(rows, files=files)
     return _only_read(rows, (*_JUDGED, "label"), not_read)
@@ -67,10 +69,14 @@ def _refuse_images(rows: datasets.Dataset, trainer: str, what: str) -> None:
         raise DataError(f"trainer: {trainer} expects {what} of text, got rows with images.")
 
 
-def _only_read(rows: datasets.Dataset, parts: Sequence[str], not_read: Counts | None) -> datasets.Dataset:
+def _only_read(
+    rows: datasets.Dataset, parts: Sequence[str], not_read: Counts | None
+) -> datasets.Dataset:
     read = [name for name in rows.column_names if name in (*parts, *TEMPLATE_COLUMNS)]
     if not_read is not None:
-        not_read.update(columns_with_values(rows, [name for name in rows.column_names if name not in read]))
+        not_read.update(
+            columns_with_values(rows, [name for name in rows.column_names if name not in read])
+        )
     return rows.select_columns(read)
 
 
@@ -78,8 +84,8 @@ def check_pairs(rows: datasets.Dataset, *, files: Sequence[Path] | None = None) 
     """Looks at every row; arguments as of `read_pairs`.
 
     Raises:
-        DataError: no rows, no columns of pairs, rows that cannot be used (the first five and their number), or
-            completions that are the same in every row.
+        DataError: no rows, no columns of pairs, rows that cannot be used (the first five and their
+            number), or completions that are the same in every row.
     """
     columns = rows.column_names
     missing = [name for name in COMPLETIONS if name not in columns]
@@ -87,7 +93,8 @@ def check_pairs(rows: datasets.Dataset, *, files: Sequence[Path] | None = None) 
         raise DataError(
             f"Preference data: expected pairs in the columns chosen and rejected (and prompt), got "
             f"{', '.join(columns) or 'no columns'}; {' and '.join(missing)} is missing."
-            f"{did_you_mean(missing[0], columns)} Data with one answer a row is for trainer: sft (SFTRetentionTrainer)."
+            f"{did_you_mean(missing[0], columns)} Data with one answer a row is for trainer: sft "
+            "(SFTRetentionTrainer)."
         )
     if not len(rows):
         raise DataError("Preference data: expected at least one pair, got none.")
@@ -95,7 +102,8 @@ def check_pairs(rows: datasets.Dataset, *, files: Sequence[Path] | None = None) 
     same = sum(row["chosen"] == row["rejected"] for row in rows.select_columns(list(COMPLETIONS)))
     if same == len(rows):
         raise DataError(
-            f"Preference data: expected completions of which one is preferred, but chosen and rejected are the same in "
+            "Preference data: expected completions of which one is preferred, but chosen and "
+            "rejected are the same in "
             f"all {same} rows."
         )
 
@@ -104,14 +112,20 @@ def check_judged(rows: datasets.Dataset, *, files: Sequence[Path] | None = None)
     """Looks at every row; arguments as of `read_pairs`.
 
     Raises:
-        DataError: no rows, no columns of judged answers, or rows that cannot be used (the first five and their number).
+        DataError: no rows, no columns of judged answers, or rows that cannot be used (the first
+            five and their number).
     """
     columns = rows.column_names
     missing = [name for name in (*_JUDGED, "label") if name not in columns]
     if missing:
-        pairs = " Pairs of chosen and rejected are for trainer: dpo." if {*COMPLETIONS} <= {*columns} else ""
+        pairs = (
+            " Pairs of chosen and rejected are for trainer: dpo."
+            if {*COMPLETIONS} <= {*columns}
+            else ""
+        )
         raise DataError(
-            f"Judged answers: expected the columns prompt, completion and label (true or false), got "
+            "Judged answers: expected the columns prompt, completion and label (true or false), "
+            "got "
             f"{', '.join(columns) or 'no columns'}; {' and '.join(missing)} is missing."
             f"{pairs or did_you_mean(missing[0], columns)}"
         )
@@ -130,7 +144,9 @@ def _check_each(
     """Raises `DataError` on rows whose parts are none."""
     bad: list[tuple[int, str]] = []
     count = 0
-    for number, row in enumerate(rows.select_columns([n for n in (*parts, "label") if n in rows.column_names])):
+    for number, row in enumerate(
+        rows.select_columns([n for n in (*parts, "label") if n in rows.column_names])
+    ):
         reason = _reason(row, parts, answers)
         if not reason and "completion" in parts and not isinstance(row["label"], bool):
             reason = f"'label' is neither true nor false: {row['label']!r}"
@@ -161,7 +177,10 @@ def _reason(row: Row, parts: Sequence[str], answers: Sequence[str]) -> str:
         return "text and messages stand side by side"
     if kinds == {"messages"} and any(row[name][-1]["role"] != "assistant" for name in answers):
         names = " and ".join(f"'{name}'" for name in answers)
-        return f"{names} {'have' if len(answers) > 1 else 'has'} to end with a message of the assistant"
+        return (
+            f"{names} {'have' if len(answers) > 1 else 'has'} to end with a message of the "
+            "assistant"
+        )
     return ""
 
 
@@ -171,4 +190,8 @@ def is_conversation(value: Any) -> bool:
 
 
 def _is_message(message: Any) -> bool:
-    return isinstance(message, Mapping) and isinstance(message.get("role"), str) and message.get("content") is not None
+    return (
+        isinstance(message, Mapping)
+        and isinstance(message.get("role"), str)
+        and message.get("content") is not None
+    )

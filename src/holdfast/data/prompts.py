@@ -29,19 +29,22 @@ BEHIND = "{prompt}\n\n{privileged_context}"
 
 
 def check_prompts(rows: Any) -> None:
-    """Looks at every prompt of rows for TRL's GRPOTrainer, whose rewards get the other columns as they are.
+    """Looks at every prompt of rows for TRL's GRPOTrainer, whose rewards get the other columns as
+    they are.
 
     Args:
         rows: a `datasets.Dataset`.
 
     Raises:
-        DataError: no rows, no column `prompt`, images, or a prompt that is neither text nor messages that end with a
-            question (the first row).
+        DataError: no rows, no column `prompt`, images, or a prompt that is neither text nor
+            messages that end with a question (the first row).
     """
     columns = rows.column_names
     if "prompt" not in columns or {"image", "images"} & set(columns):
         got = ", ".join(columns) or "no columns"
-        raise DataError(f"trainer: grpo expects prompts of text or messages in the column prompt, got {got}.")
+        raise DataError(
+            f"trainer: grpo expects prompts of text or messages in the column prompt, got {got}."
+        )
     if not len(rows):
         raise DataError("trainer: grpo expects at least one prompt, got no rows.")
     for number, prompt in enumerate(rows["prompt"], 1):
@@ -49,7 +52,8 @@ def check_prompts(rows: Any) -> None:
         asks = bool(prompt) and is_conversation(prompt) and prompt[-1]["role"] != "assistant"
         if not text and not asks:
             raise DataError(
-                f"trainer: grpo expects text, or messages that end with a question, in the column prompt of every row, "
+                "trainer: grpo expects text, or messages that end with a question, in the column "
+                "prompt of every row, "
                 f"got {show(prompt)} in row {number}."
             )
 
@@ -72,14 +76,16 @@ def prompts_by_name(name: str, tokenizer: Any) -> tuple[list[list[int]], int]:
     if not prompts_alone(rows.column_names):
         rows, _ = standardise(rows, tokenizer, files=data_files(name) if is_path(name) else None)
     if "images" in rows.column_names:
-        raise DataError(f"{name}: expected prompts of text, got rows with images. Name a file without them.")
+        raise DataError(
+            f"{name}: expected prompts of text, got rows with images. Name a file without them."
+        )
     prompts = [encoded_prompt(row, words) for row in rows]
     return list(filter(None, prompts)), prompts.count([])
 
 
 def encoded_prompt(row: Mapping[str, Any], tokenizer: Any) -> list[int]:
-    """Token ids of one row's prompt, in one of the columns that `formats.standardise` gives or as a `prompt` alone;
-    empty where there is none."""
+    """Token ids of one row's prompt, in one of the columns that `formats.standardise` gives or as a
+    `prompt` alone; empty where there is none."""
     if "input_ids" in row and "messages" not in row:
         return prefix(row["input_ids"], row.get("labels") or ())
     if "text" in row:
@@ -103,8 +109,8 @@ def before_answer(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
 
 
 def after_prompt(row: Mapping[str, Any]) -> str:
-    """What stands behind the prompt of one row, as text: the last answer of a conversation, a completion; "" where
-    nothing does, or where a text is not told apart from its prompt."""
+    """What stands behind the prompt of one row, as text: the last answer of a conversation, a
+    completion; "" where nothing does, or where a text is not told apart from its prompt."""
     if "messages" in row:
         behind: Any = row["messages"][len(before_answer(row["messages"])) :][:1]
     else:
@@ -113,7 +119,8 @@ def after_prompt(row: Mapping[str, Any]) -> str:
 
 
 def with_demonstration(row: Mapping[str, Any]) -> str | list[Mapping[str, Any]]:
-    """The prompt that a teacher reads in a row with `prompt` and `privileged_context`, as TRL composes it."""
+    """The prompt that a teacher reads in a row with `prompt` and `privileged_context`, as TRL
+    composes it."""
     prompt = row["prompt"]
     if isinstance(prompt, str):
         return BEHIND.format(prompt=prompt, privileged_context=row[DEMONSTRATION])

@@ -7,7 +7,8 @@
 | parquet | .parquet | a row |
 | text | .txt .md | the whole file, or a line, see `Documents` |
 
-All but parquet may be compressed (`.gz`, `.zst`). Other encodings than UTF-8 are refused, a byte order mark is dropped.
+All but parquet may be compressed (`.gz`, `.zst`). Other encodings than UTF-8 are refused, a byte
+order mark is dropped.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ _ROWS_PER_TABLE = 10_000
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """A file's name in lower case without the suffix of a compression, and that suffix; empty where there is none."""
+    """A file's name in lower case without the suffix of a compression, and that suffix; empty where
+    there is none."""
     lower = name.lower()
     packed = next((suffix for suffix in COMPRESSIONS if lower.endswith(suffix)), "")
     return lower.removesuffix(packed), packed
@@ -61,7 +63,10 @@ def kind_of(path: Path) -> str | None:
 
 
 def file_tables(
-    path: Path, *, documents: Documents = "file", advance: Callable[[float], None] = lambda amount: None
+    path: Path,
+    *,
+    documents: Documents = "file",
+    advance: Callable[[float], None] = lambda amount: None,
 ) -> Iterator[pa.Table]:
     """Yields the rows of one file as tables of at most some ten thousand rows or some megabytes.
 
@@ -71,8 +76,8 @@ def file_tables(
         advance: is called with the number of bytes of the file consumed since the last call.
 
     Raises:
-        DataError: the file is empty, holds no rows, is truncated, malformed or not UTF-8; names the file and, where
-            there is one, the line.
+        DataError: the file is empty, holds no rows, is truncated, malformed or not UTF-8; names the
+            file and, where there is one, the line.
     """
     import pyarrow as pa
 
@@ -89,10 +94,13 @@ def file_tables(
             rows += table.num_rows
             yield table
     except (OSError, EOFError, pa.ArrowInvalid) as error:
-        # The file opened well, so this is about its content: a truncated or damaged compressed stream, above all.
+        # The file opened well, so this is about its content: a truncated or damaged compressed
+        # stream, above all.
         packed = path.suffix.lower() in COMPRESSIONS
         hint = (
-            "The file is cut short or damaged; fetch or compress it again." if packed else "The file could not be read."
+            "The file is cut short or damaged; fetch or compress it again."
+            if packed
+            else "The file could not be read."
         )
         raise DataError(f"{path}: {hint} ({first_line(error)})") from error
     if rows == 0:
@@ -111,15 +119,15 @@ def plain_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def row_lines(path: Path) -> list[int] | None:
-    """The line number (from 1) of every row of a JSON Lines file; None for other files, whose rows have no line of
-    their own."""
+    """The line number (from 1) of every row of a JSON Lines file; None for other files, whose rows
+    have no line of their own."""
     if kind_of(path) != "json":
         return None
     with open_bytes(path, lambda amount: None) as stream:
         return None if holds_array(stream) else [number for number, _ in json_lines(stream)]
 
 
-# -------------------------------------------------------------------------------------------------------------- streams
+# ------------------------------------------------------------------------------------------ streams
 
 
 class _Counted(io.RawIOBase):
@@ -143,13 +151,16 @@ class _Counted(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_bytes(path: Path, advance: Callable[[float], None]) -> Iterator[io.BufferedReader]:
-    """The decompressed bytes. Arrow's own streams are used: they know zstd on every Python and notice a cut-off end."""
+    """The decompressed bytes. Arrow's own streams are used: they know zstd on every Python and
+    notice a cut-off end."""
     import pyarrow as pa
 
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(pa.OSFile(str(path)))
         compression = COMPRESSIONS.get(path.suffix.lower())
-        stream = stack.enter_context(pa.CompressedInputStream(raw, compression)) if compression else raw
+        stream = (
+            stack.enter_context(pa.CompressedInputStream(raw, compression)) if compression else raw
+        )
         yield io.BufferedReader(_Counted(stream, raw, advance), buffer_size=1 << 20)
 
 
@@ -195,7 +206,8 @@ def parquet_file(path: Path) -> Iterator[Any]:
             yield file
     except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(
-            f"{path} is not a readable parquet file: cut short, damaged, or another format ({first_line(error)})."
+            f"{path} is not a readable parquet file: cut short, damaged, or another format "
+            f"({first_line(error)})."
         ) from error
 
 
@@ -211,7 +223,7 @@ def _stream_tables(
             yield from _text_tables(stream, path, documents)
 
 
-# ---------------------------------------------------------------------------------------------------------------- kinds
+# -------------------------------------------------------------------------------------------- kinds
 
 
 def _parquet_tables(path: Path, advance: Callable[[float], None]) -> Iterator[pa.Table]:
@@ -249,8 +261,10 @@ def _csv_tables(stream: BinaryIO, path: Path) -> Iterator[pa.Table]:
         for record in reader:
             if record and len(record) != len(names):
                 raise DataError(
-                    f"{path}, line {start}: expected {len(names)} cells ({', '.join(names)}), got {len(record)}: "
-                    f"{beginning(delimiter.join(record))}. Quote cells that hold a '{delimiter}' or a line break."
+                    f"{path}, line {start}: expected {len(names)} cells ({', '.join(names)}), got "
+                    f"{len(record)}: "
+                    f"{beginning(delimiter.join(record))}. Quote cells that hold a '{delimiter}' "
+                    "or a line break."
                 )
             if record:
                 records.append(record)
@@ -259,7 +273,9 @@ def _csv_tables(stream: BinaryIO, path: Path) -> Iterator[pa.Table]:
                 records = []
             start = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}, record starting at line {start}: {error}. Check its quotes.") from None
+        raise DataError(
+            f"{path}, record starting at line {start}: {error}. Check its quotes."
+        ) from None
     if records:
         yield _text_table(names, records)
 
@@ -273,11 +289,14 @@ def _text_table(names: list[str], records: list[list[str]]) -> pa.Table:
 
 def _check_header(names: list[str], path: Path) -> list[str]:
     if not any(name.strip() for name in names):
-        raise DataError(f"{path}, line 1: expected a header line with the column names, got a blank line.")
+        raise DataError(
+            f"{path}, line 1: expected a header line with the column names, got a blank line."
+        )
     repeated = [name for name in names if names.count(name) > 1]
     if repeated:
         raise DataError(
-            f"{path}, line 1: the column '{repeated[0]}' appears twice in the header. Give each column its own name."
+            f"{path}, line 1: the column '{repeated[0]}' appears twice in the header. Give each "
+            "column its own name."
         )
     return names
 
@@ -288,6 +307,7 @@ def _text_lines(stream: BinaryIO, path: Path) -> Iterator[str]:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{path}, line {number}: expected UTF-8, got byte 0x{line[error.start]:02x} at position "
+                f"{path}, line {number}: expected UTF-8, got byte 0x{line[error.start]:02x} at "
+                "position "
                 f"{error.start + 1} of the line."
             ) from None

@@ -1,12 +1,14 @@
 """Where rows come from: a file, several files, a folder, or a data set of the hub.
 
-A name is a path when it exists, when it starts with `.`, `/` or `~`, when it has a data file's suffix, or when it has
-more than one slash. Only what is left can be a hub id, and only then is the network used: a mistyped path never turns
-into a download.
+A name is a path when it exists, when it starts with `.`, `/` or `~`, when it has a data file's
+suffix, or when it has more than one slash. Only what is left can be a hub id, and only then is the
+network used: a mistyped path never turns into a download.
 
-Local rows are read once, validated completely (see `readers` and `json_rows`), and kept memory-mapped in the datasets
-cache under the hash of their content, so the same files anywhere are the same dataset. Row i is the i-th row of the
-file: for JSON Lines, its i-th non-blank line. What a row must contain is not decided here but in `formats`.
+Local rows are read once, validated completely (see `readers` and `json_rows`), and kept
+memory-mapped in the datasets cache under the hash of their content, so the same files anywhere are
+the same dataset. Row i is the i-th row of the
+file: for JSON Lines, its i-th non-blank line. What a row must contain is not decided here but in
+    `formats`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from holdfast.data.arrow_cache import FORMAT_VERSION, cache_scratch, cached_dataset
-from holdfast.data.readers import COMPRESSIONS, KINDS, SUPPORTED, Documents, file_tables, kind_of, row_lines
+from holdfast.data.readers import (
+    COMPRESSIONS,
+    KINDS,
+    SUPPORTED,
+    Documents,
+    file_tables,
+    kind_of,
+    row_lines,
+)
 from holdfast.errors import DataError, did_you_mean, first_line
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
@@ -53,24 +63,24 @@ def load_rows(
     """Rows of a file, of several files one after the other, of a folder, or of a hub data set.
 
     Args:
-        name: a file of a supported kind (see `readers`), a list of files, a folder of such files (read in the order of
-            their relative paths; hidden files are left out), a folder that `Dataset.save_to_disk` wrote, or a hub id
-            such as "openai/gsm8k".
-        split: "train", a part of it such as "train[:1000]" or "train[10%:]", or several such parts joined by "+"; those
-            of several splits are read from the hub only. A file given by name is the split "train", or the one it is
-            named after; in a folder, files named after a split (train.jsonl, test-00.parquet) belong to that split
-            only.
+        name: a file of a supported kind (see `readers`), a list of files, a folder of such files
+            (read in the order of their relative paths; hidden files are left out), a folder that
+            `Dataset.save_to_disk` wrote, or a hub id such as "openai/gsm8k".
+        split: "train", a part of it such as "train[:1000]" or "train[10%:]", or several such parts
+            joined by "+"; those of several splits are read from the hub only. A file given by name
+            is the split "train", or the one it is named after; in a folder, files named after a
+            split (train.jsonl, test-00.parquet) belong to that split only.
         config: the hub data set's configuration; meaningless for local files and refused there.
-        streaming: gives an `IterableDataset` that reads while it is used and caches nothing; errors in the data then
-            appear on the way.
+        streaming: gives an `IterableDataset` that reads while it is used and caches nothing; errors
+            in the data then appear on the way.
         documents: how text files (.txt, .md) become rows: "file" or "line".
 
     Returns:
         The rows in file order; every row of a local file was parsed and validated.
 
     Raises:
-        DataError: nothing by that name, no rows, or malformed content; the message names the file and, where there is
-            one, the line.
+        DataError: nothing by that name, no rows, or malformed content; the message names the file
+            and, where there is one, the line.
         StorageError: the datasets cache cannot be written.
     """
     if documents not in get_args(Documents):
@@ -82,7 +92,8 @@ def load_rows(
         return _load_hub(os.fspath(name), split=split, config=config, streaming=streaming)
     if config is not None:
         raise DataError(
-            f"A configuration ({config!r}) only makes sense for a data set of the hub; {_label(name)} is local. Leave "
+            f"A configuration ({config!r}) only makes sense for a data set of the hub; "
+            f"{_label(name)} is local. Leave "
             f"it out."
         )
     if isinstance(name, (str, os.PathLike)) and is_saved_dataset(expanded(name)):
@@ -94,14 +105,22 @@ def load_rows(
     suffixes = [file.suffixes[-2:] for file in files]
     key = content_hash(files) + repr((FORMAT_VERSION, documents, suffixes))
     with progress(f"Reading {_label(name)}", total=total_bytes(files)) as advance:
-        rows = cached_dataset(hashlib.sha256(key.encode()).hexdigest(), _tables(files, documents, advance))
+        rows = cached_dataset(
+            hashlib.sha256(key.encode()).hexdigest(), _tables(files, documents, advance)
+        )
     return _slice(rows, split)
 
 
 def is_path(name: Source) -> bool:
-    """Whether `name` means something on this machine's disk (existing or missing) rather than a hub id."""
+    """Whether `name` means something on this machine's disk (existing or missing) rather than a hub
+    id."""
     text = os.fspath(name)
-    if not isinstance(name, str) or text.startswith((".", "/", "~", "\\")) or text.count("/") > 1 or "\\" in text:
+    if (
+        not isinstance(name, str)
+        or text.startswith((".", "/", "~", "\\"))
+        or text.count("/") > 1
+        or "\\" in text
+    ):
         return True
     return Path(text).exists() or Path(text).suffix.lower() in (*KINDS, *COMPRESSIONS)
 
@@ -110,8 +129,8 @@ def data_files(name: Source | Sequence[Source], *, split: str = "train") -> list
     """The local files that `load_rows` reads for `name`, in reading order.
 
     Raises:
-        DataError: a file or folder is missing (near names are listed), is of no supported kind, or a folder mixes
-            kinds.
+        DataError: a file or folder is missing (near names are listed), is of no supported kind, or
+            a folder mixes kinds.
     """
     if not isinstance(name, (str, os.PathLike)):
         if not name:
@@ -126,17 +145,25 @@ def data_files(name: Source | Sequence[Source], *, split: str = "train") -> list
     if not path.is_file():
         raise DataError(_missing(path))
     if kind_of(path) is None:
-        raise DataError(f"{path}: this kind of file cannot be read. Supported: {SUPPORTED}; or a folder of such files.")
-    if _base(split) not in ("train", _split_of(path)):  # training rows must not pass for a test split
         raise DataError(
-            f"{path}: a file is the split 'train'; there is no '{_base(split)}' in it. Name the file that holds it, "
+            f"{path}: this kind of file cannot be read. Supported: {SUPPORTED}; or a folder of "
+            "such files."
+        )
+    if _base(split) not in (
+        "train",
+        _split_of(path),
+    ):  # training rows must not pass for a test split
+        raise DataError(
+            f"{path}: a file is the split 'train'; there is no '{_base(split)}' in it. Name the "
+            "file that holds it, "
             f"with the split 'train'."
         )
     return [path]
 
 
 def left_out(name: Source, files: Sequence[Path]) -> list[str]:
-    """The files of rows in a folder that are not read and belong to no other split, by their names below it.
+    """The files of rows in a folder that are not read and belong to no other split, by their names
+    below it.
 
     Args:
         name: of the data.
@@ -158,8 +185,8 @@ _OTHER_ROWS = {".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".xlsx",
 
 
 def content_hash(paths: Source | Sequence[Source]) -> str:
-    """SHA-256 (64 hexadecimal digits) over contents: of one file as `sha256sum` prints it, of a folder over relative
-    names and contents.
+    """SHA-256 (64 hexadecimal digits) over contents: of one file as `sha256sum` prints it, of a
+    folder over relative names and contents.
 
     Several paths are hashed over their hashes in order. Hidden files and folders are left out.
 
@@ -185,7 +212,8 @@ def content_hash(paths: Source | Sequence[Source]) -> str:
 
 
 def locate_rows(files: Sequence[Path], rows: Sequence[int]) -> list[str]:
-    """Says where rows are, for messages: "data.jsonl, line 7" for JSON Lines, "data.csv, row 7" (from 1) for the rest.
+    """Says where rows are, for messages: "data.jsonl, line 7" for JSON Lines, "data.csv, row 7"
+    (from 1) for the rest.
 
     Args:
         files: what `data_files` gave.
@@ -201,16 +229,20 @@ def locate_rows(files: Sequence[Path], rows: Sequence[int]) -> list[str]:
         count = sum(table.num_rows for table in file_tables(file)) if lines is None else len(lines)
         while remaining and remaining[0] < start + count:
             index = remaining.pop(0) - start
-            places.append(f"{file}, line {lines[index]}" if lines is not None else f"{file}, row {index + 1}")
+            places.append(
+                f"{file}, line {lines[index]}" if lines is not None else f"{file}, row {index + 1}"
+            )
         start += count
     return places
 
 
-# ---------------------------------------------------------------------------------------------------------- local files
+# -------------------------------------------------------------------------------------- local files
 
 
 def _tables(
-    files: Iterable[Path], documents: Documents, advance: Callable[[float], None] = lambda amount: None
+    files: Iterable[Path],
+    documents: Documents,
+    advance: Callable[[float], None] = lambda amount: None,
 ) -> Iterator[pa.Table]:
     for file in files:
         yield from file_tables(file, documents=documents, advance=advance)
@@ -234,8 +266,14 @@ def _walk(folder: Path) -> list[Path]:
 def _folder_files(folder: Path, split: str) -> list[Path]:
     kinds = {file: kind_of(file) for file in _walk(folder)}
     files = [file for file, kind in kinds.items() if kind is not None]
-    if any(kinds[file] != "text" for file in files):  # the README and the licence beside the data are not data
-        files = [file for file in files if kinds[file] != "text" or not file.name.lower().startswith(_LEGAL_STEMS)]
+    if any(
+        kinds[file] != "text" for file in files
+    ):  # the README and the licence beside the data are not data
+        files = [
+            file
+            for file in files
+            if kinds[file] != "text" or not file.name.lower().startswith(_LEGAL_STEMS)
+        ]
     if not files:
         raise DataError(f"{folder} holds no data files. Supported: {SUPPORTED}.")
     files = _of_split(folder, files, _base(split))
@@ -243,7 +281,8 @@ def _folder_files(folder: Path, split: str) -> list[Path]:
     if len(examples) > 1:
         names = [f"{file.relative_to(folder)} ({kind})" for kind, file in sorted(examples.items())]
         raise DataError(
-            f"{folder} mixes kinds of data files: {', '.join(names)}. Keep one kind in the folder, or list the files "
+            f"{folder} mixes kinds of data files: {', '.join(names)}. Keep one kind in the "
+            "folder, or list the files "
             f"to read."
         )
     return files
@@ -260,12 +299,14 @@ def _of_split(folder: Path, files: list[Path], split: str) -> list[Path]:
         return [file for file in files if _split_of(file) == split]
     if splits:
         raise DataError(
-            f"{folder}: no file of the split '{split}'; its files are named after {', '.join(splits)}. Choose one of "
+            f"{folder}: no file of the split '{split}'; its files are named after "
+            f"{', '.join(splits)}. Choose one of "
             f"these, or name a file."
         )
     if split != "train":
         raise DataError(
-            f"{folder}: its files are not named after splits, so all are 'train'; there is no '{split}'. Name a file "
+            f"{folder}: its files are not named after splits, so all are 'train'; there is no "
+            f"'{split}'. Name a file "
             f"or folder that holds it."
         )
     return files
@@ -285,7 +326,8 @@ def _base(split: str) -> str:
     names = list(dict.fromkeys(re.sub(r"\[.*", "", spec).strip() for spec in split.split("+")))
     if len(names) > 1:
         raise DataError(
-            f"split: expected parts of one split of local data, got {split!r}, which names {' and '.join(names)}. To "
+            f"split: expected parts of one split of local data, got {split!r}, which names "
+            f"{' and '.join(names)}. To "
             f"train on all of them, list each under datasets: as an entry of its own."
         )
     return names[0]
@@ -318,7 +360,8 @@ def _stream(files: list[Path], split: str, documents: Documents) -> Any:
 
     if "[" in split or "+" in split:
         raise DataError(
-            f"split: a part of a split ({split!r}) needs the number of rows, which streaming does not know. Leave out "
+            f"split: a part of a split ({split!r}) needs the number of rows, which streaming does "
+            "not know. Leave out "
             f"the part or streaming."
         )
 
@@ -340,7 +383,8 @@ def _slice(rows: datasets.Dataset, split: str) -> datasets.Dataset:
         parts = ReadInstruction.from_spec(split).to_absolute({base: len(rows)})
     except (ValueError, AssertionError, AttributeError) as error:
         raise DataError(
-            f"split: expected a name or a part such as 'train[:1000]' or 'train[10%:]', got {split!r} ({error})."
+            "split: expected a name or a part such as 'train[:1000]' or 'train[10%:]', got "
+            f"{split!r} ({error})."
         ) from error
     indices: list[int] = []
     for stretch in parts:
@@ -350,7 +394,7 @@ def _slice(rows: datasets.Dataset, split: str) -> datasets.Dataset:
     return rows.select(indices)
 
 
-# ---------------------------------------------------------------------------------------------- saved and hub data sets
+# -------------------------------------------------------------------------- saved and hub data sets
 
 
 def is_saved_dataset(path: Path) -> bool:
@@ -367,12 +411,16 @@ def _load_saved(path: Path, split: str) -> datasets.Dataset:
         loaded = datasets.load_from_disk(str(_linked(path)))
     except Exception as error:
         raise DataError(
-            f"{path} looks like a saved dataset but cannot be read ({error}). Save it again with Dataset.save_to_disk."
+            f"{path} looks like a saved dataset but cannot be read ({error}). Save it again with "
+            "Dataset.save_to_disk."
         ) from error
     if isinstance(loaded, datasets.DatasetDict):
         base = _base(split)
         if base not in loaded:
-            raise DataError(f"{path}: no split '{base}'; it holds {', '.join(loaded)}.{did_you_mean(base, loaded)}")
+            raise DataError(
+                f"{path}: no split '{base}'; it holds "
+                f"{', '.join(loaded)}.{did_you_mean(base, loaded)}"
+            )
         loaded = loaded[base]
     if not len(loaded):
         raise DataError(f"{path} holds no rows.")
@@ -380,8 +428,8 @@ def _load_saved(path: Path, split: str) -> datasets.Dataset:
 
 
 def _linked(path: Path) -> Path:
-    """A folder of links in the datasets cache: `map` keeps its results beside the rows, and the user's own folder stays
-    as it is."""
+    """A folder of links in the datasets cache: `map` keeps its results beside the rows, and the
+    user's own folder stays as it is."""
     import datasets
 
     files, stats = [], []
@@ -413,16 +461,24 @@ def _load_hub(name: str, *, split: str, config: str | None, streaming: bool) -> 
         raise DataError(f"{name} (hub): {error}") from error
     except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError) as error:
         raise DataError(
-            f"{name}: no such data set on the hub, or no access to it ({first_line(error)}). {local}"
+            f"{name}: no such data set on the hub, or no access to it ({first_line(error)}). "
+            f"{local}"
         ) from error
-    except (ConnectionError, TimeoutError, OSError, datasets.exceptions.DatasetGenerationError) as error:
+    except (
+        ConnectionError,
+        TimeoutError,
+        OSError,
+        datasets.exceptions.DatasetGenerationError,
+    ) as error:
         raise DataError(
-            f"{name}: the hub data set could not be loaded ({first_line(error)}). {local} Check the network, or "
+            f"{name}: the hub data set could not be loaded ({first_line(error)}). {local} Check "
+            "the network, or "
             f"download the data and give its path."
         ) from error
     except RuntimeError as error:
         raise DataError(
-            f"{name} (hub): {first_line(error)} Data sets that need their own loading code are not supported; give a "
+            f"{name} (hub): {first_line(error)} Data sets that need their own loading code are "
+            "not supported; give a "
             f"file instead."
         ) from error
     return cast("datasets.Dataset", rows)

@@ -1,9 +1,9 @@
-"""What is in the rows and is not read: columns, and keys of messages, each with the number of rows that have a value
-there.
+"""What is in the rows and is not read: columns, and keys of messages, each with the number of rows
+that have a value there.
 
-A layout takes the columns that it knows, and a chat template the keys that it knows; the rest never reaches the model.
-Whoever wrote a weight, a passage or an earlier turn there has to hear of it. Null, empty text and empty lists are no
-values.
+A layout takes the columns that it knows, and a chat template the keys that it knows; the rest never
+reaches the model. Whoever wrote a weight, a passage or an earlier turn there has to hear of it.
+Null, empty text and empty lists are no values.
 """
 
 from __future__ import annotations
@@ -66,9 +66,12 @@ def _values(column: Any) -> int:
     return len(values) - (0 if empty is None else int(pc.sum(empty).as_py() or 0))
 
 
-def keys_of_messages(dataset: Any, columns: Sequence[str], system: str | None, *, heeded: bool = False) -> Counts:
-    """Keys of messages that are not read, as "weight of messages", with the number of messages that have a value there;
-    and the system column's name with the number of rows whose messages begin with another system prompt.
+def keys_of_messages(
+    dataset: Any, columns: Sequence[str], system: str | None, *, heeded: bool = False
+) -> Counts:
+    """Keys of messages that are not read, as "weight of messages", with the number of messages that
+    have a value there; and the system column's name with the number of rows whose messages begin
+    with another system prompt.
 
     Args:
         dataset: the rows; of streamed ones the first thousand say which keys there are.
@@ -91,7 +94,9 @@ def keys_of_messages(dataset: Any, columns: Sequence[str], system: str | None, *
         keys.update(_keys(messages, heeded=heeded))
         if system is not None and messages and row[system]:
             content = messages[0].get(content_key(messages[0]))
-            keys[system] += role_in(messages[0]) in ("system", "developer") and content != row[system]
+            keys[system] += (
+                role_in(messages[0]) in ("system", "developer") and content != row[system]
+            )
     return dict(+keys)
 
 
@@ -124,7 +129,11 @@ def _keys(messages: Iterable[Mapping[str, Any]], *, heeded: bool = False) -> lis
     read, unread = message_keys(), list[str]()
     for message in messages:
         for key, value in message.items():
-            if key not in read and value not in _NO_VALUES and not (heeded and says_trained(key, value)):
+            if (
+                key not in read
+                and value not in _NO_VALUES
+                and not (heeded and says_trained(key, value))
+            ):
                 unread.append(f"{key} of messages")
     return unread
 
@@ -139,7 +148,8 @@ def _known_keys(feature: Any) -> bool:
 
 
 def share_of_text(dataset: Any, columns: Sequence[str], others: Sequence[str]) -> float:
-    """The share of the characters of all of these columns that stands in `columns`, by the first rows."""
+    """The share of the characters of all of these columns that stands in `columns`, by the first
+    rows."""
     size = total = 0
     for row in itertools.islice(dataset, _LOOKED):
         of_columns = _characters([row[name] for name in columns])

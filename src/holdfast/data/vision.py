@@ -1,4 +1,5 @@
-"""Rows with images: where the images of a row are, whether they can be read, and where in its text they belong.
+"""Rows with images: where the images of a row are, whether they can be read, and where in its text
+they belong.
 
 | where | form |
 |---|---|
@@ -6,11 +7,13 @@
 | `file_name` or `file_names` of a metadata file beside the images (imagefolder) | paths |
 | a part of a message | `{"type": "image"}`, filled from the columns in order, or with an `image`, `path` or `url` |
 
-Text has its images where a message has parts of type image, or where it says `<image>`, as LLaVA's own files do;
-otherwise before the first user message, as TRL has it. Rows without images stand among the others with an empty list.
+Text has its images where a message has parts of type image, or where it says `<image>`, as LLaVA's
+own files do; otherwise before the first user message, as TRL has it. Rows without images stand
+among the others with an empty list.
 
-Nothing is decoded ahead of training. Every image is opened once, though, and read to its end, so that one that is
-missing, cut short or absurdly large is known by file and row before anything is trained.
+Nothing is decoded ahead of training. Every image is opened once, though, and read to its end, so
+that one that is missing, cut short or absurdly large is known by file and row before anything is
+trained.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ MARKER = "<image>"
 MOST_PIXELS = 89_478_485
 """Pixels beyond which an image is taken for a decompression bomb; Pillow warns there."""
 _PLACE = "\U000ffffd"
-"""Stands for an image in a text on its way through the layouts' converters: a code point that no text has."""
+"""Stands for an image in a text on its way through the layouts' converters: a code point that no
+text has."""
 _IMAGE_KEYS = ("image", "path", "url", "image_url")
 """Keys of a part of a message that may hold its image."""
 
@@ -127,8 +131,10 @@ def takes_text_only(place: str, columns: Sequence[str]) -> DataError:
     """
     where = f"column '{columns[0]}'" if columns else "parts of messages"
     return DataError(
-        f"{place} holds images ({where}), but the model takes text only (one behind a server is asked by text). Choose "
-        f"a vision-language model, such as HuggingFaceTB/SmolVLM-256M-Instruct, or remove the images."
+        f"{place} holds images ({where}), but the model takes text only (one behind a server is "
+        "asked by text). Choose "
+        "a vision-language model, such as HuggingFaceTB/SmolVLM-256M-Instruct, or remove the "
+        "images."
     )
 
 
@@ -139,24 +145,29 @@ def image_token(processor: Any) -> str:
 
 
 def image_slot(processor: Any) -> str:
-    """What stands in a plain text where an image belongs: the token, between those that the chat template puts around
-    it (`<|vision_start|><|image_pad|><|vision_end|>` for Qwen's, which was trained with them)."""
+    """What stands in a plain text where an image belongs: the token, between those that the chat
+    template puts around it (`<|vision_start|><|image_pad|><|vision_end|>` for Qwen's, which was
+    trained with them)."""
     token = image_token(processor)
     if token == MARKER or not getattr(processor, "chat_template", None):
         return token
     before, behind = "Before it.", "Behind it."
     parts = [{"type": "text", "text": before}, {"type": "image"}, {"type": "text", "text": behind}]
     try:
-        text = str(processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=False))
-    except Exception:  # a template that wants other messages says so where messages are written with it
+        text = str(
+            processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=False)
+        )
+    except (
+        Exception
+    ):  # a template that wants other messages says so where messages are written with it
         return token
     between = text.partition(before)[2].partition(behind)[0].strip()
     return between if between.count(token) == 1 else token
 
 
 def is_of_tokens(name: str, value: Any, shape: Sequence[int]) -> bool:
-    """Whether something that a processor gives has a value for each token; what belongs to images may have the same
-    shape by accident.
+    """Whether something that a processor gives has a value for each token; what belongs to images
+    may have the same shape by accident.
 
     Args:
         name: what the processor calls it.
@@ -187,7 +198,10 @@ def converter_with_images(
         images = given_images(row, columns)
         extras = [name for name in TEMPLATE_COLUMNS if row.get(name)]
         if extras:
-            raise BadRow(f"has {' and '.join(extras)} beside images, which are not passed on to the processor")
+            raise BadRow(
+                f"has {' and '.join(extras)} beside images, which are not passed on to the "
+                "processor"
+            )
         brought: list[Any] = []
         marked = {}
         for name, value in row.items():
@@ -253,7 +267,8 @@ def _refuse_spare(token: str, texts: Sequence[str]) -> None:
     spare = sum(text.count(token) for text in texts)
     if spare:
         raise BadRow(
-            f"its text says {token} {_times(spare)} where there is no image for it; name the image in a column "
+            f"its text says {token} {_times(spare)} where there is no image for it; name the "
+            "image in a column "
             f"'{COLUMNS[0]}', or give a part of type image in its place"
         )
 
@@ -274,14 +289,15 @@ def reading_images(place: Callable[[], str]) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise DataError(
-            f"{place()}: the model cannot read its images: {first_line(error).rstrip('.')}. Check that the processor "
+            f"{place()}: the model cannot read its images: {first_line(error).rstrip('.')}. Check "
+            "that the processor "
             f"beside the model is its own (processor_config.json)."
         ) from error
 
 
 def check_image(stored: Mapping[str, Any]) -> str | None:
-    """Why an image cannot be used, None where it can: it is opened, its size looked at before its pixels, and read to
-    its end.
+    """Why an image cannot be used, None where it can: it is opened, its size looked at before its
+    pixels, and read to its end.
 
     Args:
         stored: its bytes, or None, and its path.
@@ -309,7 +325,13 @@ def check_image(stored: Mapping[str, Any]) -> str | None:
         return f"{name} is taken for a decompression bomb ({error}). Make it smaller"
     except UnidentifiedImageError:
         return f"{name} is no image that Pillow can read"
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError) as error:  # what damaged files make Pillow raise
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        IndexError,
+    ) as error:  # what damaged files make Pillow raise
         return f"{name} is cut short or damaged ({first_line(error)})"
     return None
 
@@ -319,14 +341,17 @@ def too_many_pixels(width: int, height: int, name: str) -> str | None:
     if width * height <= MOST_PIXELS:
         return None
     return (
-        f"{name} has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}: taken for a decompression bomb. Make it "
+        f"{name} has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}: taken for a "
+        "decompression bomb. Make it "
         f"smaller"
     )
 
 
-def image_files(dataset: datasets.Dataset, columns: Sequence[str], folders: Sequence[Path]) -> list[tuple[Any, ...]]:
-    """What the images of a data set depend on beside its rows: each file's path, size and time of change, in order;
-    files that are not there are left out."""
+def image_files(
+    dataset: datasets.Dataset, columns: Sequence[str], folders: Sequence[Path]
+) -> list[tuple[Any, ...]]:
+    """What the images of a data set depend on beside its rows: each file's path, size and time of
+    change, in order; files that are not there are left out."""
     files: list[tuple[Any, ...]] = []
     for row in dataset:
         for image in given_images(row, columns):
@@ -338,7 +363,9 @@ def image_files(dataset: datasets.Dataset, columns: Sequence[str], folders: Sequ
     return files
 
 
-def stored_images(row: Row, columns: Sequence[str], folders: Sequence[Path]) -> list[dict[str, Any]]:
+def stored_images(
+    row: Row, columns: Sequence[str], folders: Sequence[Path]
+) -> list[dict[str, Any]]:
     """The images in a row's columns as `datasets.Image` stores them: bytes, or None, and path.
 
     Raises:
@@ -348,7 +375,8 @@ def stored_images(row: Row, columns: Sequence[str], folders: Sequence[Path]) -> 
 
 
 def picture_hashes(row: Row, columns: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """SHA-256 (hexadecimal) of the stored bytes of each image in a row's columns: by these a picture is known again.
+    """SHA-256 (hexadecimal) of the stored bytes of each image in a row's columns: by these a
+    picture is known again.
 
     Raises:
         BadRow: an image that is nowhere.
@@ -363,8 +391,8 @@ def picture_hashes(row: Row, columns: Sequence[str], folders: Sequence[Path]) ->
 
 
 def content_of_images(dataset: datasets.Dataset) -> str:
-    """SHA-256 (hexadecimal) over the files that the images of prepared rows lie in, in order; those within the rows are
-    part of the data's own hash.
+    """SHA-256 (hexadecimal) over the files that the images of prepared rows lie in, in order; those
+    within the rows are part of the data's own hash.
 
     Raises:
         OSError: a file cannot be read.
@@ -380,20 +408,24 @@ def content_of_images(dataset: datasets.Dataset) -> str:
     return digest.hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------------------ one row
+# ------------------------------------------------------------------------------------------ one row
 
 
 def _marked(value: Any, brought: list[Any], images: bool) -> Any:
-    """A column's value; of a conversation, its messages with text for content, in which `_PLACE` stands for an image.
+    """A column's value; of a conversation, its messages with text for content, in which `_PLACE`
+    stands for an image.
 
     Args:
         value: of any column.
         brought: gets the image that each place brings itself; None where the columns have it.
-        images: whether the row has images in columns, so that `<image>` in a text means one of them.
+        images: whether the row has images in columns, so that `<image>` in a text means one of
+            them.
     """
     if not isinstance(value, list) or not all(isinstance(message, Mapping) for message in value):
         return value
-    return [_marked_message(message, number, brought, images) for number, message in enumerate(value, 1)]
+    return [
+        _marked_message(message, number, brought, images) for number, message in enumerate(value, 1)
+    ]
 
 
 def _marked_message(message: Row, number: int, brought: list[Any], images: bool) -> Row:
@@ -420,7 +452,8 @@ def _marked_message(message: Row, number: int, brought: list[Any], images: bool)
 
 
 def _image_of_part(part: Row) -> Any:
-    """The image that a part of a message brings itself; None where it stands for one of the columns."""
+    """The image that a part of a message brings itself; None where it stands for one of the
+    columns."""
     for key in _IMAGE_KEYS:
         image = part.get(key)
         if image is not None:
@@ -429,8 +462,8 @@ def _image_of_part(part: Row) -> Any:
 
 
 def _filled(conversation: list[dict[str, Any]], brought: list[Any], given: list[Any]) -> list[Any]:
-    """The images in the order of their places. Places that bring none take those of the columns; where a conversation
-    has no places, they come before its first user message.
+    """The images in the order of their places. Places that bring none take those of the columns;
+    where a conversation has no places, they come before its first user message.
 
     Raises:
         BadRow: the numbers differ, or there is no user message.
@@ -444,7 +477,8 @@ def _filled(conversation: list[dict[str, Any]], brought: list[Any], given: list[
     to_fill = brought.count(None)
     if to_fill != len(given):
         raise BadRow(
-            f"{_counted(len(given), 'image')}, but its messages have {_counted(to_fill, 'part')} of type image to fill"
+            f"{_counted(len(given), 'image')}, but its messages have {_counted(to_fill, 'part')} "
+            "of type image to fill"
         )
     rest = iter(given)
     return [next(rest) if image is None else image for image in brought]
@@ -475,7 +509,10 @@ def _stored(image: Any, folders: Sequence[Path]) -> dict[str, Any]:
     if not isinstance(image, str) or not image:
         raise BadRow(f"an image is {type(image).__name__}, expected a path, or bytes")
     if "://" in image or image.startswith("data:"):
-        raise BadRow(f"the image {image[:60]} is on the network or within a URL; put it into a file and name that")
+        raise BadRow(
+            f"the image {image[:60]} is on the network or within a URL; put it into a file and "
+            "name that"
+        )
     file = _file_at(image, folders)
     if file is None:
         looked = ", ".join(map(str, folders)) or str(Path.cwd())
@@ -484,7 +521,8 @@ def _stored(image: Any, folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def _file_at(path: str, folders: Sequence[Path]) -> Path | None:
-    """A file by its path, which begins at one of the folders unless it is absolute; None where there is none."""
+    """A file by its path, which begins at one of the folders unless it is absolute; None where
+    there is none."""
     for folder in folders or (Path.cwd(),):
         file = folder / os.path.expanduser(path)
         if file.is_file():
@@ -501,8 +539,8 @@ def _times(number: int) -> str:
 
 
 def slot_problem(processor: Any, row: Mapping[str, Any]) -> str | None:
-    """What a processor's chat template makes wrong of a conversation: another number of slots than it has images, or
-    the text of parts left out.
+    """What a processor's chat template makes wrong of a conversation: another number of slots than
+    it has images, or the text of parts left out.
 
     Args:
         processor: with a chat template.
@@ -527,11 +565,14 @@ def slot_problem(processor: Any, row: Mapping[str, Any]) -> str | None:
         written = f"{_counted(slots, 'slot')} ({token}) for {_counted(images, 'image')}"
         return f"the chat template writes {written}. {_OTHER_TEMPLATE}"
     if lost:
-        return f"the chat template leaves out what a message says ({lost[:40]!r}). {_OTHER_TEMPLATE}"
+        return (
+            f"the chat template leaves out what a message says ({lost[:40]!r}). {_OTHER_TEMPLATE}"
+        )
     return None
 
 
 _OTHER_TEMPLATE = (
-    "Use the template that came with the model's processor, or one that writes a slot for each part of type image "
+    "Use the template that came with the model's processor, or one that writes a slot for each "
+    "part of type image "
     "(chat_template_path)"
 )

@@ -1,5 +1,5 @@
-"""What a model knows, measured before and after: benchmarks, held-out text, the answer position, programs, a judge; and
-two models side by side.
+"""What a model knows, measured before and after: benchmarks, held-out text, the answer position,
+programs, a judge; and two models side by side.
 
     entries                     what all entries have in common; averages; the plan
     kinds/                      one file a kind of entry: settings, what is asked, figures

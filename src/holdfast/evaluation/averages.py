@@ -1,10 +1,12 @@
-"""Averages of figures of several entries: the mean in which every figure counts once, as papers print it.
+"""Averages of figures of several entries: the mean in which every figure counts once, as papers
+print it.
 
-The interval comes from joint draws (`joint_scores`): figures of one entry share its draws (the four of IFEval belong to
-the same answers), different entries are drawn independently. Where a figure is no mean over samples (BLEU), nothing is
-known of its spread: the average has a value and no interval, and `compare` refuses it. Where a member is not finite the
-average is not. Source of the shipped ones: "Balancing Continuous Pre-Training" (table 2), whose sub-averages are over
-the first 8 and the next 7 of 16 numbers.
+The interval comes from joint draws (`joint_scores`): figures of one entry share its draws (the four
+of IFEval belong to the same answers), different entries are drawn independently. Where a figure is
+no mean over samples (BLEU), nothing is known of its spread: the average has a value and no
+interval, and `compare` refuses it. Where a member is not finite the average is not. Source of the
+shipped ones: "Balancing Continuous Pre-Training" (table 2), whose sub-averages are over the first 8
+and the next 7 of 16 numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ RESAMPLES = 2000
 """Bootstrap draws, as many as an entry's own interval has."""
 
 
-def averages_of(folder: EvaluationFolder, plan: EvaluationPlan, model_identity: Mapping[str, Any]) -> list[Evaluation]:
+def averages_of(
+    folder: EvaluationFolder, plan: EvaluationPlan, model_identity: Mapping[str, Any]
+) -> list[Evaluation]:
     """The plan's averages, from the entries in the folder.
 
     Args:
@@ -39,8 +43,8 @@ def averages_of(folder: EvaluationFolder, plan: EvaluationPlan, model_identity: 
         model_identity: as for `runner.evaluate`.
 
     Raises:
-        ConfigError: an average of a metric that an entry does not have, or of figures of which some are better higher
-            and some lower.
+        ConfigError: an average of a metric that an entry does not have, or of figures of which some
+            are better higher and some lower.
         DataError: rows that cannot be read.
     """
     entries: dict[Key, list[Evaluation]] = {}
@@ -70,7 +74,8 @@ def _average(
     directions = {metric.higher_is_better for metric in metrics}
     if len(directions) > 1:
         raise ConfigError(
-            f"averages.{average.name}: expected figures of which all are better higher or all lower, got both. Split "
+            f"averages.{average.name}: expected figures of which all are better higher or all "
+            "lower, got both. Split "
             f"the average."
         )
     value, interval = math.nan, None
@@ -111,20 +116,27 @@ def _interval(
             return None
         draws.append(joint.draws(key, metric)[:, 0])
         sizes.append(joint.sheet(key).n)
-    return known_interval(expanded_interval(np.mean(draws, axis=0), n=min(sizes), confidence=confidence))
+    return known_interval(
+        expanded_interval(np.mean(draws, axis=0), n=min(sizes), confidence=confidence)
+    )
 
 
 def _unit(metrics: Sequence[Metric]) -> str:
-    """The members' unit; "share" where they are all shares (accuracies and exact matches), so that differences are in
-    points."""
+    """The members' unit; "share" where they are all shares (accuracies and exact matches), so that
+    differences are in points."""
     units = {m.unit for m in metrics}
     if len(units) == 1:
         return units.pop()
-    return "share" if all(is_share(m.unit, values=[m.value], unknown=True) for m in metrics) else "average"
+    return (
+        "share"
+        if all(is_share(m.unit, values=[m.value], unknown=True) for m in metrics)
+        else "average"
+    )
 
 
 def _whole_name(evaluation: Evaluation, word: str, average: Average) -> str:
-    """The metric's whole name: "exact_match" stands for "exact_match,strict-match" where there is no other."""
+    """The metric's whole name: "exact_match" stands for "exact_match,strict-match" where there is
+    no other."""
     names = called(word, evaluation.metrics)
     if len(names) == 1:
         return names[0]

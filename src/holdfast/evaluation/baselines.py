@@ -1,8 +1,9 @@
 """What a figure is worth: the levels that a model reaches without knowing anything.
 
-- *Unigram*, of text: the cross-entropy of the scored tokens under their own frequencies, with one added to each count
-  of the vocabulary (Laplace), `-sum_t c_t log((c_t + 1) / (N + V)) / N`. A model that is worse has lost all that
-  context gives. Counted on the evaluated text itself, so it is rather too good for a short one.
+- *Unigram*, of text: the cross-entropy of the scored tokens under their own frequencies, with one
+  added to each count of the vocabulary (Laplace), `-sum_t c_t log((c_t + 1) / (N + V)) / N`. A
+  model that is worse has lost all that context gives. Counted on the evaluated text itself, so it
+  is rather too good for a short one.
 - *Chance*, of multiple choice: the mean over questions of 1 / options.
 """
 
@@ -24,7 +25,9 @@ _OPTIONS = ("choices", "probabilities")
 """What a row has one of for each option."""
 
 
-def unigram_levels(encoded: Sequence[EncodedDocument], *, vocabulary: int) -> dict[str, dict[str, float]]:
+def unigram_levels(
+    encoded: Sequence[EncodedDocument], *, vocabulary: int
+) -> dict[str, dict[str, float]]:
     """The unigram level of the figures of text, by metric, each in its unit.
 
     Args:
@@ -38,15 +41,21 @@ def unigram_levels(encoded: Sequence[EncodedDocument], *, vocabulary: int) -> di
     tokens, size = counts.total(), sum(document.bytes for document in encoded)
     if not tokens:
         return {}
-    nats = -math.fsum(count * math.log((count + 1) / (tokens + vocabulary)) for count in counts.values())
-    levels = {"nats_per_token": {UNIGRAM: nats / tokens}, "perplexity": {UNIGRAM: math.exp(nats / tokens)}}
+    nats = -math.fsum(
+        count * math.log((count + 1) / (tokens + vocabulary)) for count in counts.values()
+    )
+    levels = {
+        "nats_per_token": {UNIGRAM: nats / tokens},
+        "perplexity": {UNIGRAM: math.exp(nats / tokens)},
+    }
     if size:
         levels["bits_per_byte"] = {UNIGRAM: nats / math.log(2) / size}
     return levels
 
 
 def chance_level(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """The share of questions that guessing gets right; None where a row is not of multiple choice."""
+    """The share of questions that guessing gets right; None where a row is not of multiple
+    choice."""
     chances = []
     for row in rows:
         lists = [row[name] for name in _OPTIONS if isinstance(row.get(name), list)]

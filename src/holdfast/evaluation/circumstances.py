@@ -1,7 +1,8 @@
-"""What decides a model's figures beside its weights, and what two models differ in: the tokenizer, the chat template,
-the length of the context, the dtype, and what config.json says of the weights.
+"""What decides a model's figures beside its weights, and what two models differ in: the tokenizer,
+the chat template, the length of the context, the dtype, and what config.json says of the weights.
 
-It stands in `Evaluation.model` of every entry that a model is loaded for. Behind a server none of it is known.
+It stands in `Evaluation.model` of every entry that a model is loaded for. Behind a server none of
+it is known.
 """
 
 from __future__ import annotations
@@ -79,9 +80,16 @@ def remarks_on_circumstances(pairs: Sequence[tuple[Evaluation, Evaluation]]) -> 
         return notes
     others = [_NAMES.get(key, key) for key in KEYS if key in differences]
     if others:
-        notes.append(f"Both have the same weights (equal hashes), but another {', another '.join(others)}.")
+        notes.append(
+            f"Both have the same weights (equal hashes), but another {', another '.join(others)}."
+        )
     elif is_known:
-        notes.append("Both are the same model (equal hashes): every difference is the measurement's own.")
+        notes.append(
+            "Both are the same model (equal hashes): every difference is the measurement's own."
+        )
     else:
-        notes.append("Both have the same weights (equal hashes); tokenizer, template and dtype are not recorded.")
+        notes.append(
+            "Both have the same weights (equal hashes); tokenizer, template and dtype are not "
+            "recorded."
+        )
     return notes

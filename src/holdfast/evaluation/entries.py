@@ -1,8 +1,9 @@
 """What a plan is made of: one value an entry, one a plan. Nothing is loaded here.
 
-An entry's class is its kind: its fields are what a suite file may write (see `holdfast.evaluation.suite`), `check`
-finds out without a model whether it can be measured, `measure` asks a model, `versions` names the rules that its
-figures depend on. The kinds are in `holdfast.evaluation.kinds`, one a file.
+An entry's class is its kind: its fields are what a suite file may write (see
+`holdfast.evaluation.suite`), `check` finds out without a model whether it can be measured,
+`measure` asks a model, `versions` names the rules that its figures depend on. The kinds are in
+`holdfast.evaluation.kinds`, one a file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 TASK_SUFFIXES = (".yaml", ".yml")
 
-# ------------------------------------------------------------------------------------------------ what a value may be
+# ------------------------------------------------------------------------------ what a value may be
 
 
 def _word(value: Any) -> str:
@@ -46,7 +47,10 @@ def _template(value: Any) -> str:
     try:
         fields = template_fields(value)
     except ValueError as error:
-        expected = f'a template such as "Question: {{question}}" (a brace that is text is written twice; {error})'
+        expected = (
+            'a template such as "Question: {question}" (a brace that is text is written twice; '
+            f"{error})"
+        )
         raise ValueError(expected) from None
     if not fields or not all(fields):
         raise ValueError('a template that names columns, such as "Question: {question}"')
@@ -73,8 +77,12 @@ def _options(value: Any) -> Any:
 
 _TEXT: dict[str, Any] = {"type": ["string", "integer"], "minLength": 1}
 _TEXTS: dict[str, Any] = {"type": "string", "minLength": 1}
-Word = Annotated[str, Meta(parse=_word, expected="text that is not empty", json_schema=lambda: _TEXT)]
-WordOrNone = Annotated[str | None, Meta(parse=_word, expected="text that is not empty", json_schema=lambda: _TEXT)]
+Word = Annotated[
+    str, Meta(parse=_word, expected="text that is not empty", json_schema=lambda: _TEXT)
+]
+WordOrNone = Annotated[
+    str | None, Meta(parse=_word, expected="text that is not empty", json_schema=lambda: _TEXT)
+]
 Template = Annotated[str, Meta(parse=_template, json_schema=lambda: _TEXTS)]
 TemplateOrNone = Annotated[str | None, Meta(parse=_template, json_schema=lambda: _TEXTS)]
 CountOrNone = Annotated[int | None, Meta(ge=1)]
@@ -94,12 +102,12 @@ Options = Annotated[
 ]
 
 
-# -------------------------------------------------------------------------------------------------------- the entries
+# -------------------------------------------------------------------------------------- the entries
 
 
 Processor = Callable[[], Any]
-"""Loads a vision-language model's processor, or finds it loaded. Where one is expected, None means that the model takes
-text only."""
+"""Loads a vision-language model's processor, or finds it loaded. Where one is expected, None means
+that the model takes text only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +131,11 @@ class Entry:
     batched: ClassVar[bool] = False
     """Whether its figures depend on the plan's batch size."""
     against_start: ClassVar[bool] = False
-    """Whether it holds a model against the one it was tuned from, as `start` of `runner.evaluate`."""
+    """Whether it holds a model against the one it was tuned from, as `start` of
+    `runner.evaluate`."""
     served: ClassVar[bool] = True
-    """Whether a model behind a server can be measured: continuations and log-probabilities are enough."""
+    """Whether a model behind a server can be measured: continuations and log-probabilities are
+    enough."""
     takes_images: ClassVar[bool] = False
     """Whether its rows may have images, for vision-language models."""
     runs_code: ClassVar[bool] = False
@@ -139,11 +149,11 @@ class Entry:
     """"keep", "learn" or a name of the user's."""
     name: Word
     """Unique within its suite; by default the stem of the data file, or the task's name."""
-    chat_template_kwargs: Annotated[dict[str, Any], Meta(metavar="'{enable_thinking: false}'")] = dataclasses.field(
-        default_factory=dict
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(metavar="'{enable_thinking: false}'")] = (
+        dataclasses.field(default_factory=dict)
     )
-    """Variables of the chat template, where prompts are written by it; {enable_thinking: false} has models that think
-    reply at once."""
+    """Variables of the chat template, where prompts are written by it; {enable_thinking: false} has
+    models that think reply at once."""
 
     @property
     def path(self) -> str:
@@ -155,8 +165,8 @@ class Entry:
         raise NotImplementedError
 
     def deciding(self) -> dict[str, Any]:
-        """The settings that its key is computed from: without names and places, so that a moved or renamed file with
-        the same content is the same evaluation."""
+        """The settings that its key is computed from: without names and places, so that a moved or
+        renamed file with the same content is the same evaluation."""
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del settings["suite"], settings["name"]
         if not self.chat_template_kwargs:  # evaluations from before it are found
@@ -187,7 +197,8 @@ class Entry:
         raise NotImplementedError
 
     def versions(self) -> dict[str, str]:
-        """What decides its figures beside the model, the data and libraries: rules and small models by version."""
+        """What decides its figures beside the model, the data and libraries: rules and small models
+        by version."""
         return {}
 
     def needs_scores(self, tokenizer: Any) -> bool:
@@ -232,7 +243,8 @@ class OwnMeasure:
     """Figures by name, true where higher is better; the first leads."""
 
     def measure(self, model: Any, tokenizer: Any) -> Iterable[Mapping[str, Any]]:
-        """One mapping a sample, with a number for each metric. The model is in eval mode, gradients are off."""
+        """One mapping a sample, with a number for each metric. The model is in eval mode, gradients
+        are off."""
         raise NotImplementedError
 
     def check(self, tokenizer: Any) -> None:
@@ -243,7 +255,7 @@ class OwnMeasure:
         """
 
 
-# ----------------------------------------------------------------------------------------------------------- the plan
+# ----------------------------------------------------------------------------------------- the plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +269,8 @@ class Average:
 
 @dataclass(frozen=True, kw_only=True)
 class Along:
-    """When a model is measured while it is trained, and with which entries. Start and end are measured anyway."""
+    """When a model is measured while it is trained, and with which entries. Start and end are
+    measured anyway."""
 
     steps: Annotated[tuple[int, ...], Meta(ge=1)] = ()
     """After these optimiser steps."""
@@ -275,8 +288,8 @@ class Along:
         return ["expected steps, every or shares, which say when to measure, got none of them."]
 
     def reached(self, step: int, total: int) -> list[float]:
-        """Which moments a step is, as shares of the steps: those of `shares` as they were asked for, else step / total;
-        empty where it is none. The last step is none.
+        """Which moments a step is, as shares of the steps: those of `shares` as they were asked
+        for, else step / total; empty where it is none. The last step is none.
 
         Args:
             step: optimiser steps done.
@@ -305,8 +318,9 @@ class PlanSettings:
     """What all entries of a plan share."""
 
     batch_size: Annotated[int, Meta(ge=1)] = 8
-    """Texts a forward pass where they are generated, or where a model cannot share beginnings. Fixed, never automatic:
-    figures depend on it in the last digits, so that comparisons need the same."""
+    """Texts a forward pass where they are generated, or where a model cannot share beginnings.
+    Fixed, never automatic: figures depend on it in the last digits, so that comparisons need the
+    same."""
     before: bool = True
     """Measures the start model too (`holdfast train`), which comparisons need."""
     confidence: Annotated[float, Meta(gt=0, lt=1)] = 0.95
@@ -314,9 +328,11 @@ class PlanSettings:
     seed: Seed = 0
     """Of resampling, of the choice of few-shot examples and of sampled generation."""
     allow_code_execution: bool = False
-    """Runs programs that the model writes, in a sandbox. Without it tasks with programs for answers are refused."""
+    """Runs programs that the model writes, in a sandbox. Without it tasks with programs for answers
+    are refused."""
     along: Along | None = None
-    """Measures while the model is trained, too (`holdfast train` in one process): `{steps: [1, 2, 5], every: 50}`."""
+    """Measures while the model is trained, too (`holdfast train` in one process):
+    `{steps: [1, 2, 5], every: 50}`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,8 +344,8 @@ class EvaluationPlan(PlanSettings):
     """Means of the entries' figures; compared as such, too."""
 
     def record(self) -> dict[str, Any]:
-        """The fields by name, for records and fingerprints; without `along` where it is off, so that what was
-        measured before there was such a setting is found again."""
+        """The fields by name, for records and fingerprints; without `along` where it is off, so
+        that what was measured before there was such a setting is found again."""
         fields = dataclasses.asdict(self)
         if self.along is None:
             del fields["along"]
@@ -340,8 +356,11 @@ class EvaluationPlan(PlanSettings):
 
     @property
     def on_the_way(self) -> EvaluationPlan:
-        """What is measured while the model is trained: the entries that `along` names, all without it; no averages."""
-        entries = self.entries if self.along is None else tuple(filter(self.along.names, self.entries))
+        """What is measured while the model is trained: the entries that `along` names, all without
+        it; no averages."""
+        entries = (
+            self.entries if self.along is None else tuple(filter(self.along.names, self.entries))
+        )
         return dataclasses.replace(self, entries=entries, averages=(), along=None)
 
     @property

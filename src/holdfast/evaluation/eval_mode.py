@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
-    """`model.eval()` without gradients inside; afterwards every submodule has the train / eval flag that it had.
+    """`model.eval()` without gradients inside; afterwards every submodule has the train / eval flag
+    that it had.
 
-    Flags are kept one by one, because a frozen part in eval mode inside a training model must stay in eval mode.
+    Flags are kept one by one, because a frozen part in eval mode inside a training model must stay
+    in eval mode.
     """
     import torch
 

@@ -1,4 +1,5 @@
-"""Names that suites and kinds of entries had before: files with them are read as they were written."""
+"""Names that suites and kinds of entries had before: files with them are read as they were
+written."""
 
 from __future__ import annotations
 
@@ -12,9 +13,13 @@ _KINDS = {kind.former: name for name, kind in KINDS.items() if kind.former}
 
 
 def current_section(section: Mapping[Any, Any]) -> dict[str, Any]:
-    """An `evaluation:` section, or a suite's file, with today's names. A suite that is there under both names stays
-    two, and what names the former one means the former one."""
-    suites = {former: name for former, name in SUITES.items() if former not in section or name not in section}
+    """An `evaluation:` section, or a suite's file, with today's names. A suite that is there under
+    both names stays two, and what names the former one means the former one."""
+    suites = {
+        former: name
+        for former, name in SUITES.items()
+        if former not in section or name not in section
+    }
     current: dict[str, Any] = {}
     for key, value in section.items():
         entries = [_current_entry(entry) for entry in value] if isinstance(value, list) else value
@@ -22,7 +27,9 @@ def current_section(section: Mapping[Any, Any]) -> dict[str, Any]:
     averages = current.get("averages")
     along = current.get("along")
     if isinstance(averages, Mapping):
-        current["averages"] = {title: _current_paths(members, suites) for title, members in averages.items()}
+        current["averages"] = {
+            title: _current_paths(members, suites) for title, members in averages.items()
+        }
     if isinstance(along, Mapping) and "entries" in along:
         current["along"] = {**along, "entries": _current_paths(along["entries"], suites)}
     return current

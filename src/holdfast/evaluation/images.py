@@ -1,13 +1,14 @@
 """Questions with images: read with their images, put before the model through its processor.
 
-A prompt's text has the processor's token where an image belongs; the processor makes as many of it as the image has
-states, and the pixels. What follows a prompt is text, so its tokens are those of a text's continuation (see
-`text.documents`), and all that is asked after one prompt goes through the model in one row (`text.shared_prefix`): the
-images are read once a question.
-Where a model cannot share beginnings, or has positions of its own for images (Qwen-VL), each text is a row with its
-images.
+A prompt's text has the processor's token where an image belongs; the processor makes as many of it
+as the image has states, and the pixels. What follows a prompt is text, so its tokens are those of a
+text's continuation (see `text.documents`), and all that is asked after one prompt goes through the
+model in one row (`text.shared_prefix`): the images are read once a question.
+Where a model cannot share beginnings, or has positions of its own for images (Qwen-VL), each text
+is a row with its images.
 
-Pixels are made when a question is asked and not kept, so a file of any number of images can be measured.
+Pixels are made when a question is asked and not kept, so a file of any number of images can be
+measured.
 """
 
 from __future__ import annotations
@@ -76,25 +77,30 @@ class RowImages:
         self.data = entry.data
         self.columns = vision.image_columns(rows.column_names, metadata=vision.is_metadata(files))
         self.folders = list(dict.fromkeys(file.absolute().parent for file in files))
-        self._convert: vision.Convert | None = None  # of the first processor: a file is read for one model
+        self._convert: vision.Convert | None = (
+            None  # of the first processor: a file is read for one model
+        )
 
     def has(self, row: Row) -> bool:
         """Whether a row has images."""
         return bool(vision.given_images(row, self.columns))
 
-    def prompt(self, row: Row, text: str, *, number: int, chat: bool, processor: Processor | None) -> ImagePrompt:
+    def prompt(
+        self, row: Row, text: str, *, number: int, chat: bool, processor: Processor | None
+    ) -> ImagePrompt:
         """The prompt of a row with images, which are read to their end.
 
         Args:
             row: of the data.
-            text: of the prompt; `<image>` says where an image belongs. In a chat template images come before the text
-                where it does not.
+            text: of the prompt; `<image>` says where an image belongs. In a chat template images
+                come before the text where it does not.
             number: of the row, from 0.
             chat: puts it in the processor's chat template.
             processor: of the model.
 
         Raises:
-            BadRow: an image that cannot be used; a number of images that the text does not have places for.
+            BadRow: an image that cannot be used; a number of images that the text does not have
+                places for.
             DataError: the model takes text only, or the chat template has no slot for an image.
             ModelError: the processor cannot be loaded, or has no chat template.
         """
@@ -104,7 +110,10 @@ class RowImages:
         loaded = processor()
         if self._convert is None:
             self._convert = vision.converter_with_images(
-                lambda row: {"prompt": row["prompt"]}, columns=self.columns, folders=self.folders, processor=loaded
+                lambda row: {"prompt": row["prompt"]},
+                columns=self.columns,
+                folders=self.folders,
+                processor=loaded,
             )
         question: dict[str, Any] = {column: row[column] for column in self.columns}
         question["prompt"] = [{"role": "user", "content": text}] if chat else text
@@ -115,22 +124,29 @@ class RowImages:
         prompt = converted["prompt"]
         if chat:
             prompt = self._written(prompt, loaded, where)
-        return ImagePrompt(text=prompt, images=tuple(converted[vision.IMAGES]), chat=chat, place=where)
+        return ImagePrompt(
+            text=prompt, images=tuple(converted[vision.IMAGES]), chat=chat, place=where
+        )
 
     def _written(self, messages: Sequence[Mapping[str, Any]], processor: Any, place: str) -> str:
         if not getattr(processor, "chat_template", None):
             raise ModelError(
-                f"{place}: asks for the chat template, but the processor has none. Leave out `apply_chat_template`, or "
+                f"{place}: asks for the chat template, but the processor has none. Leave out "
+                "`apply_chat_template`, or "
                 f"use the processor of an instruction-tuned model."
             )
         if (problem := vision.slot_problem(processor, {"prompt": messages})) is not None:
             raise DataError(f"{place}: {problem}.")
-        return str(processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+        return str(
+            processor.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=True
+            )
+        )
 
 
 def image_files(entry: DataEntry) -> list[Path]:
-    """The files that the images of an entry's data lie in, each once; those that are not there, or lie within the rows,
-    are left out."""
+    """The files that the images of an entry's data lie in, each once; those that are not there, or
+    lie within the rows, are left out."""
     if not Path(entry.data).exists():
         return []
     try:
@@ -145,7 +161,8 @@ def image_files(entry: DataEntry) -> list[Path]:
 
 
 def processor_fingerprint(processor: Processor) -> str:
-    """Hash of all that decides what a processor makes of an image and its slot; empty where it cannot be loaded."""
+    """Hash of all that decides what a processor makes of an image and its slot; empty where it
+    cannot be loaded."""
     try:
         loaded = processor()
     except ModelError:
@@ -154,7 +171,7 @@ def processor_fingerprint(processor: Processor) -> str:
     return fingerprint([type(loaded).__name__, settings, getattr(loaded, "chat_template", None)])
 
 
-# ----------------------------------------------------------------------------------------------------- asking the model
+# --------------------------------------------------------------------------------- asking the model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,8 +186,8 @@ class Encoded:
     """What it says of each token, `[1, len(ids)]`."""
 
     def along(self, tokens: int) -> dict[str, torch.Tensor]:
-        """All of it for a row that begins with the prompt and has so many tokens; those behind are text, which is 0
-        in every column that tells text from images."""
+        """All of it for a row that begins with the prompt and has so many tokens; those behind are
+        text, which is 0 in every column that tells text from images."""
         import torch
 
         inputs = dict(self.of_images)
@@ -194,7 +211,13 @@ def encode(prompt: ImagePrompt, processor: Any) -> Encoded:
     try:
         images = [reader.decode_example(dict(image)) for image in prompt.images]
         batch = dict(
-            processor(text=[prompt.text], images=[images], add_special_tokens=False, padding=False, return_tensors="pt")
+            processor(
+                text=[prompt.text],
+                images=[images],
+                add_special_tokens=False,
+                padding=False,
+                return_tensors="pt",
+            )
         )
     except Exception as error:  # processors' errors have no common base
         if is_out_of_memory(error):
@@ -222,14 +245,16 @@ def encode(prompt: ImagePrompt, processor: Any) -> Encoded:
     behind = list(itertools.takewhile(lambda i: i != token, reversed(plain)))[::-1]
     if behind and ids[-len(behind) :] != behind:
         raise ModelError(
-            f"{prompt.place}: {type(processor).__name__} cuts the text behind an image into other tokens than its "
+            f"{prompt.place}: {type(processor).__name__} cuts the text behind an image into other "
+            "tokens than its "
             f"tokenizer does, so what follows cannot be scored. Please report the model."
         )
     return Encoded(ids=tuple(ids), of_images=of_images, of_tokens=of_tokens)
 
 
 Continuation = tuple[int, tuple[int, ...]]
-"""What is scored behind a prompt: how many of the prompt's last tokens it takes over, and its ids."""
+"""What is scored behind a prompt: how many of the prompt's last tokens it takes over, and its
+ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +277,10 @@ class ImageQuestion:
         for text in texts:
             context, ids = border_ids(prompt.text, text, tokenizer, chat=prompt.chat)
             if not ids:
-                raise DataError(f"{prompt.place}: the option {text!r} adds no token to the prompt. Write it out.")
+                raise DataError(
+                    f"{prompt.place}: the option {text!r} adds no token to the prompt. Write it "
+                    "out."
+                )
             taken = len(prompt_ids(prompt.text, tokenizer, chat=prompt.chat)) - len(context)
             continuations.append((taken, tuple(ids)))
         return cls(prompt=prompt, continuations=tuple(continuations))
@@ -268,19 +296,21 @@ def answers_with_images(
     find: Callable[[PackedRow], Iterable[Any]] | None = None,
     report: Report,
 ) -> list[Any]:
-    """What `find` gives for every continuation of every question, one after the other; what an interrupted call had is
-    not asked again, and several processes deal the questions out.
+    """What `find` gives for every continuation of every question, one after the other; what an
+    interrupted call had is not asked again, and several processes deal the questions out.
 
     Args:
         on: the model, in evaluation mode, with its processor.
         scorer: of the model's texts.
         questions: with images.
-        name, find: as of `Scorer.answers`; `index` of a path counts the continuations of all questions.
+        name, find: as of `Scorer.answers`; `index` of a path counts the continuations of all
+            questions.
         length: the most tokens that the model takes.
         report: called with (continuations done, continuations in all).
 
     Raises:
-        DataError: the processor or the model refuses a prompt, or it is longer than the model's context.
+        DataError: the processor or the model refuses a prompt, or it is longer than the model's
+            context.
     """
     from holdfast.evaluation.text.shared_prefix import Path as TokenPath
     from holdfast.evaluation.text.shared_prefix import branches_stay_apart, branching_pair, row_of
@@ -297,14 +327,17 @@ def answers_with_images(
     tried: list[bool] = []
 
     def shares(encoded: Encoded, paths: Sequence[TokenPath]) -> bool:
-        """Whether what is asked behind a prompt may stand in one row; tried on the first prompt where it parts."""
+        """Whether what is asked behind a prompt may stand in one row; tried on the first prompt
+        where it parts."""
         longest = max(len(path.ids) for path in paths)
         if not may_share or (scorer.window is not None and longest > scorer.window):
             return False  # a mask of our own would not respect a sliding window
         pair = branching_pair(paths, tokens=length)
         if pair is not None and not tried:
             token = processor.tokenizer.convert_tokens_to_ids(vision.image_token(processor))
-            tried.append(branches_stay_apart(scorer, *pair, images=encoded.along, reserved=(token,)))
+            tried.append(
+                branches_stay_apart(scorer, *pair, images=encoded.along, reserved=(token,))
+            )
         return pair is None or tried[0]
 
     def answers_to(i: int) -> list[Any]:
@@ -317,12 +350,18 @@ def answers_with_images(
         longest = max(len(path.ids) for path in paths)
         if longest > length:
             raise DataError(
-                f"{prompt.place}: has {longest} tokens with its images, more than the model's context of {length}, "
-                f"and an image is never cut. Have the processor make smaller images, or take the row out."
+                f"{prompt.place}: has {longest} tokens with its images, more than the model's "
+                f"context of {length}, "
+                "and an image is never cut. Have the processor make smaller images, or take the "
+                "row out."
             )
         by_number: dict[int, Any] = {}
         with vision.reading_images(lambda: prompt.place):
-            rows = [sorted(paths, key=lambda path: path.ids)] if shares(encoded, paths) else [[path] for path in paths]
+            rows = (
+                [sorted(paths, key=lambda path: path.ids)]
+                if shares(encoded, paths)
+                else [[path] for path in paths]
+            )
             for paths_of_row in rows:
                 answers = scorer.answers_of(row_of(paths_of_row, encoded.along), find)
                 for path, answer in zip(paths_of_row, answers, strict=True):

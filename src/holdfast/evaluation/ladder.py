@@ -6,8 +6,8 @@ ladder:
   - {model: runs/ladder/8x, tokens: 8.2e6, label: 8x}
 ```
 
-Checkpoints of a ladder have one architecture and one tokenizer, and budgets that rise from rung to rung: otherwise what
-a change costs them would not be comparable.
+Checkpoints of a ladder have one architecture and one tokenizer, and budgets that rise from rung to
+rung: otherwise what a change costs them would not be comparable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, Problem, UserError
 from holdfast.support.token_counts import read_tokens
 
-_TOKENS = re.compile(r"(?:^|[-_.@])(?:tokens[-_]?)?(\d+(?:\.\d+)?)([KMBT])(?:[-_]?tokens)?(?=$|[-_.])", re.IGNORECASE)
+_TOKENS = re.compile(
+    r"(?:^|[-_.@])(?:tokens[-_]?)?(\d+(?:\.\d+)?)([KMBT])(?:[-_]?tokens)?(?=$|[-_.])", re.IGNORECASE
+)
 _POWERS = {"K": 3, "M": 6, "B": 9, "T": 12}
 
 
@@ -53,7 +55,8 @@ class Rung:
             json_schema=lambda: {"type": ["number", "string", "null"]},
         ),
     ] = None
-    """Tokens that it was pre-trained on; read from the name where it says them, as `step117850-tokens494B` does."""
+    """Tokens that it was pre-trained on; read from the name where it says them, as
+    `step117850-tokens494B` does."""
     label: str | None = None
     """What it is called (the last part of its name)."""
 
@@ -64,8 +67,8 @@ class Rung:
 
 
 def tokens_in(name: str) -> float | None:
-    """The pre-training budget that a model's revision, or the last part of its name, states: 494e9 for
-    `step117850-tokens494B`. None where it states none.
+    """The pre-training budget that a model's revision, or the last part of its name, states: 494e9
+    for `step117850-tokens494B`. None where it states none.
 
     A number without the word counts in a revision only: the `1B` of `OLMo-1B` is its size.
     """
@@ -80,7 +83,8 @@ def tokens_in(name: str) -> float | None:
 
 
 def parse_ladder(value: Any) -> tuple[Rung, ...]:
-    """The setting `ladder`: a list of models or rungs, or the name of a YAML file that has one as `ladder:`.
+    """The setting `ladder`: a list of models or rungs, or the name of a YAML file that has one as
+    `ladder:`.
 
     Raises:
         ValueError: no list.
@@ -88,9 +92,13 @@ def parse_ladder(value: Any) -> tuple[Rung, ...]:
     """
     if isinstance(value, (str, Path)):
         try:
-            value = read_yaml(value, option="ladder", needs="'ladder:' with a list of models").values.get("ladder")
+            value = read_yaml(
+                value, option="ladder", needs="'ladder:' with a list of models"
+            ).values.get("ladder")
         except ConfigError as error:
-            advice = "" if Path(value).is_file() else " 'holdfast study run' writes one for a ladder."
+            advice = (
+                "" if Path(value).is_file() else " 'holdfast study run' writes one for a ladder."
+            )
             raise Refused(*(Problem((), f"{text}{advice}") for text in error.problems)) from None
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         raise ValueError("a list of models, or a YAML file that has one as 'ladder:'")
@@ -117,21 +125,25 @@ def order_problems(rungs: Sequence[Rung]) -> list[str]:
     unknown = [rung.model for rung in rungs if rung.budget is None]
     if unknown:
         return [
-            f"expected the tokens that each checkpoint was pre-trained on, found none of {', '.join(unknown)}. Add "
+            "expected the tokens that each checkpoint was pre-trained on, found none of "
+            f"{', '.join(unknown)}. Add "
             f"'tokens:' to a ladder file, as in {{model: {unknown[0]}, tokens: 4.0e9}}."
         ]
     problems = []
     for rung, following in itertools.pairwise(rungs):
         if (rung.budget or 0) >= (following.budget or 0):
             problems.append(
-                f"expected budgets that rise from rung to rung, got {rung.model} ({rung.budget:.4g} tokens) before "
-                f"{following.model} ({following.budget:.4g}). Put the smaller budget first, each once."
+                f"expected budgets that rise from rung to rung, got {rung.model} "
+                f"({rung.budget:.4g} tokens) before "
+                f"{following.model} ({following.budget:.4g}). Put the smaller budget first, each "
+                "once."
             )
     return problems
 
 
 def unlike(names: Sequence[str], *, trust_remote_code: bool = False) -> list[str]:
-    """Checkpoints of a ladder whose architecture or tokenizer is not that of the first, a sentence each."""
+    """Checkpoints of a ladder whose architecture or tokenizer is not that of the first, a sentence
+    each."""
     from holdfast.evaluation.runner import tokenizer_fingerprint
     from holdfast.models import check_causal_lm, load_tokenizer
 
@@ -140,7 +152,9 @@ def unlike(names: Sequence[str], *, trust_remote_code: bool = False) -> list[str
     for name in names:
         try:
             config = check_causal_lm(name, trust_remote_code=trust_remote_code).to_dict()
-            tokenizer = tokenizer_fingerprint(load_tokenizer(name, trust_remote_code=trust_remote_code))
+            tokenizer = tokenizer_fingerprint(
+                load_tokenizer(name, trust_remote_code=trust_remote_code)
+            )
         except UserError as error:
             problems.append(str(error))
             continue
@@ -150,22 +164,33 @@ def unlike(names: Sequence[str], *, trust_remote_code: bool = False) -> list[str
             first = name, config, tokenizer
             continue
         first_name, first_config, first_tokenizer = first
-        differ = sorted(key for key in {**first_config, **config} if first_config.get(key) != config.get(key))
+        differ = sorted(
+            key for key in {**first_config, **config} if first_config.get(key) != config.get(key)
+        )
         if differ:
             pairs = []
             for key in differ[:4]:
                 pairs.append(f"{key} {first_config.get(key)} and {config.get(key)}")
             problems.append(
-                f"expected checkpoints of one architecture, but {first_name} and {name} differ: {', '.join(pairs)}. A "
+                f"expected checkpoints of one architecture, but {first_name} and {name} differ: "
+                f"{', '.join(pairs)}. A "
                 f"ladder is one model at several budgets; probe others without --ladder."
             )
         if tokenizer != first_tokenizer:
             problems.append(
-                f"expected one tokenizer, but {first_name} and {name} have different ones: a token is then not the "
+                f"expected one tokenizer, but {first_name} and {name} have different ones: a "
+                "token is then not the "
                 f"same thing. Copy the right tokenizer into both folders."
             )
     return problems
 
 
-_PASSING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "name_or_path")
+_PASSING = (
+    "_name_or_path",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+    "use_cache",
+    "name_or_path",
+)
 """Of a configuration, what says how it was saved."""

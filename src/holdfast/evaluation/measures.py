@@ -1,5 +1,5 @@
-"""Measures one entry: an entry and a model in, per-sample rows and figures with intervals out. What is asked of the
-model is the entry's own affair (`Entry.measure`)."""
+"""Measures one entry: an entry and a model in, per-sample rows and figures with intervals out. What
+is asked of the model is the entry's own affair (`Entry.measure`)."""
 
 from __future__ import annotations
 
@@ -32,16 +32,18 @@ class Subject:
     """The model that is measured, and what all entries share."""
 
     model: Any
-    """A Hugging Face causal LM, PEFT-wrapped or not, on any device in any floating dtype; left in the state it came
-    in."""
+    """A Hugging Face causal LM, PEFT-wrapped or not, on any device in any floating dtype; left in
+    the state it came in."""
     tokenizer: Any
     processor: Processor | None = None
-    """Gives the processor of a vision-language model, with which it reads images; None: it takes text only."""
+    """Gives the processor of a vision-language model, with which it reads images; None: it takes
+    text only."""
     plan: EvaluationPlan = field(default_factory=EvaluationPlan)
     """Batch size, seed and level of the intervals."""
     report: Report = no_report
     partial: Partial = field(default_factory=lambda: Partial(None))
-    """Where results are kept until the entry is complete, so that an interrupted measurement continues."""
+    """Where results are kept until the entry is complete, so that an interrupted measurement
+    continues."""
     folder: EvaluationFolder | None = None
     """Where the evaluation will lie."""
     start: EvaluationFolder | None = None
@@ -61,7 +63,8 @@ class Outcome:
     rows: list[dict[str, Any]]
     """One a sample, see `holdfast.records.evaluation.Evaluation`."""
     figures: Mapping[str, Ratio | Metric]
-    """By name: how each comes out of the rows, or the finished metric where it is no mean over samples."""
+    """By name: how each comes out of the rows, or the finished metric where it is no mean over
+    samples."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What was settled on while measuring, with "notes" for readers."""
     leads: str = ""
@@ -69,8 +72,8 @@ class Outcome:
     references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """As of `Evaluation.references`, those that the rows do not show."""
     broken: str = ""
-    """What the model gave that is NaN or infinite and neither rows nor figures show, such as the logits of a reply; a
-    sentence, empty where there is nothing."""
+    """What the model gave that is NaN or infinite and neither rows nor figures show, such as the
+    logits of a reply; a sentence, empty where there is nothing."""
 
     @property
     def primary(self) -> str:
@@ -91,16 +94,19 @@ class Outcome:
 
     @property
     def failed(self) -> str | None:
-        """Why its figures mean nothing, whatever they are: a sample is not finite; None where all are."""
+        """Why its figures mean nothing, whatever they are: a sample is not finite; None where all
+        are."""
         return self.broken or why_not_finite({}, self.rows)
 
     def metrics(self, plan: EvaluationPlan) -> dict[str, Metric]:
-        """The figures with their intervals, all of them over the same draws; without values (NaN) where a sample is not
-        finite."""
+        """The figures with their intervals, all of them over the same draws; without values (NaN)
+        where a sample is not finite."""
         metrics = {}
         for name, figure in self.figures.items():
             metric = self._metric(figure, plan)
-            metrics[name] = metric if self.failed is None else replace(metric, value=math.nan, interval=None)
+            metrics[name] = (
+                metric if self.failed is None else replace(metric, value=math.nan, interval=None)
+            )
         return metrics
 
     def _metric(self, figure: Ratio | Metric, plan: EvaluationPlan) -> Metric:
@@ -128,7 +134,10 @@ def measure(entry: Entry, on: Subject) -> Outcome:
     from holdfast.evaluation.remarks import mark_copies, remarks_on_part, remarks_on_samples
 
     if variables := entry.chat_template_kwargs:
-        tokenizer, processor = with_variables(on.tokenizer, variables), _processor_with(on.processor, variables)
+        tokenizer, processor = (
+            with_variables(on.tokenizer, variables),
+            _processor_with(on.processor, variables),
+        )
         on = replace(on, tokenizer=tokenizer, processor=processor)
     if getattr(entry, "apply_chat_template", False):
         on.notes.extend(remarks_on_thoughts(on.tokenizer))

@@ -1,4 +1,5 @@
-"""What the output folder of `holdfast evaluate` holds: its models, and their comparisons with the first."""
+"""What the output folder of `holdfast evaluate` holds: its models, and their comparisons with the
+first."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from holdfast.records.evaluation import Evaluation, EvaluationFolder
 
 
 class Output:
-    """One output folder; each pair of models is compared once, so that page and terminal show the same figures.
+    """One output folder; each pair of models is compared once, so that page and terminal show the
+    same figures.
 
     Args:
         path: of the folder.
@@ -36,12 +38,16 @@ class Output:
         self._compared: dict[tuple[str, str], list[Comparison]] = {}
         if not self.labels:
             raise RunFolderError(
-                f"{path} holds no finished evaluation yet (status {self.record.status}). The same 'holdfast evaluate' "
+                f"{path} holds no finished evaluation yet (status {self.record.status}). The same "
+                "'holdfast evaluate' "
                 f"command continues."
             )
 
-    def evaluations(self, labels: Sequence[str], keys: Sequence[Key] | None = None) -> dict[str, list[Evaluation]]:
-        """What was measured of each model, by label; `keys` are suite and name of the entries, None takes all."""
+    def evaluations(
+        self, labels: Sequence[str], keys: Sequence[Key] | None = None
+    ) -> dict[str, list[Evaluation]]:
+        """What was measured of each model, by label; `keys` are suite and name of the entries, None
+        takes all."""
         evaluations = {}
         for label in labels:
             folder = self.folders[label]
@@ -52,10 +58,14 @@ class Output:
             evaluations[label] = [entry for entry in entries if entry is not None]
         return evaluations
 
-    def comparisons(self, labels: Sequence[str], keys: Collection[Key] | None = None) -> dict[str, list[Comparison]]:
+    def comparisons(
+        self, labels: Sequence[str], keys: Collection[Key] | None = None
+    ) -> dict[str, list[Comparison]]:
         """Every other model against the first of `labels`, by label; `keys` as of `evaluations`."""
         plan = self.record.plan
-        options = ComparisonOptions(confidence=plan.get("confidence", 0.95), seed=plan.get("seed", 0))
+        options = ComparisonOptions(
+            confidence=plan.get("confidence", 0.95), seed=plan.get("seed", 0)
+        )
         first, *others = labels
         comparisons = {}
         for label in others:

@@ -1,11 +1,13 @@
-"""Several processes that measure one model together: each holds all of it, batches are dealt out, results gathered.
+"""Several processes that measure one model together: each holds all of it, batches are dealt out,
+results gathered.
 
-Batches follow from the requests alone (`Partial.resumed`), and every one of them is computed by one process as it would
-be by a single one: figures are the same to the last digit, given as many threads a process. The main process reads and
-writes folders, asks judges and runs programs (`broadcast`); the others compute their share.
+Batches follow from the requests alone (`Partial.resumed`), and every one of them is computed by one
+process as it would be by a single one: figures are the same to the last digit, given as many
+threads a process. The main process reads and writes folders, asks judges and runs programs
+(`broadcast`); the others compute their share.
 
-Results travel over gloo, whatever the models compute on, so that a process waits for another without holding its
-device.
+Results travel over gloo, whatever the models compute on, so that a process waits for another
+without holding its device.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ from holdfast.support.processes import PARENT_VARIABLE
 T = TypeVar("T")
 
 LONGEST = datetime.timedelta(days=30)
-"""That a process waits for another: a judge may take hours. One that has died is noticed at once."""
+"""That a process waits for another: a judge may take hours. One that has died is noticed at
+once."""
 _STORE = "HOLDFAST_STORE"
 """Environment variable of a process that `launch` started: where the main process waits."""
 
 
 class ProcessGroup:
-    """Those that work on one evaluation, seen by one of them; this class is a process that works alone."""
+    """Those that work on one evaluation, seen by one of them; this class is a process that works
+    alone."""
 
     rank = 0
     """Which of them this one is; 0 is the main process."""
@@ -48,8 +52,8 @@ class ProcessGroup:
         """What `make` gives in every process, by rank, in every process.
 
         Raises:
-            what `make` raised in one of them: in that one itself, in the others as an error of the same kind where it
-            is the request's, else as HoldfastError.
+            what `make` raised in one of them: in that one itself, in the others as an error of the
+            same kind where it is the request's, else as HoldfastError.
         """
         return [make()]
 
@@ -100,7 +104,8 @@ class DistributedGroup(ProcessGroup):
             getattr(torch.distributed, how)(*arguments, **named)
         except RuntimeError as error:  # a connection that has ended, or a time that is over
             raise LostProcess(
-                f"One of the {self.world_size} evaluation processes has died or cannot be reached. Finished batches "
+                f"One of the {self.world_size} evaluation processes has died or cannot be "
+                "reached. Finished batches "
                 f"are kept; the same command continues. ({first_line(error)[:200]})"
             ) from error
 
@@ -109,17 +114,23 @@ class LostProcess(HoldfastError):
     """Another process of the group died."""
 
 
-def _tried(make: Callable[[], T]) -> tuple[Exception | None, tuple[T | None, tuple[type, str] | None]]:
+def _tried(
+    make: Callable[[], T],
+) -> tuple[Exception | None, tuple[T | None, tuple[type, str] | None]]:
     """(an exception, what travels: the value, and the exception's class and text)."""
     try:
         return None, (make(), None)
     except Exception as error:
         kind: type[Exception] = type(error) if isinstance(error, UserError) else HoldfastError
-        text = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+        text = (
+            str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+        )
         return error, (None, (kind, text))
 
 
-def _check(error: Exception | None, received: Sequence[tuple[Any, tuple[type, str] | None]]) -> None:
+def _check(
+    error: Exception | None, received: Sequence[tuple[Any, tuple[type, str] | None]]
+) -> None:
     if error is not None:
         raise error
     for _, failure in received:
@@ -128,12 +139,12 @@ def _check(error: Exception | None, received: Sequence[tuple[Any, tuple[type, st
             raise kind(text)
 
 
-# ------------------------------------------------------------------------------------------------------------- launch
+# ------------------------------------------------------------------------------------------- launch
 
 
 def join_launched() -> ProcessGroup:
-    """Those that a launcher (torchrun, accelerate, `launch`) made this process one of; `SINGLE` without one. The first
-    call connects.
+    """Those that a launcher (torchrun, accelerate, `launch`) made this process one of; `SINGLE`
+    without one. The first call connects.
 
     Raises:
         HoldfastError: they cannot be reached.
@@ -148,12 +159,16 @@ def join_launched() -> ProcessGroup:
             if (address := os.environ.get(_STORE)) is not None:
                 host, _, port = address.rpartition(":")
                 store = dist.TCPStore(host, int(port), is_master=False)
-                ranks = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+                ranks = {
+                    "rank": int(os.environ["RANK"]),
+                    "world_size": int(os.environ["WORLD_SIZE"]),
+                }
             dist.init_process_group("gloo", store=store, timeout=LONGEST, **ranks)
         return DistributedGroup(dist.new_group(backend="gloo", timeout=LONGEST))
     except (RuntimeError, ValueError, KeyError) as error:
         raise HoldfastError(
-            f"This process was started as one of {os.environ['WORLD_SIZE']}, which it cannot reach: {error}"
+            f"This process was started as one of {os.environ['WORLD_SIZE']}, which it cannot "
+            f"reach: {error}"
         ) from error
 
 
@@ -169,13 +184,15 @@ def check_count(count: int, device: str | None) -> None:
         return
     if device is not None and ":" in device:
         raise ConfigError(
-            f"num_processes: each of several processes takes a device of its own, and device names one ({device}). "
+            "num_processes: each of several processes takes a device of its own, and device "
+            f"names one ({device}). "
             f"Leave one of them out."
         )
     devices = torch.accelerator.device_count() if torch.accelerator.is_available() else count
     if count > devices:
         raise ConfigError(
-            f"num_processes: expected at most {devices}, one an accelerator, got {count}. With device: cpu there may "
+            f"num_processes: expected at most {devices}, one an accelerator, got {count}. With "
+            "device: cpu there may "
             f"be more."
         )
 
@@ -207,15 +224,25 @@ def launch(count: int) -> Iterator[ProcessGroup]:
     threads = max(1, all_threads // count)
     torch.set_num_threads(threads)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    shared = {"WORLD_SIZE": str(count), "OMP_NUM_THREADS": str(threads), _STORE: f"127.0.0.1:{store.port}"}
-    shared[PARENT_VARIABLE] = str(os.getpid())  # a worker whose main process was killed ends with its batch
+    shared = {
+        "WORLD_SIZE": str(count),
+        "OMP_NUM_THREADS": str(threads),
+        _STORE: f"127.0.0.1:{store.port}",
+    }
+    shared[PARENT_VARIABLE] = str(
+        os.getpid()
+    )  # a worker whose main process was killed ends with its batch
     with contextlib.ExitStack() as stack:
         logs, others = [], []
         for rank in range(1, count):
             log = stack.enter_context(tempfile.TemporaryFile())
             environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             command = [sys.executable, "-m", "holdfast.evaluation.worker"]
-            others.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+            others.append(
+                subprocess.Popen(
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+            )
             logs.append(log)
         stack.callback(_end, others)
         try:
@@ -229,7 +256,8 @@ def launch(count: int) -> Iterator[ProcessGroup]:
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], *, seconds: float = 60.0) -> None:
-    """Waits for processes to end; those that do not, or are not needed any more, are terminated, then killed."""
+    """Waits for processes to end; those that do not, or are not needed any more, are terminated,
+    then killed."""
     failed = sys.exc_info()[0] is not None
     until = time.monotonic() + (0 if failed else seconds)
     for process in processes:

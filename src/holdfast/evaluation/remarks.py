@@ -1,6 +1,7 @@
-"""What a figure says nothing of by itself: copies among its samples, few samples, the part of a file that was asked,
-prompts that lost their beginning, questions that stand among their own examples. Each is a sentence of an entry's
-notes, which stand in its record, the terminal, the page and every comparison.
+"""What a figure says nothing of by itself: copies among its samples, few samples, the part of a
+file that was asked, prompts that lost their beginning, questions that stand among their own
+examples. Each is a sentence of an entry's notes, which stand in its record, the terminal, the page
+and every comparison.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ FEW = 10
 _LOOKED_AT = 20_000
 """Rows of a file that are looked at, evenly spaced."""
 _DRAWS = 199
-"""Random parts that the first rows are held against: where no one is further from the whole, p is 1 / 200."""
+"""Random parts that the first rows are held against: where no one is further from the whole, p is 1
+/ 200."""
 _MOST_KINDS = 100
 """Values of a column of labels or groups."""
 _LONGEST_KIND = 40
@@ -29,12 +31,16 @@ _WORDS = 4
 
 
 def mark_copies(rows: Sequence[dict[str, Any]]) -> None:
-    """Names in each row that repeats the `content` of an earlier one under another `doc` (ids, other white space) the
-    row that it is a copy of, as `copy_of`; takes `content` out."""
+    """Names in each row that repeats the `content` of an earlier one under another `doc` (ids,
+    other white space) the row that it is a copy of, as `copy_of`; takes `content` out."""
     first: dict[str, str] = {}
     for row in rows:
         content = row.pop("content", None)
-        doc = row["doc"] if content is None else first.setdefault(" ".join(content.split()), row["doc"])
+        doc = (
+            row["doc"]
+            if content is None
+            else first.setdefault(" ".join(content.split()), row["doc"])
+        )
         if doc != row["doc"]:
             row["copy_of"] = doc
 
@@ -46,11 +52,14 @@ def remarks_on_samples(rows: Rows) -> list[str]:
     remarks = []
     if distinct < len(rows):
         remarks.append(
-            f"{len(rows) - distinct:,} of {len(rows):,} samples are duplicates of others: intervals and "
+            f"{len(rows) - distinct:,} of {len(rows):,} samples are duplicates of others: "
+            "intervals and "
             f"comparisons count the {distinct:,} distinct ones once each."
         )
     if 0 < distinct < FEW:
-        remarks.append(f"Only {distinct} distinct sample{'s' if distinct > 1 else ''}: too few for a verdict.")
+        remarks.append(
+            f"Only {distinct} distinct sample{'s' if distinct > 1 else ''}: too few for a verdict."
+        )
     return remarks
 
 
@@ -67,18 +76,25 @@ def remarks_on_part(rows: Any, limit: int | None, *, setting: str) -> list[str]:
     different = differing_columns(rows, limit)
     text = f"The first {limit:,} of {len(rows):,} rows ({setting})."
     if different:
-        text += f" They are no random part of the whole: other {', '.join(different)}. Shuffle the file, or take all."
+        text += (
+            f" They are no random part of the whole: other {', '.join(different)}. Shuffle the "
+            "file, or take all."
+        )
     return [text]
 
 
 def differing_columns(rows: Any, limit: int) -> list[str]:
-    """Columns of labels and groups, and "length", in which the first rows differ from the whole more than 199 random
-    parts of the same size do."""
+    """Columns of labels and groups, and "length", in which the first rows differ from the whole
+    more than 199 random parts of the same size do."""
     from holdfast.data.vision import undecoded
 
     step = -(-len(rows) // _LOOKED_AT)
     numbers = range(0, len(rows), step)
-    examples = undecoded(rows.select(numbers)) if hasattr(rows, "select") else [rows[number] for number in numbers]
+    examples = (
+        undecoded(rows.select(numbers))
+        if hasattr(rows, "select")
+        else [rows[number] for number in numbers]
+    )
     kinds: dict[str, list[str | None]] = {}
     for number, row in enumerate(examples):
         for column, kind in _kinds(row).items():
@@ -88,8 +104,8 @@ def differing_columns(rows: Any, limit: int) -> list[str]:
 
 
 def _kinds(row: Row) -> dict[str, str]:
-    """A row's value in each column that may sort it, as text; of a column of columns each. Its length in letters counts
-    by half powers of two."""
+    """A row's value in each column that may sort it, as text; of a column of columns each. Its
+    length in letters counts by half powers of two."""
     kinds = {}
     letters = 0
     for column, value in row.items():
@@ -110,18 +126,22 @@ def _differs(kinds: Sequence[str | None], first: int) -> bool:
         return False
     counts = np.array(list(all_counts.values()))
     expected = counts * (first / len(kinds))
-    draws = np.random.default_rng(0).multivariate_hypergeometric(counts, first, size=_DRAWS, method="marginals")
+    draws = np.random.default_rng(0).multivariate_hypergeometric(
+        counts, first, size=_DRAWS, method="marginals"
+    )
     observed = [first_counts[kind] for kind in all_counts]
     distances = ((np.vstack([observed, draws]) - expected) ** 2 / expected).sum(1)
     return bool((distances[1:] < distances[0]).all())
 
 
 def remarks_on_cut(cut: int, prompts: int, room: int) -> list[str]:
-    """What is to be said where prompts are longer than the tokens that the model's context leaves for them."""
+    """What is to be said where prompts are longer than the tokens that the model's context leaves
+    for them."""
     if not cut:
         return []
     return [
-        f"{cut:,} of {prompts:,} prompts are longer than the {room:,} tokens that the model's context leaves for them, "
+        f"{cut:,} of {prompts:,} prompts are longer than the {room:,} tokens that the model's "
+        "context leaves for them, "
         f"and lost their beginning."
     ]
 
@@ -141,8 +161,13 @@ def remarks_on_examples(asked: Iterable[tuple[str, str]], pool: Iterable[str]) -
         if len(question.split()) >= _WORDS and prompt.count(question) > 1:
             among_own += 1
     if among_own:
-        remarks.append(f"{among_own:,} of {prompts:,} questions stand among their own examples, with their answers.")
+        remarks.append(
+            f"{among_own:,} of {prompts:,} questions stand among their own examples, with their "
+            "answers."
+        )
     examples = [" ".join(text.split()) for text in pool]
     if copies := len(examples) - len(set(examples)):
-        remarks.append(f"{copies:,} of {len(examples):,} examples to choose from are duplicates of others.")
+        remarks.append(
+            f"{copies:,} of {len(examples):,} examples to choose from are duplicates of others."
+        )
     return remarks

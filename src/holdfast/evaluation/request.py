@@ -25,7 +25,9 @@ def _pair(word: str) -> tuple[str, str]:
 def _files(value: Any) -> dict[str, str]:
     """A file by task, out of a YAML's mapping or the pairs of a command line."""
     pairs = list(value.items()) if isinstance(value, Mapping) else value
-    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) and isinstance(pair[1], str) for pair in pairs):
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, tuple) and isinstance(pair[1], str) for pair in pairs
+    ):
         raise ValueError("a file for each task, as in {arc_easy: ARC-Easy.jsonl}")
     files: dict[str, str] = {}
     for task, file in pairs:
@@ -55,12 +57,16 @@ class WhatSettings:
     tasks: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK")] = ()
     """Tasks and groups of lm-evaluation-harness, or task YAMLs."""
     answer_distribution: Annotated[
-        tuple[str, ...], Meta(repeatable=True, metavar="TASK", section="entries", former=("answers",))
+        tuple[str, ...],
+        Meta(repeatable=True, metavar="TASK", section="entries", former=("answers",)),
     ] = ()
-    """Tasks of which the distribution at the answer position is measured: mass on the options, entropy."""
+    """Tasks of which the distribution at the answer position is measured: mass on the options,
+    entropy."""
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
     """Held-out text, in any format that 'holdfast train' reads."""
-    memorisation: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", section="entries")] = ()
+    memorisation: Annotated[
+        tuple[str, ...], Meta(repeatable=True, metavar="FILE", section="entries")
+    ] = ()
     """Text whose share of tokens that are the model's most likely ones is counted."""
     skip: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="ENTRY", section="entries")] = ()
     """Entries of the suites that are left out."""
@@ -83,7 +89,9 @@ class HowSettings:
     """Examples before each question, for all tasks (what suite and task say)."""
     apply_chat_template: bool | None = None
     """Puts the questions in the tokenizer's chat template (what suite and task say)."""
-    chat_template_kwargs: Annotated[dict[str, Any] | None, Meta(metavar="'{enable_thinking: false}'")] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Meta(metavar="'{enable_thinking: false}'")
+    ] = None
     """Variables of the chat template, for all entries (what the suite says)."""
     allow_code_execution: bool | None = None
     """Runs programs that the model writes, in the sandbox (what the suite says, else false)."""
@@ -103,7 +111,9 @@ class PlanRequest(HowSettings, WhatSettings):
     """Suites and single entries, with settings for all of them."""
 
 
-def plan_of(request: PlanRequest, *, nothing: str = NOTHING) -> tuple[EvaluationPlan, list[Problem]]:
+def plan_of(
+    request: PlanRequest, *, nothing: str = NOTHING
+) -> tuple[EvaluationPlan, list[Problem]]:
     """The plan that was asked for, and everything that is wrong with it, by option.
 
     Args:
@@ -170,6 +180,6 @@ def _of_option(problem: Problem, options: Sequence[str], first: int) -> Problem:
 
 
 def _split(text: str) -> list[str]:
-    """Tasks may be separated by commas, as the harness has them; file names with commas stay whole where such a file
-    exists."""
+    """Tasks may be separated by commas, as the harness has them; file names with commas stay whole
+    where such a file exists."""
     return [text] if Path(text).exists() else [word for word in text.split(",") if word]

@@ -1,9 +1,10 @@
-"""What a long measurement has found so far, so that an interrupted one goes on where it was: a `Ledger` written every
-few seconds.
+"""What a long measurement has found so far, so that an interrupted one goes on where it was: a
+`Ledger` written every few seconds.
 
-The file belongs to one evaluation key (model, data, settings, versions), under which the order of requests is always
-the same; entries are therefore known by their place. It is removed when the evaluation has been written. Of several
-processes each has a file of its own, and reads all of them: what was begun by two goes on in one.
+The file belongs to one evaluation key (model, data, settings, versions), under which the order of
+requests is always the same; entries are therefore known by their place. It is removed when the
+evaluation has been written. Of several processes each has a file of its own, and reads all of them:
+what was begun by two goes on in one.
 """
 
 from __future__ import annotations
@@ -26,16 +27,23 @@ class Partial:
 
     Args:
         path: of the file; None keeps nothing.
-        seconds: at least so long between two writes; what came since is lost with a crash, not with `flush`.
+        seconds: at least so long between two writes; what came since is lost with a crash, not with
+            `flush`.
         processes: those that share the measurement.
 
     Raises:
         DataError: the file holds something else.
     """
 
-    def __init__(self, path: Path | None, *, seconds: float = 2.0, processes: ProcessGroup = SINGLE) -> None:
+    def __init__(
+        self, path: Path | None, *, seconds: float = 2.0, processes: ProcessGroup = SINGLE
+    ) -> None:
         self.all = path
-        self.path = path if path is None or processes.is_main else path.with_name(f"{path.stem}-{processes.rank}.jsonl")
+        self.path = (
+            path
+            if path is None or processes.is_main
+            else path.with_name(f"{path.stem}-{processes.rank}.jsonl")
+        )
         self.seconds = seconds
         self.processes = processes
         self._waiting: dict[str, Any] = {}
@@ -45,7 +53,11 @@ class Partial:
 
     def _files(self) -> list[Path]:
         """Of all processes."""
-        return [] if self.all is None else sorted(self.all.parent.glob(f"{glob.escape(self.all.stem)}*.jsonl"))
+        return (
+            []
+            if self.all is None
+            else sorted(self.all.parent.glob(f"{glob.escape(self.all.stem)}*.jsonl"))
+        )
 
     def _left(self) -> dict[str, Any]:
         values = {}
@@ -75,8 +87,9 @@ class Partial:
         total: int,
         report: Callable[[int, int], None],
     ) -> list[Any]:
-        """Values by number, computed batch by batch; a batch that an earlier process finished is not computed again.
-        Several processes deal the batches out, and all have all values when this returns.
+        """Values by number, computed batch by batch; a batch that an earlier process finished is
+        not computed again. Several processes deal the batches out, and all have all values when
+        this returns.
 
         Args:
             name: what a value is called in the file.

@@ -1,17 +1,19 @@
-"""Runs a plan for a run folder: what is there is kept, what is missing is computed, one entry at a time.
+"""Runs a plan for a run folder: what is there is kept, what is missing is computed, one entry at a
+time.
 
-Every entry has a key: the fingerprint of the model's hash, the tokenizer, the data's content, the settings, and the
-versions of the libraries that compute the figures. An evaluation in the folder with the same key is not computed again;
-neither is one in the `cache` folder, which several runs share (the bare starting model of a sweep is evaluated once).
-Evaluations are written as soon as they are done, and what an entry has found so far is kept beside them (`partial`), so
-an interrupted run continues in the middle of an entry.
+Every entry has a key: the fingerprint of the model's hash, the tokenizer, the data's content, the
+settings, and the versions of the libraries that compute the figures. An evaluation in the folder
+with the same key is not computed again; neither is one in the `cache` folder, which several runs
+share (the bare starting model of a sweep is evaluated once). Evaluations are written as soon as
+they are done, and what an entry has found so far is kept beside them (`partial`), so an interrupted
+run continues in the middle of an entry.
 
-An entry with a sample or a figure that is NaN or infinite has failed. It is written, with its rows and the reason, so
-that people can look at it; the entries after it are measured; it is measured again by the next call; and this one ends
-in `NotFinite`.
+An entry with a sample or a figure that is NaN or infinite has failed. It is written, with its rows
+and the reason, so that people can look at it; the entries after it are measured; it is measured
+again by the next call; and this one ends in `NotFinite`.
 
-Several processes (`processes`) call it alike, each with the whole model: batches are dealt out, the main process alone
-reads and writes the folder, and all return the same.
+Several processes (`processes`) call it alike, each with the whole model: batches are dealt out, the
+main process alone reads and writes the folder, and all return the same.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ if TYPE_CHECKING:
     from holdfast.models import Loaded
 
 _RULES = 3
-"""Raised when what is scored, or what an interval counts as a sample, changes (BOS, borders, windows; copies since 3),
-so that older evaluations are made again instead of compared with."""
+"""Raised when what is scored, or what an interval counts as a sample, changes (BOS, borders,
+windows; copies since 3), so that older evaluations are made again instead of compared with."""
 _OF_THE_MODEL = ("configuration", "loaded", "added_tokens")
 """What of a model's identity decides its figures beside its hash."""
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets")
@@ -67,23 +69,25 @@ def evaluate(
     """Evaluates one model on all entries of a plan.
 
     Args:
-        loaded: a Hugging Face causal LM, PEFT-wrapped or not, with its tokenizer; left in the state it came in. Its
-            processor is called where an entry has images; None: the model takes text only. Of its identity "name" and
-            "hash" are needed; the hash must change whenever the weights do. Further entries of `_OF_THE_MODEL` decide
-            the figures, too.
+        loaded: a Hugging Face causal LM, PEFT-wrapped or not, with its tokenizer; left in the state
+            it came in. Its processor is called where an entry has images; None: the model takes
+            text only. Of its identity "name" and "hash" are needed; the hash must change whenever
+            the weights do. Further entries of `_OF_THE_MODEL` decide the figures, too.
         plan: what to measure.
-        folder: where evaluations and per-sample rows go; for a run, `RunFolder.evaluated("start")` or `("result")`.
+        folder: where evaluations and per-sample rows go; for a run, `RunFolder.evaluated("start")`
+            or `("result")`.
         cache: folder shared between runs; None: none.
         console: where progress bars go; None: standard error. Bars show on terminals only.
-        start: what was measured of the model that this one is held against, where an entry does that; `folder` itself
-            where it is that model.
+        start: what was measured of the model that this one is held against, where an entry does
+            that; `folder` itself where it is that model.
         processes: those that share the work; every one of them calls this.
 
     Returns:
         One evaluation an entry, in the plan's order, and then one an average.
 
     Raises:
-        UserError: an entry's task, data or tokenizer does not fit (`check_plan` finds these out before a training run).
+        UserError: an entry's task, data or tokenizer does not fit (`check_plan` finds these out
+            before a training run).
         NotFinite: entries failed, all of them are named; every evaluation is in the folder.
         StorageError: the disk is full; entries finished before are kept.
     """
@@ -145,7 +149,8 @@ def evaluate(
             failures.append(f"{evaluation.suite}/{evaluation.name}: {evaluation.failed}")
     if failures:
         raise NotFinite(
-            f"{loaded.identity.get('name')}: expected finite figures, got NaN or infinity in {len(failures)} of "
+            f"{loaded.identity.get('name')}: expected finite figures, got NaN or infinity in "
+            f"{len(failures)} of "
             f"{len(evaluations)} entries: {' '.join(failures)} The rows are in {folder.path}. "
             f"{_why_not_finite(loaded.model)}"
         )
@@ -154,7 +159,8 @@ def evaluate(
 
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
-    """What is measured already of one model: in its folder, and in the cache. Fields as of `kept_evaluations`."""
+    """What is measured already of one model: in its folder, and in the cache. Fields as of
+    `kept_evaluations`."""
 
     plan: EvaluationPlan
     folder: EvaluationFolder
@@ -164,8 +170,11 @@ class _Kept:
     start: EvaluationFolder | None
     processor: Processor | None
 
-    def find(self, entry: Entry, measured: Sequence[Evaluation] = ()) -> tuple[str, Evaluation | None]:
-        """An entry's key, and its evaluation, which is in the folder then; None where it has to be computed.
+    def find(
+        self, entry: Entry, measured: Sequence[Evaluation] = ()
+    ) -> tuple[str, Evaluation | None]:
+        """An entry's key, and its evaluation, which is in the folder then; None where it has to be
+        computed.
 
         Args:
             entry: of the plan.
@@ -206,16 +215,16 @@ class _Kept:
         return fingerprint(content)
 
     def _start_key(self, entry: Entry) -> str | None:
-        """What tells the start that the model is held against from others; "itself" for the start, None where it is
-        not measured."""
+        """What tells the start that the model is held against from others; "itself" for the start,
+        None where it is not measured."""
         if self.start is None or self.start.path == self.folder.path:
             return None if self.start is None else "itself"
         evaluation = self.start.find(entry.suite, entry.name)
         return None if evaluation is None else evaluation.key
 
     def _from_cache(self, entry: Entry, key: str) -> Evaluation | None:
-        """Copies a cached evaluation into the folder under this entry's suite and name. The evaluation file is written
-        last, so it implies its rows."""
+        """Copies a cached evaluation into the folder under this entry's suite and name. The
+        evaluation file is written last, so it implies its rows."""
         if self.cache is None:
             return None
         file, rows = _cached(self.cache, key)
@@ -239,13 +248,18 @@ class _Kept:
 
 
 def _why_not_finite(model: Any) -> str:
-    """What to look at where a model's figures are not finite: the first of its tensors that is not."""
+    """What to look at where a model's figures are not finite: the first of its tensors that is
+    not."""
     parameters = getattr(model, "named_parameters", None)
     for name, tensor in parameters() if parameters is not None else ():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            return f"{name} holds NaN or infinity: copy the weights again, or go back to an earlier checkpoint."
+            return (
+                f"{name} holds NaN or infinity: copy the weights again, or go back to an earlier "
+                "checkpoint."
+            )
     return (
-        "Look at the model: its weights ('holdfast inspect --verify'), and its dtype (float16 overflows where bfloat16 "
+        "Look at the model: its weights ('holdfast inspect --verify'), and its dtype (float16 "
+        "overflows where bfloat16 "
         "and float32 do not)."
     )
 
@@ -271,8 +285,9 @@ def kept_evaluations(
     start: EvaluationFolder | None = None,
     processor: Processor | None = None,
 ) -> list[Evaluation] | None:
-    """What `evaluate` would give without the model, None where something is left to compute. Arguments as there, those
-    of the model one by one; what is in the cache is in the folder when this returns."""
+    """What `evaluate` would give without the model, None where something is left to compute.
+    Arguments as there, those of the model one by one; what is in the cache is in the folder when
+    this returns."""
     store = _Kept(
         plan=plan,
         folder=folder,
@@ -306,19 +321,24 @@ def check_whole(folder: EvaluationFolder, plan: EvaluationPlan) -> None:
     gone = ["/".join(key) for key in _keys(plan) if folder.find(*key) is None]
     if gone:
         raise RunFolderError(
-            f"Expected what was measured of {', '.join(gone)} in {folder.path}, found no file of it. It was deleted or "
+            f"Expected what was measured of {', '.join(gone)} in {folder.path}, found no file of "
+            "it. It was deleted or "
             f"moved since: put it back, or measure anew in another output_dir."
         )
 
 
-def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 4000) -> list[Comparison]:
-    """Compares start and result of every entry and average, writes `comparisons.json` and returns it.
+def compare_runs(
+    folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 4000
+) -> list[Comparison]:
+    """Compares start and result of every entry and average, writes `comparisons.json` and returns
+    it.
 
-    The order is the plan's: source, target, then other suites, then averages; within an entry the primary metric comes
-    first.
+    The order is the plan's: source, target, then other suites, then averages; within an entry the
+    primary metric comes first.
 
     Raises:
-        DataError: start and result did not answer the same samples, or were not measured alike; all of it.
+        DataError: start and result did not answer the same samples, or were not measured alike; all
+            of it.
         RunFolderError: what was measured of an entry is gone.
     """
     from holdfast.evaluation.compare.folders import compare_entries, match_entries
@@ -340,9 +360,11 @@ def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 40
     return comparisons
 
 
-def check_plan(plan: EvaluationPlan, tokenizer: Any, processor: Processor | None = None) -> list[Problem]:
-    """Loads every entry's data and tasks without a model, so that a mistake shows before training and not after it;
-    arguments as of `evaluate`.
+def check_plan(
+    plan: EvaluationPlan, tokenizer: Any, processor: Processor | None = None
+) -> list[Problem]:
+    """Loads every entry's data and tasks without a model, so that a mistake shows before training
+    and not after it; arguments as of `evaluate`.
 
     Returns:
         One sentence a problem, beginning with the entry; empty when all is well.
@@ -356,7 +378,7 @@ def check_plan(plan: EvaluationPlan, tokenizer: Any, processor: Processor | None
     return problems
 
 
-# --------------------------------------------------------------------------------------------------------------- keys
+# --------------------------------------------------------------------------------------------- keys
 
 
 def _settings(entry: Entry, plan: EvaluationPlan) -> dict[str, Any]:
@@ -375,7 +397,8 @@ def _data_hashes(entry: Entry) -> list[str]:
 
 
 def plan_fingerprint(plan: EvaluationPlan) -> str:
-    """Fingerprint of an `EvaluationPlan` and of the local files it reads: equal, nothing to evaluate again."""
+    """Fingerprint of an `EvaluationPlan` and of the local files it reads: equal, nothing to
+    evaluate again."""
     from holdfast.data.sources import content_hash
 
     hashes = []
@@ -385,7 +408,8 @@ def plan_fingerprint(plan: EvaluationPlan) -> str:
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """Hash of all that decides a tokenizer's ids and chat text: vocabulary, rules, special tokens and template."""
+    """Hash of all that decides a tokenizer's ids and chat text: vocabulary, rules, special tokens
+    and template."""
     from holdfast.support.dates import dates_in
 
     template = getattr(tokenizer, "chat_template", None)
@@ -409,7 +433,9 @@ def tokenizer_rules(tokenizer: Any) -> dict[str, Any]:
 
 
 def _versions(entry: Entry) -> dict[str, str]:
-    versions = {name: package_version(name) or "unknown" for name in (*_LIBRARIES, *entry.libraries)}
+    versions = {
+        name: package_version(name) or "unknown" for name in (*_LIBRARIES, *entry.libraries)
+    }
     return {**versions, **entry.versions()}
 
 

@@ -1,12 +1,15 @@
-"""A model that an OpenAI-compatible server answers for (vLLM, SGLang, llama-cpp-python, ...), in place of weights in
+"""A model that an OpenAI-compatible server answers for (vLLM, SGLang, llama-cpp-python, ...), in
+place of weights in
 memory: `http://localhost:8000/v1`, or `http://localhost:8000/v1#NAME` where it serves several.
 
-Asked for is what `/completions` gives: continuations of token ids, and the log-probabilities of a prompt's own tokens
-(`echo` with `logprobs`), so that texts are tokenised, cut and scored here as those of any other model. What needs whole
-distributions (answers at the answer position, memorisation) is refused.
+Asked for is what `/completions` gives: continuations of token ids, and the log-probabilities of a
+prompt's own tokens (`echo` with `logprobs`), so that texts are tokenised, cut and scored here as
+those of any other model. What needs whole distributions (answers at the answer position,
+memorisation) is refused.
 
-Which weights a server has cannot be seen. A model is known by the log-probabilities of a text (`PROBE`): what was
-measured is found again while they are the same to four digits, and measured again where anything has changed.
+Which weights a server has cannot be seen. A model is known by the log-probabilities of a text
+(`PROBE`): what was measured is found again while they are the same to four digits, and measured
+again where anything has changed.
 """
 
 from __future__ import annotations
@@ -90,8 +93,8 @@ class ServedModel:
         return _TURNS * self.endpoint.workers
 
     def scores(self, texts: Sequence[Sequence[int]]) -> list[list[tuple[float, bool]]]:
-        """Of every text and each of its tokens but the first: log-probability in nats, and whether the token was the
-        most likely one.
+        """Of every text and each of its tokens but the first: log-probability in nats, and whether
+        the token was the most likely one.
 
         Args:
             texts: token ids, at least two each.
@@ -111,12 +114,15 @@ class ServedModel:
         [count] = self._ask([(text, SCORED, _counted)])
         return int(count)
 
-    def completions(self, prompts: Sequence[Sequence[int]], how: Sequence[Mapping[str, Any]]) -> list[str]:
+    def completions(
+        self, prompts: Sequence[Sequence[int]], how: Sequence[Mapping[str, Any]]
+    ) -> list[str]:
         """Continuations.
 
         Args:
             prompts: token ids, none empty.
-            how: of every prompt `max_tokens` and whatever else `/completions` takes (`stop`, `temperature`, `seed`).
+            how: of every prompt `max_tokens` and whatever else `/completions` takes (`stop`,
+                `temperature`, `seed`).
 
         Raises:
             HoldfastError: see `scores`.
@@ -133,11 +139,15 @@ class ServedModel:
 def _scored(body: Any, *, ids: Sequence[int]) -> list[tuple[float, bool]]:
     logprobs = prompt_scores(body, len(ids))
     if logprobs is None:
-        raise _NotGiven(f"expected the log-probabilities of {len(ids)} prompt tokens, got none or others")
+        raise _NotGiven(
+            f"expected the log-probabilities of {len(ids)} prompt tokens, got none or others"
+        )
     scores = []
     for value, top in itertools.zip_longest(*logprobs):
         if not isinstance(value, (int, float)) or not isinstance(top, Mapping) or not top:
-            raise _NotGiven(f"expected a log-probability of every prompt token, got {value!r} with {top!r:.80}")
+            raise _NotGiven(
+                f"expected a log-probability of every prompt token, got {value!r} with {top!r:.80}"
+            )
         scores.append((float(value), value >= max(top.values())))
     return scores
 
@@ -155,12 +165,13 @@ class _NotGiven(ModelError):
 
     def __init__(self, text: str) -> None:
         super().__init__(
-            f"{text}. Benchmarks that score options or text need a server whose /completions takes `echo` with "
+            f"{text}. Benchmarks that score options or text need a server whose /completions "
+            "takes `echo` with "
             f"`logprobs` (vLLM, SGLang, llama-cpp-python); generated ones do not."
         )
 
 
-# ---------------------------------------------------------------------------------------------------------- connecting
+# --------------------------------------------------------------------------------------- connecting
 
 
 def connect(name: str, server: ServerSettings) -> Loaded:
@@ -171,14 +182,20 @@ def connect(name: str, server: ServerSettings) -> Loaded:
         server: how it is asked.
 
     Raises:
-        ConfigError: no address, a key that is not there, no such model, a package that is not installed.
+        ConfigError: no address, a key that is not there, no such model, a package that is not
+            installed.
         ModelError: no tokenizer, or one that is not the server's; no context length.
         HoldfastError: nobody answers.
     """
     url, _, model_name = name.partition("#")
     variable, key, problem = find_key(url, server.api_key_env)
     endpoint = Endpoint(
-        base_url=url, api_key=key, key_variable=variable, workers=server.workers, timeout=600.0, longest_body=2**26
+        base_url=url,
+        api_key=key,
+        key_variable=variable,
+        workers=server.workers,
+        timeout=600.0,
+        longest_body=2**26,
     )
     problems = [*missing_package("a served model"), *endpoint.problems()]
     if problem:
@@ -189,10 +206,13 @@ def connect(name: str, server: ServerSettings) -> Loaded:
         raise ConfigError(problems)
     served, card = chosen_model(endpoint, model_name, _OPTIONS)
     tokenizer = _tokenizer(served, card, server)
-    context = server.context_length or card.get("max_model_len") or (card.get("meta") or {}).get("n_ctx")
+    context = (
+        server.context_length or card.get("max_model_len") or (card.get("meta") or {}).get("n_ctx")
+    )
     if not isinstance(context, int) or context < 2:
         raise ModelError(
-            f"{endpoint.shown} does not say how many tokens '{served}' reads at once. Say it: --context_length N."
+            f"{endpoint.shown} does not say how many tokens '{served}' reads at once. Say it: "
+            "--context_length N."
         )
     model = ServedModel(endpoint, served, context=context)
     about = _recognised(model, tokenizer)
@@ -213,13 +233,15 @@ def _tokenizer(served: str, card: Mapping[str, Any], server: ServerSettings) -> 
         if folder and os.path.isdir(str(folder)):
             return load_tokenizer(str(folder))
     raise ModelError(
-        f"Expected the tokenizer of '{served}', whose folder the server does not name. Name it: --tokenizer FOLDER (or "
+        f"Expected the tokenizer of '{served}', whose folder the server does not name. Name it: "
+        "--tokenizer FOLDER (or "
         f"a hub id)."
     )
 
 
 def _recognised(model: ServedModel, tokenizer: Any) -> list[Any]:
-    """What a served model is known by. Without log-probabilities of prompts, which the model is told that it does not
+    """What a served model is known by. Without log-probabilities of prompts, which the model is
+    told that it does not
     have, nothing: what is measured is not found again.
 
     Raises:
@@ -235,7 +257,9 @@ def _recognised(model: ServedModel, tokenizer: Any) -> list[Any]:
         raise ModelError(f"{problem} {reply[:60]!r} where {text[:60]!r} was meant. {advice}")
     try:
         if (count := model.count(text)) != len(ids):
-            raise ModelError(f"{problem} a text as {count} tokens that it has as {len(ids)}. {advice}")
+            raise ModelError(
+                f"{problem} a text as {count} tokens that it has as {len(ids)}. {advice}"
+            )
         [scores] = model.scores([ids])
     except _NotGiven:
         from holdfast.support.environment import now
@@ -245,12 +269,15 @@ def _recognised(model: ServedModel, tokenizer: Any) -> list[Any]:
     values = [round(value, 4) for value, _ in scores]
     if not all(map(math.isfinite, values)):
         raise NotFinite(
-            f"'{model.name}' gives log-probabilities that are not finite. Look at its weights and its dtype."
+            f"'{model.name}' gives log-probabilities that are not finite. Look at its weights and "
+            "its dtype."
         )
     return values
 
 
-def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores_prompts: bool = True) -> list[Problem]:
+def refused_entries(
+    plan: EvaluationPlan, name: str, tokenizer: Any, *, scores_prompts: bool = True
+) -> list[Problem]:
     """The entries that a served model cannot be measured on, a sentence each.
 
     Args:
@@ -265,7 +292,8 @@ def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores_p
             problems.append(
                 Problem(
                     entry.path,
-                    f"{entry.kind} needs the model in memory, and '{name}' is served. Give its folder, or "
+                    f"{entry.kind} needs the model in memory, and '{name}' is served. Give its "
+                    "folder, or "
                     f"leave the entry out.",
                 )
             )
@@ -273,19 +301,22 @@ def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores_p
             problems.append(
                 Problem(
                     entry.path,
-                    f"needs log-probabilities of prompts, which the server of '{name}' does not give. Take a "
-                    f"server whose /completions takes `echo` with `logprobs` (vLLM, SGLang, llama-cpp-python).",
+                    f"needs log-probabilities of prompts, which the server of '{name}' does not "
+                    "give. Take a "
+                    "server whose /completions takes `echo` with `logprobs` (vLLM, SGLang, "
+                    "llama-cpp-python).",
                 )
             )
     return problems
 
 
-# ------------------------------------------------------------------------------------------------------------- scoring
+# ------------------------------------------------------------------------------------------ scoring
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedScorer:
-    """Log-likelihoods of continuations, as `shared_prefix.Scorer` gives them. Shared beginnings are the server's to
+    """Log-likelihoods of continuations, as `shared_prefix.Scorer` gives them. Shared beginnings are
+    the server's to
     find: texts that begin alike are asked one after another."""
 
     model: ServedModel
@@ -307,8 +338,13 @@ class ServedScorer:
         """
         assert find is None, "entries that need whole distributions are refused"
         order = sorted(paths, key=lambda path: path.ids)
-        batches = (([path.index for path in batch], batch) for batch in in_groups(order, self.model.at_once))
-        return (partial or Partial(None)).resumed(name, batches, self._scores, total=len(paths), report=report)
+        batches = (
+            ([path.index for path in batch], batch)
+            for batch in in_groups(order, self.model.at_once)
+        )
+        return (partial or Partial(None)).resumed(
+            name, batches, self._scores, total=len(paths), report=report
+        )
 
     def _scores(self, batch: Sequence[Path]) -> list[tuple[float, bool]]:
         texts = [[*path.ids, path.targets[-1]] for path in batch]

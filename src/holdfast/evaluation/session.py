@@ -6,9 +6,9 @@ OUT/<label>/<suite>.<name>.json       Evaluation, with its .samples.jsonl beside
 OUT/report.html
 ```
 
-Entries that a model was measured on already (same weights, data, settings and library versions) are taken from the
-folder, or from the cache that all folders share; what was interrupted goes on in the middle. Models are loaded one
-after the other, and not at all where nothing is left to measure.
+Entries that a model was measured on already (same weights, data, settings and library versions) are
+taken from the folder, or from the cache that all folders share; what was interrupted goes on in the
+middle. Models are loaded one after the other, and not at all where nothing is left to measure.
 """
 
 from __future__ import annotations
@@ -22,14 +22,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from holdfast.errors import ConfigError, Interrupted, ModelError, NotFinite, RunFolderError, UserError
+from holdfast.errors import (
+    ConfigError,
+    Interrupted,
+    ModelError,
+    NotFinite,
+    RunFolderError,
+    UserError,
+)
 from holdfast.evaluation.averages import SUITE
 from holdfast.evaluation.compare.folders import weights_of
 from holdfast.evaluation.entries import EvaluationPlan, Processor
 from holdfast.evaluation.images import processor_fingerprint
 from holdfast.evaluation.kinds.own import OwnEntry
 from holdfast.evaluation.loading import ModelLoading
-from holdfast.evaluation.processes import SINGLE, ProcessGroup, check_count, device_of_process, launch
+from holdfast.evaluation.processes import (
+    SINGLE,
+    ProcessGroup,
+    check_count,
+    device_of_process,
+    launch,
+)
 from holdfast.evaluation.served import connect, is_address, refused_entries
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord
 from holdfast.support.environment import (
@@ -59,7 +72,8 @@ class ModelRequest:
     """One model to be measured."""
 
     name: str
-    """Folder, adapter's folder, hub id, or the address of a server that answers for it (see `served`)."""
+    """Folder, adapter's folder, hub id, or the address of a server that answers for it (see
+    `served`)."""
     label: str
     """Its folder in the output, and its name in tables."""
 
@@ -76,12 +90,15 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
         label, equals, name = text.partition("=")
         if not equals or Path(text).exists():
             name = _expanded(text)
-            requests.append(ModelRequest(name=name, label=_free_label(name, {r.label for r in requests})))
+            requests.append(
+                ModelRequest(name=name, label=_free_label(name, {r.label for r in requests}))
+            )
             continue
         # ".." would be a folder outside, and the record and the page lie beside the models' folders
         if not re.fullmatch(r"[\w-][\w.-]*", label) or label in (RECORD, PAGE):
             problems.append(
-                f"expected a label of letters, digits, '.', '_' and '-' that can be a folder's name in '{text}', "
+                "expected a label of letters, digits, '.', '_' and '-' that can be a folder's "
+                f"name in '{text}', "
                 f"got '{label}'"
             )
         if not name:
@@ -93,7 +110,8 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
     for label, models in by_label.items():
         if len(models) > 1:
             problems.append(
-                f"two models are called '{label}'. Give them different labels, as in before={models[0]} "
+                f"two models are called '{label}'. Give them different labels, as in "
+                f"before={models[0]} "
                 f"after={models[1]}"
             )
     if problems:
@@ -102,8 +120,8 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
 
 
 def _free_label(name: str, taken: Container[str]) -> str:
-    """The model's folder as a label, with the folder above it or a number where that is taken; a server's name of a
-    model, or its host."""
+    """The model's folder as a label, with the folder above it or a number where that is taken; a
+    server's name of a model, or its host."""
     if is_address(name):
         address = urlsplit(name)
         name = address.fragment or address.netloc
@@ -146,13 +164,14 @@ def evaluate_models(
         suites: names for the record.
         cache: folder that evaluations are shared in; None: none.
         loading: dtype and device of the models, and how those behind servers are asked.
-        processes: how many share the questions, each with the whole model; they are started here. Or those that share
-            them already (torchrun); every one of them calls this with the same arguments.
+        processes: how many share the questions, each with the whole model; they are started here.
+            Or those that share them already (torchrun); every one of them calls this with the same
+            arguments.
         display: where progress is shown.
 
     Raises:
-        ConfigError: a model, a task or its data does not fit, or a label's folder would hold figures of two models; all
-            mistakes in one message, before anything is measured.
+        ConfigError: a model, a task or its data does not fit, or a label's folder would hold
+            figures of two models; all mistakes in one message, before anything is measured.
         RunFolderError: the folder holds something else, or another process is at work in it.
         NotFinite: figures of some models are not finite, after all were measured.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
@@ -160,7 +179,8 @@ def evaluate_models(
     count = processes if isinstance(processes, int) else processes.world_size
     if count > 1 and loading.device_map is not None:
         raise ConfigError(
-            f"device_map: each of {count} processes has the whole model on a device of its own. Take one "
+            f"device_map: each of {count} processes has the whole model on a device of its own. "
+            "Take one "
             f"process, or leave device_map out."
         )
     if isinstance(processes, int) and count > 1:
@@ -198,7 +218,9 @@ def _send(request: Mapping[str, Any], processes: ProcessGroup) -> None:
     for entry in request["plan"].entries:
         if isinstance(entry, OwnEntry):
             classes.append(f"{entry.file}:{type(entry.own).__qualname__}")
-    processes.broadcast(lambda: classes)  # loaded before the request is unpickled, which refers to them
+    processes.broadcast(
+        lambda: classes
+    )  # loaded before the request is unpickled, which refers to them
     processes.broadcast(lambda: request)
 
 
@@ -217,7 +239,9 @@ class _Session:
     def kept(self) -> dict[str, str]:
         """What is measured already, see `check_request`."""
         return self.processes.broadcast(
-            lambda: check_request(self.models, self.plan, out=self.out, cache=self.cache, loading=self.loading)
+            lambda: check_request(
+                self.models, self.plan, out=self.out, cache=self.cache, loading=self.loading
+            )
         )
 
     def loaded(self, model: ModelRequest) -> Loaded:
@@ -276,8 +300,11 @@ class _Session:
                 release_memory()
         return self.processes.broadcast(lambda: EvaluationRecord(created=""))
 
-    def run_main(self, suites: Sequence[str], created: str, *, keep: Callable[[], None]) -> EvaluationRecord:
-        """Measures with the others, if there are any, and writes the folder, which was begun then."""
+    def run_main(
+        self, suites: Sequence[str], created: str, *, keep: Callable[[], None]
+    ) -> EvaluationRecord:
+        """Measures with the others, if there are any, and writes the folder, which was begun
+        then."""
         from holdfast.evaluation.runner import check_whole
 
         kept_hashes = self.kept()
@@ -289,14 +316,20 @@ class _Session:
                 if model.label in kept_hashes:
                     keep()
                     self.display.say(f"{model.label}: measured before, nothing to do")
-                    _put(record, model, _known(record, model, kept_hashes[model.label], self.cache), self.out)
+                    _put(
+                        record,
+                        model,
+                        _known(record, model, kept_hashes[model.label], self.cache),
+                        self.out,
+                    )
                     continue
                 count = f" ({number} of {len(self.models)})" if len(self.models) > 1 else ""
                 self.display.say(f"{model.label}: loading {model.name}{count}")
                 dtype = precision(model.name, self.loading.dtype, self.loading.device)
                 if dtype != self.loading.dtype:
                     self.display.say(
-                        f"{model.label}: in {dtype}, since this processor has no instructions for bfloat16, in which "
+                        f"{model.label}: in {dtype}, since this processor has no instructions for "
+                        "bfloat16, in which "
                         f"the weights were saved (--dtype bfloat16 keeps it)"
                     )
                 loaded = self.loaded(model)
@@ -319,7 +352,9 @@ class _Session:
             ended = "finished"
         except KeyboardInterrupt:
             ended = "interrupted"
-            raise Interrupted(f"Interrupted; what was finished is in {self.out}. The same command continues.") from None
+            raise Interrupted(
+                f"Interrupted; what was finished is in {self.out}. The same command continues."
+            ) from None
         finally:
             record.status, record.finished = ended, now() if ended == "finished" else None
             write_json(self.out / RECORD, record)
@@ -334,15 +369,17 @@ def check_request(
     cache: str | Path | None = None,
     loading: ModelLoading = ModelLoading(),
 ) -> dict[str, str]:
-    """Finds out before anything is measured whether all of it can be: models, tokenizers, tasks and their data.
+    """Finds out before anything is measured whether all of it can be: models, tokenizers, tasks and
+    their data.
 
     Args:
         models, plan, cache, loading: as for `evaluate_models`.
-        out: the output folder, in which a model that was measured before needs no tasks and no data any more; None: all
-            are checked.
+        out: the output folder, in which a model that was measured before needs no tasks and no data
+            any more; None: all are checked.
 
     Returns:
-        Hash by label, of the models of which everything is in `out`, or was in the cache and is in `out` now.
+        Hash by label, of the models of which everything is in `out`, or was in the cache and is in
+        `out` now.
 
     Raises:
         ConfigError: all mistakes in one message.
@@ -363,7 +400,9 @@ def check_request(
         if candidate.tokenizer is None:
             continue
         folder = EvaluationFolder((out or Path()) / model.label)
-        if out is not None and (cache is not None or folder.path.is_dir()):  # else nothing is kept; hashes take a while
+        if out is not None and (
+            cache is not None or folder.path.is_dir()
+        ):  # else nothing is kept; hashes take a while
             identity = candidate.identity()
             if wrong := _other_weights(folder, plan, identity.get("weights", identity["hash"])):
                 problems.append(f"{model.label}: {wrong}")
@@ -379,14 +418,20 @@ def check_request(
                 hashes[model.label] = identity["hash"]
                 continue
         if candidate.is_readable:
-            for problem in _problems(check_fit, model.name, trust_remote_code=loading.trust_remote_code):
+            for problem in _problems(
+                check_fit, model.name, trust_remote_code=loading.trust_remote_code
+            ):
                 problems.append(f"{title}{problem}")
-        processor = "" if candidate.processor is None else processor_fingerprint(candidate.processor)
+        processor = (
+            "" if candidate.processor is None else processor_fingerprint(candidate.processor)
+        )
         reader = tokenizer_fingerprint(candidate.tokenizer), processor
         if wrong_entries or reader in checked:  # what is wrong with tasks and data is wrong for all
             continue
         wrong_entries = check_plan(plan, candidate.tokenizer, candidate.processor)
-        problems += [f"{model.label}: {problem}" if checked else problem for problem in wrong_entries]
+        problems += [
+            f"{model.label}: {problem}" if checked else problem for problem in wrong_entries
+        ]
         checked.add(reader)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)), source="the evaluation")
@@ -418,23 +463,33 @@ class _Candidate:
         if is_address(name):
             self.problems = _problems(self._reach)
             return
-        self.problems = _problems(check_model, name, trust_remote_code=self.loading.trust_remote_code, fit=False)
+        self.problems = _problems(
+            check_model, name, trust_remote_code=self.loading.trust_remote_code, fit=False
+        )
         self.is_readable = not self.problems
-        if self.is_readable or Path(name).is_dir():  # what is not on the hub has no tokenizer there either
+        if (
+            self.is_readable or Path(name).is_dir()
+        ):  # what is not on the hub has no tokenizer there either
             self.problems += _problems(self._load)
 
     def _reach(self) -> None:
         loaded = connect(self.model.name, self.loading.server)
         self.tokenizer, self.served_hash = loaded.tokenizer, loaded.identity["hash"]
         scores = loaded.model.scores_prompts
-        if refused := refused_entries(self.plan, loaded.model.name, loaded.tokenizer, scores_prompts=scores):
+        if refused := refused_entries(
+            self.plan, loaded.model.name, loaded.tokenizer, scores_prompts=scores
+        ):
             raise ConfigError(refused)
 
     def _load(self) -> None:
         from holdfast.models import load_tokenizer, processor_of
 
-        self.tokenizer = load_tokenizer(self.model.name, trust_remote_code=self.loading.trust_remote_code)
-        self.processor = processor_of(self.model.name, trust_remote_code=self.loading.trust_remote_code)
+        self.tokenizer = load_tokenizer(
+            self.model.name, trust_remote_code=self.loading.trust_remote_code
+        )
+        self.processor = processor_of(
+            self.model.name, trust_remote_code=self.loading.trust_remote_code
+        )
 
     def identity(self) -> dict[str, Any]:
         """As `runner.evaluate` takes it; the hash is empty where the weights are not on disk."""
@@ -442,7 +497,9 @@ class _Candidate:
 
         if self.served_hash is not None:
             return {"name": self.model.label, "hash": self.served_hash, "weights": None}
-        weights = _hash(self.model, precision(self.model.name, self.loading.dtype, self.loading.device))
+        weights = _hash(
+            self.model, precision(self.model.name, self.loading.dtype, self.loading.device)
+        )
         identity: dict[str, Any] = {"name": self.model.label, "hash": weights}
         if weights:
             identity["configuration"] = configuration_of(self.model.name)
@@ -464,9 +521,14 @@ def refuse_foreign(out: Path) -> None:
     Raises:
         RunFolderError: it is such a folder.
     """
-    if out.is_dir() and not (out / RECORD).is_file() and any(not entry.name.startswith(".") for entry in out.iterdir()):
+    if (
+        out.is_dir()
+        and not (out / RECORD).is_file()
+        and any(not entry.name.startswith(".") for entry in out.iterdir())
+    ):
         raise RunFolderError(
-            f"{out} is not empty and holds no evaluation of holdfast. Expected a new or empty --output_dir, or an "
+            f"{out} is not empty and holds no evaluation of holdfast. Expected a new or empty "
+            "--output_dir, or an "
             f"earlier one."
         )
 
@@ -490,7 +552,9 @@ def _open(out: Path, plan: EvaluationPlan, suites: Sequence[str], created: str) 
     return record
 
 
-def _put(record: EvaluationRecord, model: ModelRequest, identity: Mapping[str, Any], out: Path) -> None:
+def _put(
+    record: EvaluationRecord, model: ModelRequest, identity: Mapping[str, Any], out: Path
+) -> None:
     """Adds a model to the record, or replaces the one of its label."""
     entry = {"label": model.label, **identity, "name": shown_name(model.name)}
     for number, known in enumerate(record.models):
@@ -502,8 +566,11 @@ def _put(record: EvaluationRecord, model: ModelRequest, identity: Mapping[str, A
     write_json(out / RECORD, record)
 
 
-def _known(record: EvaluationRecord, model: ModelRequest, hash_: str, cache: str | Path | None) -> dict[str, Any]:
-    """What is known of a model that is not loaded, from the record or from whoever put it into the cache."""
+def _known(
+    record: EvaluationRecord, model: ModelRequest, hash_: str, cache: str | Path | None
+) -> dict[str, Any]:
+    """What is known of a model that is not loaded, from the record or from whoever put it into the
+    cache."""
     for known in record.models:
         if known["label"] == model.label and known.get("hash") == hash_:
             return dict(known)
@@ -516,9 +583,12 @@ def _identity_file(cache: str | Path, hash_: str) -> Path:
     return Path(cache) / "models" / f"{hash_}.json"
 
 
-def _other_weights(folder: EvaluationFolder, plan: EvaluationPlan, weights: str | None) -> str | None:
-    """Why a model cannot be measured into a label's folder: evaluations of other weights that the plan does not make
-    anew would stay beside its own. None where it can, or where either's weights are not known."""
+def _other_weights(
+    folder: EvaluationFolder, plan: EvaluationPlan, weights: str | None
+) -> str | None:
+    """Why a model cannot be measured into a label's folder: evaluations of other weights that the
+    plan does not make anew would stay beside its own. None where it can, or where either's weights
+    are not known."""
     if not weights:
         return None
     replaced = {(entry.suite, entry.name) for entry in plan.entries}
@@ -534,23 +604,31 @@ def _other_weights(folder: EvaluationFolder, plan: EvaluationPlan, weights: str 
     if not stay:
         return None
     return (
-        f"{folder.path} holds evaluations of other weights, or of these in another dtype, that this request would "
-        f"leave there: {', '.join(stay)}. Give the model another label, as in NEW=MODEL, or take another --output_dir."
+        f"{folder.path} holds evaluations of other weights, or of these in another dtype, that "
+        "this request would "
+        f"leave there: {', '.join(stay)}. Give the model another label, as in NEW=MODEL, or take "
+        "another --output_dir."
     )
 
 
 def precision(name: str, dtype: str, device: str | None) -> str:
-    """The dtype that a model is measured in: of weights in bfloat16, on a processor that has no instructions for it,
-    float32 in place of "auto"."""
+    """The dtype that a model is measured in: of weights in bfloat16, on a processor that has no
+    instructions for it, float32 in place of "auto"."""
     from holdfast.models import saved_dtype, usable_device
 
-    if dtype != "auto" or is_address(name) or has_fast_bfloat16() or usable_device(device).type != "cpu":
+    if (
+        dtype != "auto"
+        or is_address(name)
+        or has_fast_bfloat16()
+        or usable_device(device).type != "cpu"
+    ):
         return dtype
     return "float32" if saved_dtype(name) == "bfloat16" else dtype
 
 
 def _hash(model: ModelRequest, dtype: str) -> str:
-    """The model's hash where its weights are on disk already; empty for a hub id that was never loaded."""
+    """The model's hash where its weights are on disk already; empty for a hub id that was never
+    loaded."""
     from holdfast.models import weights_hash
 
     try:

@@ -1,5 +1,5 @@
-"""Suites by name: those that come with holdfast (`suites/*.yaml`), files of the user's, and what the command line
-changes in them."""
+"""Suites by name: those that come with holdfast (`suites/*.yaml`), files of the user's, and what
+the command line changes in them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def shipped_suites() -> dict[str, Path]:
 
 
 def suite_files(name: str) -> list[Path]:
-    """The YAML files behind a name: a shipped suite, all shipped suites of a paper ("label_annealing" has four), or a
-    file.
+    """The YAML files behind a name: a shipped suite, all shipped suites of a paper
+    ("label_annealing" has four), or a file.
 
     Raises:
         ConfigError: nothing of that name.
@@ -50,7 +50,8 @@ def suite_files(name: str) -> list[Path]:
             return [path]
         raise ConfigError(f"no such suite file: {name}")
     raise ConfigError(
-        f"unknown suite '{name}'.{did_you_mean(name, shipped)} Known: {', '.join(shipped)}, or a YAML file."
+        f"unknown suite '{name}'.{did_you_mean(name, shipped)} Known: {', '.join(shipped)}, or a "
+        "YAML file."
     )
 
 
@@ -62,8 +63,9 @@ def description_of(path: Path) -> str:
 def read_suites(
     names: Sequence[str], section: Mapping[str, Any] | None = None, *, decided: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """Several suites as one `evaluation:` mapping; entries that two suites share are there once. Entries of one name
-    with different settings are both there, and refused by whoever reads the mapping.
+    """Several suites as one `evaluation:` mapping; entries that two suites share are there once.
+    Entries of one name with different settings are both there, and refused by whoever reads the
+    mapping.
 
     Args:
         names: shipped suites and files.
@@ -87,14 +89,19 @@ def read_suites(
             # a training config has its suites below `evaluation:`
             suite = file.values.get("evaluation", file.values)
             if not isinstance(suite, Mapping):
-                problems.append(f"{path}: expected suites such as `keep:` with a list of entries, got {show(suite)}.")
+                problems.append(
+                    f"{path}: expected suites such as `keep:` with a list of entries, got "
+                    f"{show(suite)}."
+                )
                 continue
             for title in _join(merged, current_section(suite), path):
                 first = sources.setdefault(title, path.stem)
                 if first != path.stem and title not in decided:
                     problems.append(
-                        f"{first} and {path.stem} have different settings for {title}. Say which one holds for both, "
-                        f"by the option of that name or beside `suites:` in a configuration, or measure the two suites "
+                        f"{first} and {path.stem} have different settings for {title}. Say which "
+                        "one holds for both, "
+                        "by the option of that name or beside `suites:` in a configuration, or "
+                        "measure the two suites "
                         f"one after the other, each into an --output_dir of its own."
                     )
     return merged, problems
@@ -126,7 +133,9 @@ def _join(merged: dict[str, Any], suite: Mapping[str, Any], path: Path) -> Itera
                 if items.get(title) != item:
                     items.setdefault(title, item)
                     yield f"{key}.{title}"
-        elif value is not None and key != "description" and present != value:  # None: all entries are commented out
+        elif (
+            value is not None and key != "description" and present != value
+        ):  # None: all entries are commented out
             merged.setdefault(key, value)
             yield key
 
@@ -135,7 +144,8 @@ _FILES = ("data", "fewshot_data", "reference")
 
 
 def _beside(entry: Any, suite: Path) -> Any:
-    """An entry with its relative paths taken from the suite's own folder, where there is such a file."""
+    """An entry with its relative paths taken from the suite's own folder, where there is such a
+    file."""
     if not isinstance(entry, Mapping):
         return _beside_text(entry, suite)
     values = {}
@@ -151,11 +161,16 @@ def _beside_text(value: Any, suite: Path) -> Any:
     name, colon, rest = value.rpartition(":") if is_reference(value) else (value, "", "")
     known = kind_of(Path(name)) is not None or name.endswith((*TASK_SUFFIXES, ".py"))
     file = suite.parent / name
-    return f"{file.resolve()}{colon}{rest}" if known and not Path(name).is_absolute() and file.exists() else value
+    return (
+        f"{file.resolve()}{colon}{rest}"
+        if known and not Path(name).is_absolute() and file.exists()
+        else value
+    )
 
 
 def locate(value: str) -> str | None:
-    """The absolute path of a file or folder, from the working directory; None where there is none."""
+    """The absolute path of a file or folder, from the working directory; None where there is
+    none."""
     path = expanded(value)
     return str(real(path)) if path.exists() else None
 
@@ -169,8 +184,14 @@ def no_such_file(value: str) -> str:
     """What is said where there is no such file or folder, with the nearest name."""
     path = expanded(value)
     folder = path.parent
-    near = did_you_mean(path.name, (path.name for path in folder.iterdir())) if folder.is_dir() else ""
-    hub = "" if looks_like_path(value) or value.endswith(TASK_SUFFIXES) else " A hub data set is written owner/name."
+    near = (
+        did_you_mean(path.name, (path.name for path in folder.iterdir())) if folder.is_dir() else ""
+    )
+    hub = (
+        ""
+        if looks_like_path(value) or value.endswith(TASK_SUFFIXES)
+        else " A hub data set is written owner/name."
+    )
     return f"no such file or folder '{value}' (looked for {path.absolute()}).{near}{hub}"
 
 
@@ -182,15 +203,17 @@ def changed(
     skip: Sequence[str] = (),
     **settings: Any,
 ) -> tuple[EvaluationPlan, list[Problem]]:
-    """A plan with local files for its tasks, without some entries, and with settings for all entries.
+    """A plan with local files for its tasks, without some entries, and with settings for all
+    entries.
 
     Args:
         plan: what is changed.
         data: file by task or entry name, see `TaskEntry.data`.
         fewshot_data: likewise, see `TaskEntry.fewshot_data`; needs `data` for the same task.
         skip: entries that are left out, by task or entry name; averages that need them go, too.
-        settings: fields of entries, such as `limit` (of texts: `max_documents`) or `apply_chat_template`, for every
-            entry that has them and reads them; None leaves what is there.
+        settings: fields of entries, such as `limit` (of texts: `max_documents`) or
+            `apply_chat_template`, for every entry that has them and reads them; None leaves what is
+            there.
 
     Returns:
         The plan, and the mistakes, with paths that start with the argument.
@@ -232,11 +255,15 @@ def _unknown(option: str, key: str, plan: EvaluationPlan) -> list[Problem]:
     if key in names:
         return []
     known = sorted(names)
-    text = f"no entry or task '{key}' in what is to be measured.{did_you_mean(key, known)} There are: "
+    text = (
+        f"no entry or task '{key}' in what is to be measured.{did_you_mean(key, known)} There are: "
+    )
     return [Problem(option, f"{text}{', '.join(known)}.")]
 
 
-def _located(option: str, files: Mapping[str, str], plan: EvaluationPlan, problems: list[Problem]) -> dict[str, str]:
+def _located(
+    option: str, files: Mapping[str, str], plan: EvaluationPlan, problems: list[Problem]
+) -> dict[str, str]:
     """The places of files by task or entry."""
     located = {}
     for key, file in files.items():
@@ -262,14 +289,18 @@ def _files_of(entry: TaskEntry, files: Mapping[str, Mapping[str, str]]) -> dict[
 
 
 def _refusal(option: str, entries: Sequence[Entry]) -> str:
-    """Why none of the entries that a file is given for takes it; empty where one does, or there are none."""
+    """Why none of the entries that a file is given for takes it; empty where one does, or there are
+    none."""
     tasks = [entry for entry in entries if isinstance(entry, TaskEntry)]
     if not entries or any(option not in task.unread for task in tasks):
         return ""
     first = entries[0]
     if isinstance(first, TaskEntry):
         return f"{first.task} shows no examples. Leave it out."
-    return f"only tasks take another file, and this is a {first.kind} entry. Name the file in the entry itself."
+    return (
+        f"only tasks take another file, and this is a {first.kind} entry. Name the file in the "
+        "entry itself."
+    )
 
 
 def _names(entry: Entry) -> list[str]:

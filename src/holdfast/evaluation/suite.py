@@ -1,4 +1,5 @@
-"""What to measure: the `evaluation:` section of a config as values, with every mistake in it found at once.
+"""What to measure: the `evaluation:` section of a config as values, with every mistake in it found
+at once.
 
 ```yaml
 evaluation:
@@ -39,9 +40,10 @@ evaluation:
   along: {steps: [1, 2, 5], every: 50, entries: [keep]}   # while it is trained, too
 ```
 
-`keep` and `learn` are the suites that reports know; a list under any other name is a suite too. What an entry may
-say is declared by its class in `holdfast.evaluation.kinds`. Nothing is loaded here: no torch, no lm_eval, so a typing
-mistake costs a moment and not a model. Whether a task name exists and whether a data file has the right columns is
+`keep` and `learn` are the suites that reports know; a list under any other name is a suite too.
+What an entry may say is declared by its class in `holdfast.evaluation.kinds`. Nothing is loaded
+here: no torch, no lm_eval, so a typing mistake costs a moment and not a model. Whether a task name
+    exists and whether a data file has the right columns is
 found out by `holdfast.evaluation.runner.check_plan`.
 """
 
@@ -102,13 +104,13 @@ class SuiteSettings(PlanSettings):
     suite/entry/metric."""
     suites: Annotated[tuple[str, ...], Meta(expected="names such as [knowledge]")] = ()
     """Shipped suites by name, or YAML files; their entries are added to those of the section."""
-    data: Annotated[dict[str, str], Meta(expected="a file for each task, as in {arc_easy: ARC-Easy.jsonl}")] = (
-        dataclasses.field(default_factory=dict)
-    )
+    data: Annotated[
+        dict[str, str], Meta(expected="a file for each task, as in {arc_easy: ARC-Easy.jsonl}")
+    ] = dataclasses.field(default_factory=dict)
     """A local file by task or entry, in place of the task's data set."""
-    fewshot_data: Annotated[dict[str, str], Meta(expected="a file for each task, as in {arc_easy: ARC-Easy.jsonl}")] = (
-        dataclasses.field(default_factory=dict)
-    )
+    fewshot_data: Annotated[
+        dict[str, str], Meta(expected="a file for each task, as in {arc_easy: ARC-Easy.jsonl}")
+    ] = dataclasses.field(default_factory=dict)
     """A local file by task or entry, with the examples shown before each question."""
     limit: Annotated[int | None, Meta(ge=1)] = None
     """Only the first so many questions of every task, and documents of every text."""
@@ -116,16 +118,16 @@ class SuiteSettings(PlanSettings):
     """Entries that are left out; averages that need them go, too."""
 
 
-# ------------------------------------------------------------------------------------------------------------ parsing
+# ------------------------------------------------------------------------------------------ parsing
 
 
 def parse_evaluation(config: Any) -> tuple[EvaluationPlan, list[Problem]]:
-    """Reads the value under `evaluation:`: the mapping as YAML gives it, whose paths are meant from the working
-    directory; None is an empty plan.
+    """Reads the value under `evaluation:`: the mapping as YAML gives it, whose paths are meant from
+    the working directory; None is an empty plan.
 
     Returns:
-        The plan of all entries that are sound, and one sentence a problem. Nothing is raised: the caller collects the
-        problems of its other sections first.
+        The plan of all entries that are sound, and one sentence a problem. Nothing is raised: the
+        caller collects the problems of its other sections first.
     """
     plan, problems = decode_evaluation(config)
     return plan, [problem.below("evaluation") for problem in problems]
@@ -140,7 +142,9 @@ def decode_evaluation(config: Any) -> tuple[EvaluationPlan, list[Problem]]:
         return EvaluationPlan(), [Problem((), text)]
     merged, problems = _with_suites(current_section(config))
     known = {setting.name: setting for setting in settings_of(SuiteSettings)}
-    settings, wrong = coerce_all(known, {key: value for key, value in merged.items() if key in known})
+    settings, wrong = coerce_all(
+        known, {key: value for key, value in merged.items() if key in known}
+    )
     problems += wrong
     entries: list[Entry] = []
     for suite in sorted(merged, key=lambda key: [*_KNOWN_SUITES, key].index(key)):
@@ -178,7 +182,9 @@ def _with_suites(config: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]
     return merged, [*mistakes, *(Problem("suites", text) for text in problems)]
 
 
-def _suite(suite: str, value: Any, settings: Mapping[str, Any], problems: list[Problem]) -> list[Entry]:
+def _suite(
+    suite: str, value: Any, settings: Mapping[str, Any], problems: list[Problem]
+) -> list[Entry]:
     """The entries of one key of the section that is no setting."""
     text = ""
     if isinstance(value, list):
@@ -189,7 +195,10 @@ def _suite(suite: str, value: Any, settings: Mapping[str, Any], problems: list[P
         return _entries(suite, value, problems)
     if suite not in _KNOWN_SUITES:
         keys = [*_KNOWN_SUITES, *settings]
-        text = f"unknown key.{did_you_mean(suite, keys)} Known: {', '.join(keys)}, or a suite (a list of entries)."
+        text = (
+            f"unknown key.{did_you_mean(suite, keys)} Known: {', '.join(keys)}, or a suite (a list "
+            "of entries)."
+        )
     elif value is not None:  # all entries commented out is no mistake
         text = f"expected a list of entries (lines that start with '- '), got {show(value)}."
     if text:
@@ -203,13 +212,15 @@ def _plan_problems(plan: EvaluationPlan) -> list[Problem]:
     for entry in plan.entries:
         if entry.against_start and not plan.before:
             text = (
-                f"'{entry.name}' is held against the start's replies, which `before: false` leaves unmeasured. Leave "
+                f"'{entry.name}' is held against the start's replies, which `before: false` "
+                "leaves unmeasured. Leave "
                 "that out, or name a file of replies as its `reference`."
             )
             problems.append(Problem(entry.suite, text))
         if entry.runs_code and not plan.allow_code_execution:
             text = (
-                f"'{entry.name}' runs programs that the model writes. Say `allow_code_execution: true` "
+                f"'{entry.name}' runs programs that the model writes. Say `allow_code_execution: "
+                "true` "
                 "(--allow_code_execution) to run them in the sandbox, or take it out (`skip`)."
             )
             problems.append(Problem(entry.suite, text))
@@ -226,13 +237,19 @@ def _along_problems(plan: EvaluationPlan) -> list[Problem]:
     problems = []
     for number, name in enumerate(plan.along.entries):
         if name not in known:
-            text = f"expected an entry or a suite of this plan, got {show(name)}.{did_you_mean(name, known)}"
+            text = (
+                "expected an entry or a suite of this plan, got "
+                f"{show(name)}.{did_you_mean(name, known)}"
+            )
             problems.append(Problem(("along", "entries", number), text))
     if not plan.entries:
         text = "there is nothing to measure. Add entries, or leave it out."
         problems.append(Problem("along", text))
     if not plan.before:
-        text = "begins with the start model, which `before: false` leaves unmeasured. Leave one of the two out."
+        text = (
+            "begins with the start model, which `before: false` leaves unmeasured. Leave one of "
+            "the two out."
+        )
         problems.append(Problem("along", text))
     return problems
 
@@ -249,15 +266,18 @@ def _averages(
                 members.append(member)
                 continue
             near = did_you_mean(text.split("/")[0], [entry.name for entry in entries])
-            problem = f"expected an entry, entry/metric or suite/entry/metric of this plan, got {show(text)}.{near}"
+            problem = (
+                "expected an entry, entry/metric or suite/entry/metric of this plan, got "
+                f"{show(text)}.{near}"
+            )
             problems.append(Problem(("averages", name, number), problem))
         values.append(Average(name=name, members=tuple(members)))
     return tuple(values)
 
 
 def _member(text: str, entries: Sequence[Entry]) -> tuple[str, str, str | None] | None:
-    """(suite, entry, metric) of "entry", "entry/metric", "suite/entry" or "suite/entry/metric"; of several entries of
-    one name the first."""
+    """(suite, entry, metric) of "entry", "entry/metric", "suite/entry" or "suite/entry/metric"; of
+    several entries of one name the first."""
     for entry in entries:
         for name in (entry.name, entry.path):
             if text == name:
@@ -267,7 +287,7 @@ def _member(text: str, entries: Sequence[Entry]) -> tuple[str, str, str | None] 
     return None
 
 
-# ------------------------------------------------------------------------------------------------------------ entries
+# ------------------------------------------------------------------------------------------ entries
 
 
 @functools.cache
@@ -290,7 +310,8 @@ def _entries(suite: str, values: list[Any], mistakes: list[Problem]) -> list[Ent
         entry, problems = _entry(suite, value)
         if entry is not None and entry.name in numbers:
             text = (
-                f"the name '{entry.name}' is taken by evaluation.{suite}[{numbers[entry.name]}]. Give one of the two "
+                f"the name '{entry.name}' is taken by evaluation.{suite}[{numbers[entry.name]}]. "
+                "Give one of the two "
                 "another `name:`, or measure their suites one after the other."
             )
             problems = [Problem((), text)]
@@ -308,7 +329,8 @@ def _entry(suite: str, value: Any) -> tuple[Entry | None, list[Problem]]:
         value = {value: None} if is_reference(value) else {_kind_of_string(value): value}
     if not isinstance(value, Mapping):
         text = (
-            "expected a task name, a data file, or a mapping with `perplexity:`, `task:` or another of the kinds, got "
+            "expected a task name, a data file, or a mapping with `perplexity:`, `task:` or "
+            "another of the kinds, got "
             f"{show(value)}."
         )
         return None, [Problem((), text)]
@@ -334,8 +356,11 @@ def _entry(suite: str, value: Any) -> tuple[Entry | None, list[Problem]]:
     return (None, problems) if problems else (entry, [])
 
 
-def _source_and_fields(key: str, value: Mapping[str, Any]) -> tuple[str | None, dict[str, Any], list[Problem]]:
-    """(what the key of an entry's kind names, the entry's fields with its files as paths, what is wrong with them)."""
+def _source_and_fields(
+    key: str, value: Mapping[str, Any]
+) -> tuple[str | None, dict[str, Any], list[Problem]]:
+    """(what the key of an entry's kind names, the entry's fields with its files as paths, what is
+    wrong with them)."""
     kind, known = KINDS[key], settings_of_kind(key)
     fields, problems = coerce_all(known, value)
     if not problems:
@@ -356,23 +381,39 @@ def _not_one_kind(value: Mapping[Any, Any], keys: Sequence[str]) -> str:
     kinds = []
     for name in KEYS:
         kinds.append(f"`{name}: <{'task' if KINDS[name].source == 'task' else 'data file'}>`")
-    text = f"expected one of {', '.join(kinds)} and `<file.py>:<Class>`, got {' and '.join(keys) or 'none of them'}."
+    text = (
+        f"expected one of {', '.join(kinds)} and `<file.py>:<Class>`, got "
+        f"{' and '.join(keys) or 'none of them'}."
+    )
     for key in value if not keys else ():
         if near := did_you_mean_key(str(key), KEYS):
             return text + near
     return text
 
 
-def _own(suite: str, reference: str, value: Mapping[str, Any]) -> tuple[OwnEntry | None, list[Problem]]:
+def _own(
+    suite: str, reference: str, value: Mapping[str, Any]
+) -> tuple[OwnEntry | None, list[Problem]]:
     """An entry of a user's own class."""
-    settings = {setting.name: setting for setting in settings_of(OwnEntry) if setting.name == "name"}
-    fields, mistakes = coerce_all(settings, {k: v for k, v in value.items() if k != reference}, also=[reference])
+    settings = {
+        setting.name: setting for setting in settings_of(OwnEntry) if setting.name == "name"
+    }
+    fields, mistakes = coerce_all(
+        settings, {k: v for k, v in value.items() if k != reference}, also=[reference]
+    )
     file, _, name = reference.rpartition(":")
     own_settings = value[reference] or {}
     try:
-        cls = load_class(f"{locate(file) or file}:{name}", base=OwnMeasure, group="holdfast.entries")
-        if cls is None or not (dataclasses.is_dataclass(cls) and cls.metrics and cls.measure is not OwnMeasure.measure):
-            expected = "a dataclass with a method measure, and metrics by name, as in `metrics = {'letters': True}`"
+        cls = load_class(
+            f"{locate(file) or file}:{name}", base=OwnMeasure, group="holdfast.entries"
+        )
+        if cls is None or not (
+            dataclasses.is_dataclass(cls) and cls.metrics and cls.measure is not OwnMeasure.measure
+        ):
+            expected = (
+                "a dataclass with a method measure, and metrics by name, as in `metrics = "
+                "{'letters': True}`"
+            )
             raise ConfigError(f"expected {expected}, got {reference}")
         if not isinstance(own_settings, Mapping):
             raise ConfigError(f"expected a mapping of its settings, got {show(own_settings)}")
@@ -385,21 +426,25 @@ def _own(suite: str, reference: str, value: Mapping[str, Any]) -> tuple[OwnEntry
         mistakes.append(mistake.below(reference))
     if mistakes or measure is None:
         return None, mistakes
-    return OwnEntry(suite=suite, name=fields.get("name") or name, own=measure, file=inspect.getfile(cls)), []
+    return OwnEntry(
+        suite=suite, name=fields.get("name") or name, own=measure, file=inspect.getfile(cls)
+    ), []
 
 
-# -------------------------------------------------------------------------------------------------------------- paths
+# -------------------------------------------------------------------------------------------- paths
 
 
 def _source(source: str, key: str, has_split: bool, problems: list[Problem]) -> str:
-    """What an entry's own key names: the place of a file, the hub id or the task that it is taken for."""
+    """What an entry's own key names: the place of a file, the hub id or the task that it is taken
+    for."""
     path = locate(source)
     if KINDS[key].source == "task":
         if source.endswith(TASK_SUFFIXES):
             return _file(source, key, problems)
         if kind_of(Path(source)) is not None:
             text = (
-                f"expected the name of a task or a task YAML, got the data file '{source}'. Write `perplexity: "
+                f"expected the name of a task or a task YAML, got the data file '{source}'. Write "
+                "`perplexity: "
                 f"{source}` to score its text."
             )
             problems.append(Problem(key, text))
@@ -411,7 +456,8 @@ def _source(source: str, key: str, has_split: bool, problems: list[Problem]) -> 
         problems.append(Problem(key, no_such_file(source)))
     elif not has_split:
         text = (
-            f"'{source}' is no local file, so it is read as a hub data set, which needs `split:` (for example `split: "
+            f"'{source}' is no local file, so it is read as a hub data set, which needs `split:` "
+            "(for example `split: "
             "test`)."
         )
         problems.append(Problem((), text))
@@ -439,11 +485,12 @@ def _stem(value: str) -> str:
     return name or value
 
 
-# ------------------------------------------------------------------------------------------------------------- schema
+# ------------------------------------------------------------------------------------------- schema
 
 
 def suite_schema() -> dict[str, Any]:
-    """JSON Schema of a suite file: the section's keys, or a configuration with them below `evaluation`."""
+    """JSON Schema of a suite file: the section's keys, or a configuration with them below
+    `evaluation`."""
     kinds = {}
     for key in KEYS:
         kinds[f"{key}_entry"] = {"title": f"{key} entry", **_kind_schema(key)}

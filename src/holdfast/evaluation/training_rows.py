@@ -1,7 +1,9 @@
-"""Rows that are measured and trained on: such a figure is none of held-out data, and its gain is memory.
+"""Rows that are measured and trained on: such a figure is none of held-out data, and its gain is
+memory.
 
-Rows are compared by what they say (`holdfast.data.overlap.content_of`), not by their files. Of a question counts its
-prompt, with and without the right answer. Rows about images are left out: their words may be alike by design.
+Rows are compared by what they say (`holdfast.data.overlap.content_of`), not by their files. Of a
+question counts its prompt, with and without the right answer. Rows about images are left out: their
+words may be alike by design.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def remarks_on_training_rows(
         for entry, contents in held_out:
             if count := sum(not known.isdisjoint(forms) for forms in contents):
                 remarks.append(
-                    f"{entry.path}: {count:,} of {len(contents):,} rows are {name}, so this is no figure of held-out "
+                    f"{entry.path}: {count:,} of {len(contents):,} rows are {name}, so this is no "
+                    "figure of held-out "
                     f"data."
                 )
     for (kept_entry, contents), (learnt_entry, others) in itertools.permutations(held_out, 2):
@@ -50,15 +53,16 @@ def remarks_on_training_rows(
         known = set[int]().union(*contents)
         if count := sum(not known.isdisjoint(forms) for forms in others):
             remarks.append(
-                f"{learnt_entry.path}: {count:,} of {len(others):,} rows are rows of {kept_entry.path}, too: what is "
+                f"{learnt_entry.path}: {count:,} of {len(others):,} rows are rows of "
+                f"{kept_entry.path}, too: what is "
                 f"to be learnt is what is to be kept."
             )
     return remarks
 
 
 def _contents(entry: Entry, tokenizer: Any) -> list[set[int]]:
-    """Of every row that an entry measures the contents by which training data may hold it; empty where no file here has
-    them."""
+    """Of every row that an entry measures the contents by which training data may hold it; empty
+    where no file here has them."""
     from holdfast.data.sources import is_path, load_rows
     from holdfast.evaluation.text.documents import ChatDocument
     from holdfast.evaluation.text.question_files import first_rows
@@ -83,8 +87,8 @@ def _contents(entry: Entry, tokenizer: Any) -> list[set[int]]:
 
 
 def _forms(row: Row) -> set[int]:
-    """The contents of a question: its prompt (the longest text where no column is called so), with and without the
-    right option."""
+    """The contents of a question: its prompt (the longest text where no column is called so), with
+    and without the right option."""
     prompt = row.get("prompt") or row.get("messages") or max(texts_of(row), key=len, default="")
     options, right = row.get("options"), row.get("answer")
     if isinstance(options, list) and isinstance(right, int) and 0 <= right < len(options):

@@ -1,5 +1,5 @@
-"""`python -m holdfast.evaluation.worker`: one of the processes that `evaluate_models` launches. It receives the request
-from the main process and prints nothing but an error."""
+"""`python -m holdfast.evaluation.worker`: one of the processes that `evaluate_models` launches. It
+receives the request from the main process and prints nothing but an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def main() -> int:
         load_own(reference)
     request = processes.broadcast(lambda: nothing)
     try:
-        evaluate_models(**request, processes=processes, display=ProgressDisplay(console=Console(quiet=True)))
+        evaluate_models(
+            **request, processes=processes, display=ProgressDisplay(console=Console(quiet=True))
+        )
     except HoldfastError as error:
         sys.stderr.write(f"{error}\n")  # a file, whose end the main process shows
         return error.exit_code

@@ -1,30 +1,36 @@
-"""Cross-entropy plus a divergence from a frozen teacher, from hidden states, in one pass over the vocabulary.
+"""Cross-entropy plus a divergence from a frozen teacher, from hidden states, in one pass over the
+vocabulary.
 
-Label annealing (Memory Retaining Finetuning, section 2.2 and appendix A.3) adds to the cross-entropy of the student a
-KL term that pulls its next-token distribution back to the frozen start model's:
+Label annealing (Memory Retaining Finetuning, section 2.2 and appendix A.3) adds to the
+cross-entropy of the student a KL term that pulls its next-token distribution back to the frozen
+start model's:
 
     loss = ce_scale * sum_n a_n CE_n  +  kl_scale * sum_n b_n KL_n,    CE_n = -log softmax(z_n)[y_n]
     forward (default, A.3)    KL_n = KL(softmax(w_n / T) || softmax(z_n / T))
     reverse (Eq. 2)           KL_n = KL(softmax(z_n / T) || softmax(w_n / T))
     jsd                       beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q
 
-with student logits z, teacher logits w, q and p their softmaxes at temperature T. Cross-entropy is always at T = 1 and
-there is no T^2 factor: the gradient is the paper's. The generalised Jensen-Shannon divergence (Agarwal et al. 2024,
-On-Policy Distillation, section 2) lies between the two KLs.
+with student logits z, teacher logits w, q and p their softmaxes at temperature T. Cross-entropy is
+always at T = 1 and there is no T^2 factor: the gradient is the paper's. The generalised
+Jensen-Shannon divergence (Agarwal et al. 2024, On-Policy Distillation, section 2) lies between the
+two KLs.
 
-The rows' weights a and b (1 where none are given) are constants of the derivative; a may also come from the pass
-itself (`Weighting`): from the label's probability, or from the entropy of the likeliest tokens. Weights change the loss
-and its gradient and nothing that is reported: sums, counts and rows of `AnnealedLoss` are those of the model, whatever
-it is trained on, so that cross-entropies of differently weighted runs can be compared. The scales divide by counts of
-tokens, not by sums of weights.
+The rows' weights a and b (1 where none are given) are constants of the derivative; a may also come
+from the pass
+itself (`Weighting`): from the label's probability, or from the entropy of the likeliest tokens.
+    Weights change the loss
+and its gradient and nothing that is reported: sums, counts and rows of `AnnealedLoss` are those of
+the model, whatever it is trained on, so that cross-entropies of differently weighted runs can be
+compared. The scales divide by counts of tokens, not by sums of weights.
 
-Whole `[N, V]` tensors never exist (`ops.annealing_chunked`), the element-wise part is one pass of a fused stage
-(`ops.annealing_rows`), and logits, softmax and the head's gradient are float32 whatever the inputs are
-(`ops.products`), because the student starts AT the teacher and z - w drowns in bf16 rounding.
+Whole `[N, V]` tensors never exist (`ops.annealing_chunked`), the element-wise part is one pass of a
+fused stage (`ops.annealing_rows`), and logits, softmax and the head's gradient are float32 whatever
+the inputs are (`ops.products`), because the student starts AT the teacher and z - w drowns in bf16
+rounding.
 
-Backends share one contract: `reference` (plain autograd over whole logits, float64 capable, the oracle of the tests),
-`chunked` (any device) and `triton` (CUDA). Shape suffixes: N rows (tokens), H student width, K teacher width, V student
-vocabulary, U teacher vocabulary.
+Backends share one contract: `reference` (plain autograd over whole logits, float64 capable, the
+oracle of the tests), `chunked` (any device) and `triton` (CUDA). Shape suffixes: N rows (tokens), H
+student width, K teacher width, V student vocabulary, U teacher vocabulary.
 """
 
 from __future__ import annotations
@@ -37,7 +43,13 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import HoldfastError, ShapeError
-from holdfast.ops.annealing_chunked import STAGES, ChunkedLoss, Plan, choose_stage, default_chunk_rows
+from holdfast.ops.annealing_chunked import (
+    STAGES,
+    ChunkedLoss,
+    Plan,
+    choose_stage,
+    default_chunk_rows,
+)
 from holdfast.ops.annealing_rows import bounded, gates
 from holdfast.ops.annealing_terms import FIGURES, GATES, Terms
 from holdfast.ops.heads import Head
@@ -62,28 +74,31 @@ Rows = Literal["auto", "eager", "compiled", "native"]
 
 
 class NonFiniteLogits(HoldfastError):
-    """NaN or infinite logits, or finite ones so large that their loss is neither. `rows` are the offending row numbers
-    (into the `N` rows passed in)."""
+    """NaN or infinite logits, or finite ones so large that their loss is neither. `rows` are the
+    offending row numbers (into the `N` rows passed in)."""
 
     def __init__(self, rows: list[int], whose: str) -> None:
         self.rows = rows
         shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
         super().__init__(
-            f"Expected finite logits, got NaN or infinity from the {whose} in {len(rows)} row(s): {shown}."
+            f"Expected finite logits, got NaN or infinity from the {whose} in {len(rows)} row(s): "
+            f"{shown}."
             if whose != "loss"
             else f"Expected logits whose loss is a number, got NaN or nearly infinity in {len(rows)} row(s): {shown}. "
-            "Is part of one model's vocabulary masked with the largest number there is (-3e38)? That leaves no room "
+            "Is part of one model's vocabulary masked with the largest number there is (-3e38)? "
+            "That leaves no room "
             "for a temperature, or for the other model's logits: mask both alike, with -1e20."
         )
 
 
 @dataclass(frozen=True)
 class AnnealedLoss:
-    """What one pass yields. Everything but `loss` is detached. Scalars are `[]` tensors on the inputs' device."""
+    """What one pass yields. Everything but `loss` is detached. Scalars are `[]` tensors on the
+    inputs' device."""
 
     loss: Tensor
-    """`ce_scale * sum a_n CE_n + kl_scale * sum b_n KL_n`, differentiable; float32 (float64 for float64 inputs). The
-    only figure that rows' weights change."""
+    """`ce_scale * sum a_n CE_n + kl_scale * sum b_n KL_n`, differentiable; float32 (float64 for
+    float64 inputs). The only figure that rows' weights change."""
     ce_sum: Tensor
     """Cross-entropy summed over the rows with a label, nats."""
     kl_sum: Tensor
@@ -97,7 +112,8 @@ class AnnealedLoss:
     correct: Tensor
     """Rows with a label whose most likely token is the label, int64."""
     weight_sum: Tensor
-    """Weights of the cross-entropy summed over the rows with a label; their number where there are none."""
+    """Weights of the cross-entropy summed over the rows with a label; their number where there are
+    none."""
     ce_N: Tensor
     """`[N]` cross-entropy of each row, nats; 0 without a label."""
     kl_N: Tensor
@@ -108,16 +124,17 @@ class AnnealedLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class Weighting:
-    """How much a row's cross-entropy counts, by what the pass computes of the row: `1 - strength + strength *
-    max(gate^power, floor)`, a constant of the derivative.
+    """How much a row's cross-entropy counts, by what the pass computes of the row:
+    `1 - strength + strength * max(gate^power, floor)`, a constant of the derivative.
 
-    Sources: Wu et al. 2025, DFT (arXiv:2508.05629), probability; Diao et al. 2026, EAFT (arXiv:2601.02151, section
+    Sources: Wu et al. 2025, DFT (arXiv:2508.05629), probability; Diao et al. 2026, EAFT
+        (arXiv:2601.02151, section
     3.3), entropy.
     """
 
     gate: Literal["probability", "entropy"]
-    """probability: of the label; entropy: of the softmax over the 20 largest logits alone, in nats over 3 (the paper's
-    divisor, about log 20)."""
+    """probability: of the label; entropy: of the softmax over the 20 largest logits alone, in nats
+    over 3 (the paper's divisor, about log 20)."""
     power: float | Tensor = 1.0
     """Above 0."""
     floor: float = 0.0
@@ -148,45 +165,62 @@ def annealed_loss(
     rows: Rows = "auto",
     check_finite: bool = True,
 ) -> AnnealedLoss:
-    """Scaled sum of cross-entropy and divergence, with gradients for `hidden_NH`, `head.weight_VH` and `head.bias_V`.
+    """Scaled sum of cross-entropy and divergence, with gradients for `hidden_NH`, `head.weight_VH`
+    and `head.bias_V`.
 
     Args:
-        hidden_NH: `[N, H]` student hidden states, float; row n predicts `labels_N[n]` (already shifted).
-        head: the student's head; a weight or bias that does not require grad gets none and costs none.
+        hidden_NH: `[N, H]` student hidden states, float; row n predicts `labels_N[n]` (already
+            shifted).
+        head: the student's head; a weight or bias that does not require grad gets none and costs
+            none.
         labels_N: `[N]` int64 token ids, -100: no cross-entropy in this row.
-        teacher_hidden_NK: `[N, K]` teacher hidden states of the same rows; None: plain cross-entropy.
-        teacher_head: the teacher's head. Only the token rows that both vocabularies have take part in the KL; padding
-            rows of either carry no mass.
-        ce_scale: factor of the summed cross-entropy, usually 1 / (trained tokens of the whole step, over accumulation
-            and ranks).
-        kl_scale: factor of the summed divergence, usually weight / (KL tokens of the whole step). 0 skips the teacher
-            altogether.
+        teacher_hidden_NK: `[N, K]` teacher hidden states of the same rows; None: plain
+            cross-entropy.
+        teacher_head: the teacher's head. Only the token rows that both vocabularies have take part
+            in the KL; padding rows of either carry no mass.
+        ce_scale: factor of the summed cross-entropy, usually 1 / (trained tokens of the whole step,
+            over accumulation and ranks).
+        kl_scale: factor of the summed divergence, usually weight / (KL tokens of the whole step). 0
+            skips the teacher altogether.
         kl_mask_N: `[N]` bool, rows of the KL term; None: the rows with a label.
-        ce_weights_N: `[N]` float32 (float64), at least 0: each row's factor in the cross-entropy; None: 1. Those of
-            rows without a label say nothing. No gradient reaches them.
+        ce_weights_N: `[N]` float32 (float64), at least 0: each row's factor in the cross-entropy;
+            None: 1. Those of rows without a label say nothing. No gradient reaches them.
         kl_weights_N: the same of the divergence.
-        weighting: factors of the cross-entropy that the pass computes itself, beside those given; None: 1.
+        weighting: factors of the cross-entropy that the pass computes itself, beside those given;
+            None: 1.
         temperature: T > 0 of the divergence's softmaxes.
         direction: "forward" (KL, teacher first), "reverse" (KL, student first) or "jsd".
         beta: weight of the teacher in the mixture of "jsd", 0 < beta < 1.
-        chunk_rows: rows per chunk; None: chosen from the vocabulary. Changes nothing but rounding and memory.
+        chunk_rows: rows per chunk; None: chosen from the vocabulary. Changes nothing but rounding
+            and memory.
         backend: "auto" takes "triton" on CUDA where Triton is installed, else "chunked".
-        rows: the chunked backend's element-wise part: "native" (C, on CPUs), "eager" (PyTorch), "compiled"
-            (torch.compile); "auto" takes native where a C compiler is at hand, else eager.
+        rows: the chunked backend's element-wise part: "native" (C, on CPUs), "eager" (PyTorch),
+            "compiled" (torch.compile); "auto" takes native where a C compiler is at hand, else
+            eager.
         check_finite: look for NaN and infinite logits (one device synchronisation).
 
     Returns:
-        AnnealedLoss. Without any selected row, or where all of them weigh 0, the loss is 0 and all gradients are
-        exactly 0.
+        AnnealedLoss. Without any selected row, or where all of them weigh 0, the loss is 0 and all
+        gradients are exactly 0.
 
     Raises:
-        ShapeError: shapes, vocabularies, labels, weights or options that do not fit (both sides stated).
+        ShapeError: shapes, vocabularies, labels, weights or options that do not fit (both sides
+            stated).
         NonFiniteLogits: NaN or infinite logits, naming the rows.
 
     Source: Memory Retaining Finetuning, Eq. 2 and appendix A.3.
     """
     _check_arguments(
-        hidden_NH, head, labels_N, teacher_hidden_NK, teacher_head, kl_mask_N, temperature, direction, beta, chunk_rows
+        hidden_NH,
+        head,
+        labels_N,
+        teacher_hidden_NK,
+        teacher_head,
+        kl_mask_N,
+        temperature,
+        direction,
+        beta,
+        chunk_rows,
     )
     weights = {"ce_weights": ce_weights_N, "kl_weights": kl_weights_N}
     _check_weights(weights, labels_N, finite=check_finite)
@@ -195,7 +229,9 @@ def annealed_loss(
         if weighting.strength == 0:
             weighting = None
     stage = _stage(backend, rows, hidden_NH)
-    anneal = teacher_hidden_NK is not None and not (isinstance(kl_scale, (int, float)) and kl_scale == 0)
+    anneal = teacher_hidden_NK is not None and not (
+        isinstance(kl_scale, (int, float)) and kl_scale == 0
+    )
     if not anneal:
         teacher_hidden_NK = teacher_head = kl_mask_N = kl_weights_N = None
     has_label_N = labels_N != IGNORE
@@ -212,7 +248,9 @@ def annealed_loss(
     dtype = torch.float64 if hidden_NH.dtype == torch.float64 else torch.float32
 
     def weights_of_kept(weights_N: Tensor | None) -> Tensor | None:
-        return None if weights_N is None else of_kept(weights_N).detach().to(hidden_NH.device, dtype)
+        return (
+            None if weights_N is None else of_kept(weights_N).detach().to(hidden_NH.device, dtype)
+        )
 
     labels = of_kept(labels_N)
     _check_labels(labels, head)
@@ -238,7 +276,9 @@ def annealed_loss(
         None if kl_mask_N is None else of_kept(kl_mask_N),
         weights_of_kept(ce_weights_N),
         weights_of_kept(kl_weights_N),
-        None if weighting is None else torch.as_tensor(weighting.power, dtype=dtype, device=hidden_NH.device).detach(),
+        None
+        if weighting is None
+        else torch.as_tensor(weighting.power, dtype=dtype, device=hidden_NH.device).detach(),
         ce_scale,
         kl_scale,
     )
@@ -296,9 +336,13 @@ def describe_backend(hidden_NH: Tensor, head: Head) -> str:
 def _stage(backend: str, rows: str, hidden: Tensor) -> str | None:
     """The row stage to use, None for the reference."""
     if backend not in ("auto", "reference", "chunked", "triton"):
-        raise ShapeError(f"annealed_loss: backend: expected auto, reference, chunked or triton, got {backend!r}.")
+        raise ShapeError(
+            f"annealed_loss: backend: expected auto, reference, chunked or triton, got {backend!r}."
+        )
     if rows not in ("auto", *STAGES):
-        raise ShapeError(f"annealed_loss: rows: expected auto, eager, compiled or native, got {rows!r}.")
+        raise ShapeError(
+            f"annealed_loss: rows: expected auto, eager, compiled or native, got {rows!r}."
+        )
     if backend == "reference":
         return None
     if backend == "triton":
@@ -306,15 +350,18 @@ def _stage(backend: str, rows: str, hidden: Tensor) -> str | None:
     if rows != "auto":
         if rows == "native" and (hidden.device.type != "cpu" or hidden.dtype == torch.float64):
             raise ShapeError(
-                f"annealed_loss: rows='native' expects float32 or half-precision inputs on a CPU, got {hidden.dtype} "
+                "annealed_loss: rows='native' expects float32 or half-precision inputs on a CPU, "
+                f"got {hidden.dtype} "
                 f"on {hidden.device}."
             )
         return rows
-    stage = choose_stage(hidden.device, torch.float64 if hidden.dtype == torch.float64 else torch.float32)
+    stage = choose_stage(
+        hidden.device, torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    )
     return "eager" if backend == "chunked" and stage == "triton" else stage
 
 
-# ------------------------------------------------------------------------------------------------------ reference
+# ---------------------------------------------------------------------------------------- reference
 
 
 def _reference(
@@ -335,7 +382,9 @@ def _reference(
     """The definition, in autograd, over whole logits."""
     dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
 
-    def logits_of(states: Tensor, matrix: Tensor, offset: Tensor | None, scale: float, cap: float | None) -> Tensor:
+    def logits_of(
+        states: Tensor, matrix: Tensor, offset: Tensor | None, scale: float, cap: float | None
+    ) -> Tensor:
         z = states.to(dtype) @ matrix.to(dtype).T
         z = (z if offset is None else z + offset.to(dtype)) * scale
         return z if cap is None else cap * torch.tanh(z / cap)
@@ -344,10 +393,15 @@ def _reference(
         z = logits_of(hidden, weight, bias, terms.logit_scale, terms.softcap)
         labelled = labels != IGNORE
         ce = torch.nn.functional.cross_entropy(z, labels, ignore_index=IGNORE, reduction="none")
-        weight = labelled.to(dtype) if ce_weights is None else torch.where(labelled, ce_weights, 0.0)
+        weight = (
+            labelled.to(dtype) if ce_weights is None else torch.where(labelled, ce_weights, 0.0)
+        )
         if terms.gate != "none":
             s = terms.gate_strength
-            weight = weight * (1 - s + s * gates(z, ce, gate_power, terms).clamp(min=terms.floor)).detach()
+            weight = (
+                weight
+                * (1 - s + s * gates(z, ce, gate_power, terms).clamp(min=terms.floor)).detach()
+            )
         loss = ce_scale * (weight * ce).sum()
         top = z.amax(1) if len(z) else z.new_zeros(0)
         log_q = z.log_softmax(-1)
@@ -362,7 +416,13 @@ def _reference(
         }
         if teacher_hidden is not None:
             assert teacher is not None and kl_mask is not None
-            w = logits_of(teacher_hidden, teacher.weight_VH, teacher.bias_V, teacher.logit_scale, teacher.softcap)
+            w = logits_of(
+                teacher_hidden,
+                teacher.weight_VH,
+                teacher.bias_V,
+                teacher.logit_scale,
+                teacher.softcap,
+            )
             figures["bad_teacher"] = ~w.isfinite().all(1)
             common = min(z.shape[1], w.shape[1])
             log_q = (z[:, :common] / terms.temperature).log_softmax(-1)
@@ -381,13 +441,14 @@ def _divergence(log_p: Tensor, log_q: Tensor, terms: Terms) -> Tensor:
         return (first.exp() * (first - second) + second.exp() - first.exp()).sum(-1)
 
     if terms.direction == "jsd":
-        # not the logarithm of a sum: where both probabilities underflow that is -inf, and 0 times -inf is no number
+        # not the logarithm of a sum: where both probabilities underflow that is -inf, and 0 times
+        # -inf is no number
         log_m = torch.logaddexp(log_p + math.log(terms.beta), log_q + math.log1p(-terms.beta))
         return terms.beta * kl(log_p, log_m) + (1 - terms.beta) * kl(log_q, log_m)
     return kl(log_p, log_q) if terms.direction == "forward" else kl(log_q, log_p)
 
 
-# --------------------------------------------------------------------------------------------------------- checks
+# ------------------------------------------------------------------------------------------- checks
 
 
 def _check_finite(figures: Tensor, kept: Tensor) -> None:
@@ -428,12 +489,14 @@ def _check_arguments(
     )
     expect(
         head.weight_VH.dim() == 2 and head.weight_VH.shape[1] == hidden.shape[-1],
-        f"head weight {shape(head.weight_VH.shape)} does not fit hidden states {shape(hidden.shape)}: expected [V, "
+        f"head weight {shape(head.weight_VH.shape)} does not fit hidden states "
+        f"{shape(hidden.shape)}: expected [V, "
         f"{hidden.shape[-1]}]",
     )
     expect(
         head.bias_V is None or head.bias_V.shape == head.weight_VH.shape[:1],
-        f"head bias {shape(head.bias_V.shape) if head.bias_V is not None else ()} does not fit a vocabulary of "
+        f"head bias {shape(head.bias_V.shape) if head.bias_V is not None else ()} does not fit a "
+        "vocabulary of "
         f"{head.weight_VH.shape[0]}",
     )
     expect(
@@ -447,16 +510,20 @@ def _check_arguments(
     if teacher_hidden is not None and teacher_head is not None:
         expect(
             teacher_hidden.dim() == 2 and teacher_hidden.shape[0] == hidden.shape[0],
-            f"teacher hidden states {shape(teacher_hidden.shape)} do not fit {hidden.shape[0]} student rows",
+            f"teacher hidden states {shape(teacher_hidden.shape)} do not fit {hidden.shape[0]} "
+            "student rows",
         )
         expect(
-            teacher_head.weight_VH.dim() == 2 and teacher_head.weight_VH.shape[1] == teacher_hidden.shape[-1],
-            f"teacher head {shape(teacher_head.weight_VH.shape)} does not fit teacher hidden states "
+            teacher_head.weight_VH.dim() == 2
+            and teacher_head.weight_VH.shape[1] == teacher_hidden.shape[-1],
+            f"teacher head {shape(teacher_head.weight_VH.shape)} does not fit teacher hidden "
+            "states "
             f"{shape(teacher_hidden.shape)}",
         )
     expect(
         kl_mask is None or kl_mask.shape == labels.shape,
-        f"kl_mask: expected bool {shape(labels.shape)}, got {shape(kl_mask.shape) if kl_mask is not None else ()}",
+        f"kl_mask: expected bool {shape(labels.shape)}, got "
+        f"{shape(kl_mask.shape) if kl_mask is not None else ()}",
     )
     expect(temperature > 0, f"temperature: expected T > 0, got {temperature}")
     expect(
@@ -467,7 +534,9 @@ def _check_arguments(
         direction != "jsd" or 0 < beta < 1,
         f"beta: expected 0 < beta < 1 (0 is direction='forward', 1 'reverse'), got {beta}",
     )
-    expect(chunk_rows is None or chunk_rows >= 1, f"chunk_rows: expected at least 1, got {chunk_rows}")
+    expect(
+        chunk_rows is None or chunk_rows >= 1, f"chunk_rows: expected at least 1, got {chunk_rows}"
+    )
     if problems:
         raise ShapeError("annealed_loss cannot run:", *(f"  - {p}" for p in problems))
 
@@ -479,12 +548,14 @@ def _check_weights(weights: dict[str, Tensor | None], labels: Tensor, *, finite:
             continue
         if given.shape != labels.shape or not given.is_floating_point():
             raise ShapeError(
-                f"annealed_loss: {name}: expected float {tuple(labels.shape)}, got {given.dtype} {tuple(given.shape)}."
+                f"annealed_loss: {name}: expected float {tuple(labels.shape)}, got {given.dtype} "
+                f"{tuple(given.shape)}."
             )
         wrong = ~((given >= 0) & given.isfinite()) if finite else None
         if wrong is not None and bool(wrong.any()):
             raise ShapeError(
-                f"annealed_loss: {name}: expected finite weights of at least 0, got {float(given[wrong][0]):g} in "
+                f"annealed_loss: {name}: expected finite weights of at least 0, got "
+                f"{float(given[wrong][0]):g} in "
                 f"{int(wrong.sum())} row(s)."
             )
 
@@ -503,14 +574,16 @@ def _check_weighting(weighting: Weighting) -> None:
 
 
 def _check_labels(labels: Tensor, head: Head) -> None:
-    """Out-of-range labels would index foreign memory on some devices and read a wrong logit on none: refuse."""
+    """Out-of-range labels would index foreign memory on some devices and read a wrong logit on
+    none: refuse."""
     if labels.numel() == 0:
         return
     wrong = (labels != IGNORE) & ((labels < 0) | (labels >= head.vocabulary))
     if bool(wrong.any()):
         example = int(labels[wrong][0])
         raise ShapeError(
-            f"labels: expected token ids in 0..{head.vocabulary - 1} or {IGNORE}, got {example} ({int(wrong.sum())} "
+            f"labels: expected token ids in 0..{head.vocabulary - 1} or {IGNORE}, got {example} "
+            f"({int(wrong.sum())} "
             f"such labels). "
             "Do the tokenizer and the model belong together?"
         )

@@ -1,13 +1,15 @@
-"""The annealing op in row chunks: products, row stage, products; gradients computed in the forward pass.
+"""The annealing op in row chunks: products, row stage, products; gradients computed in the forward
+pass.
 
-Whole `[N, V]` tensors never exist. For a few hundred rows at a time the two logit products are made, the row stage
-(`ops.annealing_rows`) turns them into the gradient of the loss with respect to the student's logits, and two more
-products carry it to hidden states and head. The gradients are linear in the upstream scalar, so they are computed in
-the forward pass and only scaled in the backward: 8 N H V floating-point operations, nothing recomputed; 6 N H V under a
-frozen head, 4 N H V when nothing wants a gradient.
+Whole `[N, V]` tensors never exist. For a few hundred rows at a time the two logit products are
+made, the row stage (`ops.annealing_rows`) turns them into the gradient of the loss with respect to
+the student's logits, and two more products carry it to hidden states and head. The gradients are
+linear in the upstream scalar, so they are computed in the forward pass and only scaled in the
+backward: 8 N H V floating-point operations, nothing recomputed; 6 N H V under a frozen head, 4 N H
+    V when nothing wants a gradient.
 
-Shape suffixes: N rows (tokens), C rows of a chunk, H student width, K teacher width, V student vocabulary, U teacher
-vocabulary.
+Shape suffixes: N rows (tokens), C rows of a chunk, H student width, K teacher width, V student
+vocabulary, U teacher vocabulary.
 """
 
 from __future__ import annotations
@@ -55,9 +57,9 @@ def choose_stage(device: torch.device, dtype: torch.dtype) -> str:
 def default_chunk_rows(vocabulary: int, rows: int, *, device: str = "cpu") -> int:
     """Rows per chunk, in equal parts so that the last is no stump, at least 64.
 
-    On CPUs 16M logits a buffer (64 MB; from there on larger chunks gain nothing). On GPUs 96M: the traffic of the
-    head's gradient, read and written once a chunk, equals its product at about 735 rows, and two float32 buffers and
-    the half-precision gradient stay near 1 GB.
+    On CPUs 16M logits a buffer (64 MB; from there on larger chunks gain nothing). On GPUs 96M: the
+    traffic of the head's gradient, read and written once a chunk, equals its product at about 735
+    rows, and two float32 buffers and the half-precision gradient stay near 1 GB.
     """
     limit = max(64, (96 << 20 if device == "cuda" else 1 << 24) // max(vocabulary, 1))
     parts = max(1, -(-rows // limit))
@@ -65,14 +67,17 @@ def default_chunk_rows(vocabulary: int, rows: int, *, device: str = "cpu") -> in
 
 
 class ChunkedLoss(torch.autograd.Function):
-    """`loss, figures` of the selected rows: differentiable in hidden states, head weight and head bias.
+    """`loss, figures` of the selected rows: differentiable in hidden states, head weight and head
+    bias.
 
     `figures` is `[N, 7]` as in `annealing_terms.FIGURES`.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, *more: Any) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        with torch.autocast(hidden.device.type, enabled=False):  # logits stay float32 whatever surrounds the call
+        with torch.autocast(
+            hidden.device.type, enabled=False
+        ):  # logits stay float32 whatever surrounds the call
             return _forward_chunks(ctx, hidden, *more)
 
     @staticmethod
@@ -83,10 +88,13 @@ class ChunkedLoss(torch.autograd.Function):
             if grad is None:
                 grads.append(None)
                 continue
-            # In place, because a second copy of dW can be gigabytes and nobody else holds it; a second backward over
-            # the same graph is then refused by autograd's version check. float64 is the tests' dtype, and gradcheck
-            # walks one graph many times.
-            scale = grad_loss.to(torch.float64 if grad.dtype == torch.float64 else torch.float32) * ctx.unit
+            # In place, because a second copy of dW can be gigabytes and nobody else holds it; a
+            # second backward over the same graph is then refused by autograd's version check.
+            # float64 is the tests' dtype, and gradcheck walks one graph many times.
+            scale = (
+                grad_loss.to(torch.float64 if grad.dtype == torch.float64 else torch.float32)
+                * ctx.unit
+            )
             if grad.dtype == torch.float64:
                 grad = grad * scale
             elif (
@@ -136,7 +144,9 @@ def _forward_chunks(
     teacher: Product | None = None
     teacher_bias = None
     if frozen is not None and teacher_hidden is not None:
-        teacher = choose_product(frozen.weight_VH, teacher_hidden.dtype, dtype, memory=partial(buffer, "teacher"))
+        teacher = choose_product(
+            frozen.weight_VH, teacher_hidden.dtype, dtype, memory=partial(buffer, "teacher")
+        )
         teacher_bias = None if frozen.bias_V is None else frozen.bias_V.to(dtype)
     student_bias = None if bias is None else bias.to(dtype)
 
@@ -144,29 +154,36 @@ def _forward_chunks(
     grad_weight = empty(vocabulary, weight.shape[1], dtype) if needs_weight else None
     if grad_weight is not None and rows == 0:
         grad_weight.zero_()
-    grad_bias = torch.zeros(vocabulary, dtype=dtype, device=device) if needs_bias and bias is not None else None
+    grad_bias = (
+        torch.zeros(vocabulary, dtype=dtype, device=device)
+        if needs_bias and bias is not None
+        else None
+    )
 
     ce = torch.as_tensor(ce_scale, dtype=dtype, device=device)
     kl = torch.as_tensor(kl_scale, dtype=dtype, device=device)
     unit = torch.ones((), dtype=dtype, device=device)
     if student.gradient_dtype == torch.float16:
-        # 1 / tokens times a probability falls below what float16 can hold; stored in units of the larger factor it does
-        # not.
+        # 1 / tokens times a probability falls below what float16 can hold; stored in units of the
+        # larger factor it does not.
         unit = torch.maximum(ce.abs(), kl.abs()).clamp(min=torch.finfo(torch.float32).tiny)
 
     figures = torch.empty(rows, len(FIGURES), dtype=dtype, device=device)
     stage = make_stage(plan.stage)
     chunk = plan.chunk_rows or default_chunk_rows(vocabulary, rows, device=device.type)
-    # C and Triton overwrite the logits row by row with a gradient of the same dtype; PyTorch's operations need the
-    # student's softmax beside them.
+    # C and Triton overwrite the logits row by row with a gradient of the same dtype; PyTorch's
+    # operations need the student's softmax beside them.
     in_place = plan.stage in ("native", "triton") and student.gradient_dtype == dtype
-    # The head's gradient is read and written once for so many chunks: at bfloat16 speeds that traffic is a tenth of its
-    # product, and the gradient of four chunks takes no more memory than the two logits of one.
+    # The head's gradient is read and written once for so many chunks: at bfloat16 speeds that
+    # traffic is a tenth of its product, and the gradient of four chunks takes no more memory than
+    # the two logits of one.
     together = 1
     if plan.stage == "native" and not in_place and grad_weight is not None:
         together = 4
         chunk = plan.chunk_rows or max(1, -(-chunk // 2))
-    columns = vocabulary + vocabulary % 2 if plan.stage == "native" else vocabulary  # native products read pairs
+    columns = (
+        vocabulary + vocabulary % 2 if plan.stage == "native" else vocabulary
+    )  # native products read pairs
     first = 0  # of the rows whose part of the head's gradient is still to come
     for start in range(0, rows, chunk):
         part = slice(start, min(start + chunk, rows))
@@ -174,14 +191,16 @@ def _forward_chunks(
         z = student.logits(hidden[part], buffer("student", "logits", count, vocabulary, dtype))
         w = None
         if teacher is not None and frozen is not None and teacher_hidden is not None:
-            w = teacher.logits(teacher_hidden[part], buffer("teacher", "logits", count, frozen.vocabulary, dtype))
+            w = teacher.logits(
+                teacher_hidden[part], buffer("teacher", "logits", count, frozen.vocabulary, dtype)
+            )
         gradient = gathered = None
         if any_grad and in_place:
             gradient = gathered = z
         elif any_grad:
-            gathered = buffer("student", "gradient", min(together * chunk, rows), columns, student.gradient_dtype)[
-                : part.stop - first, :vocabulary
-            ]
+            gathered = buffer(
+                "student", "gradient", min(together * chunk, rows), columns, student.gradient_dtype
+            )[: part.stop - first, :vocabulary]
             gradient = gathered[part.start - first :]
         stage(
             z,
@@ -206,7 +225,9 @@ def _forward_chunks(
             if grad_hidden is not None:
                 student.hidden_gradient(gathered, grad_hidden[first : part.stop])
             if grad_weight is not None:
-                student.weight_gradient(gathered, hidden[first : part.stop], grad_weight, add=first > 0)
+                student.weight_gradient(
+                    gathered, hidden[first : part.stop], grad_weight, add=first > 0
+                )
             first = part.stop
         del z, gradient, gathered
 
@@ -218,7 +239,9 @@ def _forward_chunks(
     values = figures[:, :2]
     if ce_weights is not None or kl_weights is not None or plan.terms.gate != "none":
         weights = (figures[:, FIGURES.index("weight")], kl_weights)
-        values = torch.stack([v if w is None else v * w for v, w in zip(values.unbind(1), weights, strict=True)], 1)
+        values = torch.stack(
+            [v if w is None else v * w for v, w in zip(values.unbind(1), weights, strict=True)], 1
+        )
     sums = values.sum(0, dtype=torch.float64).to(dtype)
     loss = (
         ce * sums[0] if teacher is None else ce * sums[0] + kl * sums[1]
@@ -227,11 +250,11 @@ def _forward_chunks(
 
 
 class _Scratch:
-    """The buffers of one call; on CPUs kept for the next one, because the system clears fresh pages (3 % of a call at V
-    = 32000).
+    """The buffers of one call; on CPUs kept for the next one, because the system clears fresh pages
+    (3 % of a call at V = 32000).
 
-    One set is kept, each buffer of at most 128 MB. CUDA's allocator does this itself. Calls in several threads at once
-    each have their own.
+    One set is kept, each buffer of at most 128 MB. CUDA's allocator does this itself. Calls in
+    several threads at once each have their own.
     """
 
     _kept: ClassVar[list[_Scratch]] = []
@@ -248,7 +271,12 @@ class _Scratch:
             return cls(device)
 
     def get(
-        self, name: str, rows: int, columns: int, dtype: torch.dtype, empty: Callable[[int, int, torch.dtype], Tensor]
+        self,
+        name: str,
+        rows: int,
+        columns: int,
+        dtype: torch.dtype,
+        empty: Callable[[int, int, torch.dtype], Tensor],
     ) -> Tensor:
         """`[rows, columns]`, uninitialised; the first chunk of a call asks for the most."""
         size = rows * columns * dtype.itemsize
@@ -261,7 +289,9 @@ class _Scratch:
     def give_back(self) -> None:
         """Keeps the buffers that are small enough for the next call."""
         if self.device.type == "cpu" and not self._kept:
-            self.held = {name: held for name, held in self.held.items() if held.numel() <= 128 << 20}
+            self.held = {
+                name: held for name, held in self.held.items() if held.numel() <= 128 << 20
+            }
             self._kept.append(self)
 
 
@@ -280,6 +310,9 @@ def make_stage(name: str) -> RowStage:
         from holdfast.ops import annealing_triton
 
         if not annealing_triton.is_available():
-            raise RuntimeError("The Triton row stage is not available: it needs a CUDA device and the package triton.")
+            raise RuntimeError(
+                "The Triton row stage is not available: it needs a CUDA device and the package "
+                "triton."
+            )
         return annealing_triton.rows_triton
     return EagerRows(compiled=name == "compiled")

@@ -1,11 +1,14 @@
-"""The element-wise part of the annealing op: logits of a few rows in, their gradient and their figures out.
+"""The element-wise part of the annealing op: logits of a few rows in, their gradient and their
+figures out.
 
-What lies between the two logit products and the two gradient products of `ops.annealing_chunked`. For each row, with
-raw products z (student) and w (teacher), bias b, logit scale s and soft-cap c of each model:
+What lies between the two logit products and the two gradient products of `ops.annealing_chunked`.
+For each row, with raw products z (student) and w (teacher), bias b, logit scale s and soft-cap c of
+each model:
 
     u = softcap(s (z + b))         softcap(x) = c tanh(x / c)
     CE  = lse(u) - u_y                                            d CE / d u_i  = softmax(u)_i - [i = y]
-    q = softmax(u_student / T), p = softmax(u_teacher / T), over the columns both vocabularies have; d = log p - log q
+    q = softmax(u_student / T), p = softmax(u_teacher / T), over the columns both vocabularies have;
+    d = log p - log q
     forward  KL(p || q) = sum p d + q - p                         d / d u_i = (q_i - p_i) / T
     reverse  KL(q || p) = sum -q d + p - q                        d / d u_i = q_i (-d_i - KL) / T
     jsd      beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q
@@ -15,13 +18,13 @@ raw products z (student) and w (teacher), bias b, logit scale s and soft-cap c o
              a the weight given, s the strength
              gate probability: softmax(u)_y     entropy: H20 / 3, H20 of the softmax over the 20 largest u alone
 
-and d / d z = s (1 - (u / c)^2) d / d u, each term's part times the row's weight in it. The sums are non-negative term
-by term, and d is formed as (w - z) - (lse_w - lse_z), exact where the student has hardly moved, so that a tiny
-divergence does not drown in cancellation.
+and d / d z = s (1 - (u / c)^2) d / d u, each term's part times the row's weight in it. The sums are
+non-negative term by term, and d is formed as (w - z) - (lse_w - lse_z), exact where the student has
+hardly moved, so that a tiny divergence does not drown in cancellation.
 
-`RowStage` is the contract. Here are the stages for any device, in PyTorch (`EagerRows`, and the same under
-`torch.compile`), and the one in C for CPUs (`NativeRows`, from `ops.native`); `ops.annealing_triton` has the one for
-GPUs.
+`RowStage` is the contract. Here are the stages for any device, in PyTorch (`EagerRows`, and the
+same under `torch.compile`), and the one in C for CPUs (`NativeRows`, from `ops.native`);
+`ops.annealing_triton` has the one for GPUs.
 
 Shapes: C rows of a chunk, V student vocabulary, U teacher vocabulary.
 """
@@ -68,39 +71,43 @@ class RowStage(Protocol):
         """Writes `gradient_CV` and `figures_CF` in place.
 
         Args:
-            z_CV: `[C, V]` float32 (float64) raw student products, before bias, scale and cap; last dimension
-                contiguous; may be destroyed.
+            z_CV: `[C, V]` float32 (float64) raw student products, before bias, scale and cap; last
+                dimension contiguous; may be destroyed.
             w_CU: `[C, U]` the same of the teacher; None: cross-entropy only.
             bias_V, teacher_bias_U: `[V]`, `[U]` of the same dtype as z, or None.
             labels_C: `[C]` int64, -100: no cross-entropy in this row.
             kl_rows_C: `[C]` bool, rows of the KL term; None exactly when `w_CU` is None.
-            ce_weights_C, kl_weights_C: `[C]` of the same dtype as z: each row's factor in the gradient of either term;
+            ce_weights_C, kl_weights_C: `[C]` of the same dtype as z: each row's factor in the
+                gradient of either term;
                 None: 1. The figures are without them.
-            gate_power: `[]` of the same dtype as z, above 0; not among the terms because it may change from step to
-                step, and those are compiled in. None: 1.
+            gate_power: `[]` of the same dtype as z, above 0; not among the terms because it may
+                change from step to step, and those are compiled in. None: 1.
             ce_scale, kl_scale: `[]` float32 (float64) factors of the two terms in the gradient.
             terms: the rest.
-            gradient_CV: `[C, V]` where d loss / d z goes, float32, float64, bfloat16 or float16; may be `z_CV` itself;
+            gradient_CV: `[C, V]` where d loss / d z goes, float32, float64, bfloat16 or float16;
+                may be `z_CV` itself;
                 None: not wanted. Rows of neither term, and columns of no mass, are exactly 0.
-            figures_CF: `[C, 7]` float32 (float64), columns as in `FIGURES`: cross-entropy (0 without a label),
-                divergence (outside the KL's rows 0, unless it is not `bounded`), entropy, 1 where the label is the most
-                likely token, 1 where the student's or the teacher's products are not finite, and the weight of the
-                cross-entropy (0 without a label).
+            figures_CF: `[C, 7]` float32 (float64), columns as in `FIGURES`: cross-entropy (0
+                without a label), divergence (outside the KL's rows 0, unless it is not `bounded`),
+                entropy, 1 where the label is the most likely token, 1 where the student's or the
+                teacher's products are not finite, and the weight of the cross-entropy (0 without a
+                label).
         """
         ...
 
 
-# -------------------------------------------------------------------------------------------------------------- PyTorch
+# ------------------------------------------------------------------------------------------ PyTorch
 
 
 class EagerRows:
-    """The row stage in PyTorch operations, in place where possible; float32 and float64, any device.
+    """The row stage in PyTorch operations, in place where possible; float32 and float64, any
+    device.
 
     Scratch buffers live as long as the object, so that the chunks of one call share them.
 
     Args:
-        compiled: through `torch.compile`, which fuses the passes over the vocabulary (20 s the first time, then from
-            its cache).
+        compiled: through `torch.compile`, which fuses the passes over the vocabulary (20 s the
+            first time, then from its cache).
     """
 
     def __init__(self, *, compiled: bool = False) -> None:
@@ -108,14 +115,32 @@ class EagerRows:
         self._buffers: dict[str, Tensor] = {}
 
     def __call__(
-        self, z_CV: Tensor, w_CU: Tensor | None, *, gradient_CV: Tensor | None, figures_CF: Tensor, **more: Any
+        self,
+        z_CV: Tensor,
+        w_CU: Tensor | None,
+        *,
+        gradient_CV: Tensor | None,
+        figures_CF: Tensor,
+        **more: Any,
     ) -> None:
         if self.compiled:
-            _compiled()(z_CV, w_CU, gradient_CV=gradient_CV, figures_CF=figures_CF, q_CV=None, p_CU=None, **more)
+            _compiled()(
+                z_CV,
+                w_CU,
+                gradient_CV=gradient_CV,
+                figures_CF=figures_CF,
+                q_CV=None,
+                p_CU=None,
+                **more,
+            )
             return
-        # The softmax of the student turns into the gradient in place, so it is written where the gradient goes if that
-        # fits.
-        fits = gradient_CV is not None and gradient_CV.dtype == z_CV.dtype and gradient_CV.data_ptr() != z_CV.data_ptr()
+        # The softmax of the student turns into the gradient in place, so it is written where the
+        # gradient goes if that fits.
+        fits = (
+            gradient_CV is not None
+            and gradient_CV.dtype == z_CV.dtype
+            and gradient_CV.data_ptr() != z_CV.data_ptr()
+        )
         q_CV = gradient_CV if fits else self._buffer("q", z_CV)
         _eager_rows(
             z_CV,
@@ -182,10 +207,14 @@ def _eager_rows(
         w = cap_logits(w_CU, teacher_bias_U, terms.teacher_logit_scale, terms.teacher_softcap)
         w_high = w.amax(1)
         teacher_finite = w_high.isfinite() & w.amin(1).isfinite()
-        kl_row = torch.where(kl_rows_C, kl_scale if kl_weights_C is None else kl_scale * kl_weights_C, zero)
+        kl_row = torch.where(
+            kl_rows_C, kl_scale if kl_weights_C is None else kl_scale * kl_weights_C, zero
+        )
         if terms.temperature == 1.0 and z.shape[1] == w.shape[1]:
             p, w_lse = _softmax(w, w_high, p_CU)
-            kl, gradient = _shared_softmax(z, q, w, p, (w_lse - lse).to(z.dtype), ce_row, kl_row, terms)
+            kl, gradient = _shared_softmax(
+                z, q, w, p, (w_lse - lse).to(z.dtype), ce_row, kl_row, terms
+            )
         else:
             common = min(z.shape[1], w.shape[1])
             kl, own = _own_softmax(z[:, :common], w[:, :common], terms)
@@ -216,12 +245,14 @@ def _eager_rows(
 
 
 def bounded(kl_C: Tensor) -> Tensor:
-    """`[C]` whether rows' divergences are numbers small enough to be added to any other; where not, neither figure nor
-    gradient of the row is to be trusted."""
+    """`[C]` whether rows' divergences are numbers small enough to be added to any other; where not,
+    neither figure nor gradient of the row is to be trusted."""
     return kl_C.abs() < 1e-9 * torch.finfo(kl_C.dtype).max
 
 
-def _row_weights(z: Tensor, ce_C: Tensor, given_C: Tensor | None, gate_power: Tensor | None, terms: Terms) -> Tensor:
+def _row_weights(
+    z: Tensor, ce_C: Tensor, given_C: Tensor | None, gate_power: Tensor | None, terms: Terms
+) -> Tensor:
     """`[C]` weights of the rows' cross-entropies, from capped logits."""
     weight_C = torch.ones_like(ce_C) if given_C is None else given_C
     if terms.gate == "none":
@@ -231,7 +262,8 @@ def _row_weights(z: Tensor, ce_C: Tensor, given_C: Tensor | None, gate_power: Te
 
 
 def gates(z_CV: Tensor, ce_C: Tensor, gate_power: Tensor | None, terms: Terms) -> Tensor:
-    """`[C]` gate^power of the rows of capped logits, with their cross-entropies; in PyTorch operations."""
+    """`[C]` gate^power of the rows of capped logits, with their cross-entropies; in PyTorch
+    operations."""
     power = 1.0 if gate_power is None else gate_power
     if terms.gate == "probability":
         return torch.exp(-power * ce_C)
@@ -255,18 +287,26 @@ def cap_logits(z_CV: Tensor, bias_V: Tensor | None, scale: float, cap: float | N
 def _softmax(z: Tensor, high_C: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
     """Softmax, and the log-sum-exp of each row in float64.
 
-    One fused pass. The log-sum-exp comes from the largest probability, `lse = max z - log max q`, because `logsumexp`
-    costs two more passes. In float64, so that the difference of two of them does not drown a KL of 1e-6 nats.
+    One fused pass. The log-sum-exp comes from the largest probability, `lse = max z - log max q`,
+    because `logsumexp` costs two more passes. In float64, so that the difference of two of them
+    does not drown a KL of 1e-6 nats.
     """
     q = torch.softmax(z, 1) if out is None else torch.softmax(z, 1, out=out)
     return q, high_C.double() - q.amax(1).double().log()
 
 
 def _shared_softmax(
-    z: Tensor, q: Tensor, w: Tensor, p: Tensor, shift_C: Tensor, ce_C: Tensor, kl_C: Tensor, terms: Terms
+    z: Tensor,
+    q: Tensor,
+    w: Tensor,
+    p: Tensor,
+    shift_C: Tensor,
+    ce_C: Tensor,
+    kl_C: Tensor,
+    terms: Terms,
 ) -> tuple[Tensor, Tensor]:
-    """T = 1 and one vocabulary: the divergence's softmax is the cross-entropy's. Rows' divergence and the gradient of
-    both terms, in `q`."""
+    """T = 1 and one vocabulary: the divergence's softmax is the cross-entropy's. Rows' divergence
+    and the gradient of both terms, in `q`."""
     d = w.sub_(z).sub_(shift_C[:, None])
     if terms.direction == "forward":
         kl = (
@@ -280,7 +320,8 @@ def _shared_softmax(
 
 
 def _own_softmax(z: Tensor, w: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
-    """Any temperature, vocabularies cut to their common columns. Rows' divergence and its gradient, unscaled."""
+    """Any temperature, vocabularies cut to their common columns. Rows' divergence and its gradient,
+    unscaled."""
     inverse = 1.0 / terms.temperature
     z, w = z.mul_(inverse), w.mul_(inverse)
     p, w_lse = _softmax(w, w.amax(1), None)
@@ -294,13 +335,14 @@ def _own_softmax(z: Tensor, w: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
 
 
 def _divergence_slope(q: Tensor, p: Tensor, d: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
-    """Rows' reverse KL or JSD, and what q has to be multiplied with to become its gradient. Destroys p and d."""
+    """Rows' reverse KL or JSD, and what q has to be multiplied with to become its gradient.
+    Destroys p and d."""
     if terms.direction == "reverse":
         kl = p.addcmul_(q, d, value=-1).sub_(q).sum(1)
         return kl, d.add_(kl[:, None]).neg_()
     beta = terms.beta
-    # L = log(1 + beta (e^d - 1)) from the side on which e^d cannot overflow, and d - L without the difference of two
-    # large numbers; of two numbers torch.where would make float32
+    # L = log(1 + beta (e^d - 1)) from the side on which e^d cannot overflow, and d - L without the
+    # difference of two large numbers; of two numbers torch.where would make float32
     share = torch.full_like(d, beta).masked_fill_(d > 0, 1.0 - beta)
     above = d.clamp(min=0)
     rest = torch.log1p(share * torch.expm1(-d.abs()))
@@ -316,7 +358,7 @@ def _compiled() -> Callable[..., None]:
     return torch.compile(_eager_rows, dynamic=None)
 
 
-# -------------------------------------------------------------------------------------------------------------------- C
+# ------------------------------------------------------------------------------------------------ C
 
 
 class NativeRows:
@@ -348,7 +390,11 @@ class NativeRows:
         figures_CF: Tensor,
     ) -> None:
         z = cap_logits(z_CV, bias_V, terms.logit_scale, terms.softcap)
-        w = None if w_CU is None else cap_logits(w_CU, teacher_bias_U, terms.teacher_logit_scale, terms.teacher_softcap)
+        w = (
+            None
+            if w_CU is None
+            else cap_logits(w_CU, teacher_bias_U, terms.teacher_logit_scale, terms.teacher_softcap)
+        )
         self.library.rows(
             z,
             w,

@@ -23,7 +23,8 @@ class Terms:
     direction: str = "forward"
     """"forward", "reverse" or "jsd"."""
     beta: float = 0.5
-    """Weight of the teacher in the mixture of the generalised Jensen-Shannon divergence, 0 < beta < 1."""
+    """Weight of the teacher in the mixture of the generalised Jensen-Shannon divergence, 0 < beta <
+    1."""
     gate: str = "none"
     """One of `GATES`."""
     floor: float = 0.0

@@ -1,31 +1,35 @@
-"""The row stage of the annealing op as one Triton kernel: raw products in, their gradient and the rows' figures out.
+"""The row stage of the annealing op as one Triton kernel: raw products in, their gradient and the
+rows' figures out.
 
-One program a row, several passes over the vocabulary in blocks; the maths are those of `ops.annealing_rows`.
+One program a row, several passes over the vocabulary in blocks; the maths are those of
+`ops.annealing_rows`.
 
     pass 1   log-sum-exps of the student (T = 1, and at T over the common columns where that differs) and of the
              teacher, entropy, the label's
-             logit, finiteness; for the reverse direction also E_q[w - z], for -d_i - KL(q || p) = (E_q[w - z] - (w_i -
-             z_i)) / T
+             logit, finiteness; for the reverse direction also E_q[w - z], for -d_i - KL(q || p) =
+             (E_q[w - z] - (w_i - z_i)) / T
     jsd      sum_j q_j L_j, which its gradient needs, and the divergence itself
     pass 2   the gradient, the label's -1 included, and the divergence; skipped where neither is wanted
 
-Each lane keeps a running maximum m and sum s of its own, so that the loops hold no reduction and no barrier, and one
-exponential an element does for the online update: with e = exp(-|x - m|) either s <- s e + 1, m <- x or s <- s + e.
+Each lane keeps a running maximum m and sum s of its own, so that the loops hold no reduction and no
+barrier, and one exponential an element does for the online update: with e = exp(-|x - m|) either s
+<- s e + 1, m <- x or s <- s + e.
 
-Precision: float32 on float32 input (float64 on float64), but sums, the rows' scalars and logarithms in float64, and
+Precision: float32 on float32 input (float64 on float64), but sums, the rows' scalars and logarithms
+    in float64, and
 
     p d + q - p = p phi(-d),   q - p = p (phi(-d) - d),   phi(x) = e^x - 1 - x
 
-with a series for phi where |d| < 1/2, so that a tiny divergence and its gradient have a relative error of float32 and
-an unmoved student has exactly none. For the same reason multiplications and additions are not fused behind our back:
-scale * w - scale * z would not be 0 for w = z.
+with a series for phi where |d| < 1/2, so that a tiny divergence and its gradient have a relative
+error of float32 and an unmoved student has exactly none. For the same reason multiplications and
+additions are not fused behind our back: scale * w - scale * z would not be 0 for w = z.
 
 No function of libdevice is called by name (expm1, log1p, tanh): the Triton interpreter has none.
 
 Shapes: C rows of a chunk, V student vocabulary, U teacher vocabulary, F figures.
 
-Not here: the products (`ops.annealing_chunked`), and a fused product (it would need 4 H V more operations a token than
-it saves).
+Not here: the products (`ops.annealing_chunked`), and a fused product (it would need 4 H V more
+operations a token than it saves).
 """
 # mypy: disallow-untyped-defs=False
 
@@ -50,15 +54,16 @@ except ImportError:  # no Triton for this platform: `is_available` says so
 
 
 BLOCK = 1024
-"""Columns a program takes at once. Four a thread take 70 registers on Hopper in the usual case, three programs a
-multiprocessor; eight would take 144 and leave one. Chosen from the compiler's figures, not from timings."""
+"""Columns a program takes at once. Four a thread take 70 registers on Hopper in the usual case,
+three programs a multiprocessor; eight would take 144 and leave one. Chosen from the compiler's
+figures, not from timings."""
 
 _DIRECTIONS = ("forward", "reverse", "jsd")
 
 
 def is_available() -> bool:
-    """Whether `rows_triton` can run: Triton is installed and there is a CUDA device, or Triton's interpreter was on
-    when Triton was imported."""
+    """Whether `rows_triton` can run: Triton is installed and there is a CUDA device, or Triton's
+    interpreter was on when Triton was imported."""
     if triton is None:
         return False
     return torch.cuda.is_available() or not isinstance(_row_kernel, triton.runtime.JITFunction)
@@ -82,18 +87,23 @@ def rows_triton(
     figures_CF: Tensor,
     block: int | None = None,
 ) -> None:
-    """The `RowStage` contract of `ops.annealing_rows` on CUDA (or in Triton's interpreter); no host synchronisation.
+    """The `RowStage` contract of `ops.annealing_rows` on CUDA (or in Triton's interpreter); no host
+    synchronisation.
 
-    Rows may have any stride. `z_CV` and `w_CU` are left as they are, unless `gradient_CV` is `z_CV`.
+    Rows may have any stride. `z_CV` and `w_CU` are left as they are, unless `gradient_CV` is
+    `z_CV`.
 
     Args:
-        block: columns a program takes at once, a power of two; None: `BLOCK`. Changes nothing but speed and rounding.
+        block: columns a program takes at once, a power of two; None: `BLOCK`. Changes nothing but
+            speed and rounding.
         The others as in `RowStage`.
     """
     rows, vocabulary = z_CV.shape
     assert triton is not None, "ask is_available() first"
     assert (w_CU is None) == (kl_rows_C is None), "w_CU and kl_rows_C come together"
-    assert terms.direction in _DIRECTIONS, f"direction: expected one of {_DIRECTIONS}, got {terms.direction!r}"
+    assert terms.direction in _DIRECTIONS, (
+        f"direction: expected one of {_DIRECTIONS}, got {terms.direction!r}"
+    )
     assert figures_CF.shape == (rows, len(FIGURES)), (
         f"figures_CF: expected {(rows, len(FIGURES))}, got {tuple(figures_CF.shape)}"
     )
@@ -133,7 +143,9 @@ def rows_triton(
             SCALE=float(terms.logit_scale),
             CAP=None if terms.softcap is None else float(terms.softcap),
             TEACHER_SCALE=float(terms.teacher_logit_scale) if anneal else 1.0,
-            TEACHER_CAP=None if terms.teacher_softcap is None or not anneal else float(terms.teacher_softcap),
+            TEACHER_CAP=None
+            if terms.teacher_softcap is None or not anneal
+            else float(terms.teacher_softcap),
             INVERSE_T=1.0 / terms.temperature if anneal else 1.0,
             BETA=float(terms.beta) if terms.direction == "jsd" else 0.0,
             GATE=terms.gate,
@@ -146,7 +158,7 @@ def rows_triton(
         )
 
 
-# --------------------------------------------------------------------------------------------------------- kernel
+# ------------------------------------------------------------------------------------------- kernel
 
 
 @jit
@@ -217,7 +229,9 @@ def _row_kernel(
             mask = columns < common
             u, _slope, is_finite = _logit(z_ptr, bias_ptr, columns, mask, SCALE, CAP, SERIES)
             finite = finite & is_finite
-            w, _slope, is_finite = _logit(w_ptr, teacher_bias_ptr, columns, mask, TEACHER_SCALE, TEACHER_CAP, SERIES)
+            w, _slope, is_finite = _logit(
+                w_ptr, teacher_bias_ptr, columns, mask, TEACHER_SCALE, TEACHER_CAP, SERIES
+            )
             teacher_finite = teacher_finite & is_finite
             high, total, shrink, grow = _online(u, mask, high, total, 1.0)
             moment = tl.fma(moment, shrink, grow * u.to(tl.float64))
@@ -225,7 +239,9 @@ def _row_kernel(
                 own_high, own_total, shrink, grow = _online(u, mask, own_high, own_total, INVERSE_T)
             if DIRECTION == "reverse":
                 gap = tl.fma(gap, shrink, grow * (w - u).to(tl.float64))
-            teacher_high, teacher_total, _shrink, _grow = _online(w, mask, teacher_high, teacher_total, INVERSE_T)
+            teacher_high, teacher_total, _shrink, _grow = _online(
+                w, mask, teacher_high, teacher_total, INVERSE_T
+            )
     for start in range(common, V, BLOCK):
         columns = start + lanes
         mask = columns < V
@@ -234,15 +250,25 @@ def _row_kernel(
         high, total, shrink, grow = _online(u, mask, high, total, 1.0)
         moment = tl.fma(moment, shrink, grow * u.to(tl.float64))
     if KL:
-        for start in range(common, U, BLOCK):  # columns only the teacher has: no mass, but they must be numbers
+        for start in range(
+            common, U, BLOCK
+        ):  # columns only the teacher has: no mass, but they must be numbers
             columns = start + lanes
             teacher_finite = (
                 teacher_finite
-                & _logit(w_ptr, teacher_bias_ptr, columns, columns < U, TEACHER_SCALE, TEACHER_CAP, SERIES)[2]
+                & _logit(
+                    w_ptr,
+                    teacher_bias_ptr,
+                    columns,
+                    columns < U,
+                    TEACHER_SCALE,
+                    TEACHER_CAP,
+                    SERIES,
+                )[2]
             )
 
-    # The label's logit is read before pass 2 may overwrite it; the reductions below hold every warp back until all have
-    # read.
+    # The label's logit is read before pass 2 may overwrite it; the reductions below hold every warp
+    # back until all have read.
     u_label = _logit(z_ptr, bias_ptr, tl.maximum(label, 0), has_label, SCALE, CAP, SERIES)[0]
     top, weight, mass = _row_total(high, total, 1.0)
     log_mass = tl.log(mass)
@@ -263,7 +289,9 @@ def _row_kernel(
         else:
             entropy_of_largest = _largest_entropy(z_ptr, bias_ptr, V, SCALE, CAP, SERIES, BLOCK)
             gate = tl.where(
-                entropy_of_largest > 0, tl.exp(power * tl.log(tl.maximum(entropy_of_largest, 1e-300) / 3.0)), 0.0
+                entropy_of_largest > 0,
+                tl.exp(power * tl.log(tl.maximum(entropy_of_largest, 1e-300) / 3.0)),
+                0.0,
             )
         weight_of_row *= 1.0 - STRENGTH + STRENGTH * tl.maximum(gate, FLOOR)
 
@@ -283,7 +311,8 @@ def _row_kernel(
         teacher_log_mass = tl.log(teacher_mass)
         teacher_bad = 1 - tl.min(teacher_finite.to(tl.int32), 0)
         shift = (
-            (teacher_top.to(tl.float64) - own_top.to(tl.float64)) * INVERSE_T + (teacher_log_mass - own_log_mass)
+            (teacher_top.to(tl.float64) - own_top.to(tl.float64)) * INVERSE_T
+            + (teacher_log_mass - own_log_mass)
         ).to(dtype)
         divergence = tl.zeros([BLOCK], tl.float64)
         if DIRECTION == "reverse":
@@ -297,15 +326,17 @@ def _row_kernel(
             columns = start + lanes
             mask = columns < common
             u = _logit(z_ptr, bias_ptr, columns, mask, SCALE, CAP, SERIES)[0]
-            w = _logit(w_ptr, teacher_bias_ptr, columns, mask, TEACHER_SCALE, TEACHER_CAP, SERIES)[0]
+            w = _logit(w_ptr, teacher_bias_ptr, columns, mask, TEACHER_SCALE, TEACHER_CAP, SERIES)[
+                0
+            ]
             q = _softmax(u, own_top, own_log_mass, INVERSE_T)
             p = _softmax(w, teacher_top, teacher_log_mass, INVERSE_T)
             d = (w - u) * INVERSE_T - shift
             rest = _log_mixture(d, BETA, SERIES)
             ratio = tl.maximum(d, 0.0) + rest
             mixture = BETA * p + (1.0 - BETA) * q
-            # beta KL(p || q) - KL(m || q) near 0, beta KL(p || m) + (1 - beta) KL(q || m) elsewhere: the same sum, each
-            # precise in its place
+            # beta KL(p || q) - KL(m || q) near 0, beta KL(p || m) + (1 - beta) KL(q || m)
+            # elsewhere: the same sum, each precise in its place
             near = BETA * (p * _phi(-d, SERIES)) - mixture * _phi(-ratio, SERIES)
             far = BETA * (p * (tl.minimum(d, 0.0) - rest)) - (1.0 - BETA) * (q * ratio)
             divergence += tl.where(mask, tl.where(tl.abs(d) < 0.5, near, far), 0.0).to(tl.float64)
@@ -326,11 +357,15 @@ def _row_kernel(
                 columns = start + lanes
                 mask = columns < common
                 u, slope, _is_finite = _logit(z_ptr, bias_ptr, columns, mask, SCALE, CAP, SERIES)
-                w = _logit(w_ptr, teacher_bias_ptr, columns, mask, TEACHER_SCALE, TEACHER_CAP, SERIES)[0]
+                w = _logit(
+                    w_ptr, teacher_bias_ptr, columns, mask, TEACHER_SCALE, TEACHER_CAP, SERIES
+                )[0]
                 q = _softmax(u, own_top, own_log_mass, INVERSE_T)
                 d = (w - u) * INVERSE_T - shift
                 if DIRECTION == "jsd":
-                    pull = (1.0 - BETA) * (q * (scalar - (tl.maximum(d, 0.0) + _log_mixture(d, BETA, SERIES))))
+                    pull = (1.0 - BETA) * (
+                        q * (scalar - (tl.maximum(d, 0.0) + _log_mixture(d, BETA, SERIES)))
+                    )
                 else:
                     p = _softmax(w, teacher_top, teacher_log_mass, INVERSE_T)
                     near = tl.abs(d) < 0.5
@@ -339,13 +374,17 @@ def _row_kernel(
                         pull = tl.where(near, p * (phi - d), q - p)
                         term = tl.where(near, p * phi, p * d + (q - p))
                     else:
-                        pull = q * ((scalar - (w - u)) * INVERSE_T)  # -d - KL, in which the shift cancels
+                        pull = q * (
+                            (scalar - (w - u)) * INVERSE_T
+                        )  # -d - KL, in which the shift cancels
                         term = tl.where(near, q * _phi(d, SERIES), p - q - q * d)
                     divergence += tl.where(mask, term, 0.0).to(tl.float64)
                 if WRITE:
                     if OWN:
                         q = _softmax(u, top, log_mass, 1.0)
-                    g = tl.where(has_label, ce_row * (q - tl.where(columns == label, 1.0, 0.0)), 0.0)
+                    g = tl.where(
+                        has_label, ce_row * (q - tl.where(columns == label, 1.0, 0.0)), 0.0
+                    )
                     g += tl.where(in_kl, kl_row * pull, 0.0)
                     _store(gradient_ptr + columns, g * slope * SCALE, mask)
         if WRITE:
@@ -375,13 +414,22 @@ def _row_kernel(
 
 @jit
 def _largest_entropy(
-    z_ptr, bias_ptr, V, SCALE: tl.constexpr, CAP: tl.constexpr, SERIES: tl.constexpr, BLOCK: tl.constexpr
+    z_ptr,
+    bias_ptr,
+    V,
+    SCALE: tl.constexpr,
+    CAP: tl.constexpr,
+    SERIES: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """Entropy of the softmax over the row's 20 largest logits alone, float64. The least of those found so far gives way
-    to the largest of a block while that is larger: some 150 times over a vocabulary in no order."""
+    """Entropy of the softmax over the row's 20 largest logits alone, float64. The least of those
+    found so far gives way to the largest of a block while that is larger: some 150 times over a
+    vocabulary in no order."""
     slots = tl.arange(0, 32)
     dtype: tl.constexpr = z_ptr.dtype.element_ty
-    best = tl.where(slots < 20, -3e38, float("inf")).to(dtype)  # slots beyond the 20th are never the least
+    best = tl.where(slots < 20, -3e38, float("inf")).to(
+        dtype
+    )  # slots beyond the 20th are never the least
     lanes = tl.arange(0, BLOCK)
     for start in range(0, V, BLOCK):
         columns = start + lanes
@@ -401,8 +449,11 @@ def _largest_entropy(
 
 
 @jit
-def _logit(ptr, bias_ptr, columns, mask, SCALE: tl.constexpr, CAP: tl.constexpr, SERIES: tl.constexpr):
-    """softcap(scale (z + b)) at `columns`, the slope of the cap, and whether it was finite before the cap."""
+def _logit(
+    ptr, bias_ptr, columns, mask, SCALE: tl.constexpr, CAP: tl.constexpr, SERIES: tl.constexpr
+):
+    """softcap(scale (z + b)) at `columns`, the slope of the cap, and whether it was finite before
+    the cap."""
     x = tl.load(ptr + columns, mask=mask, other=0.0)
     if bias_ptr is not None:
         x += tl.load(bias_ptr + columns, mask=mask, other=0.0)
@@ -416,15 +467,17 @@ def _logit(ptr, bias_ptr, columns, mask, SCALE: tl.constexpr, CAP: tl.constexpr,
 
 @jit
 def _store(pointers, x, mask):
-    if pointers.dtype.element_ty.primitive_bitwidth == 16:  # no device converts float64 to bfloat16 in one step
+    if (
+        pointers.dtype.element_ty.primitive_bitwidth == 16
+    ):  # no device converts float64 to bfloat16 in one step
         x = x.to(tl.float32)
     tl.store(pointers, x.to(pointers.dtype.element_ty), mask=mask)
 
 
 @jit
 def _online(x, mask, high, total, INVERSE_T: tl.constexpr):
-    """One step of each lane's running maximum and sum of e^{(x - maximum) / T}; also what sums beside it shrink and
-    grow by, in float64."""
+    """One step of each lane's running maximum and sum of e^{(x - maximum) / T}; also what sums
+    beside it shrink and grow by, in float64."""
     gap = x - high
     up = mask & (gap > 0)
     e = tl.exp(-tl.abs(gap) * INVERSE_T).to(tl.float64)
@@ -463,8 +516,8 @@ def _expm1(x, SERIES: tl.constexpr):
 
 @jit
 def _softcap(x, CAP: tl.constexpr, SERIES: tl.constexpr):
-    """cap tanh(y) and its slope 1 - tanh(y)^2, y = x / cap, from a = e^{-2 |y|}: (1 - a) / (1 + a) and 4 a / (1 + a)^2;
-    nothing overflows."""
+    """cap tanh(y) and its slope 1 - tanh(y)^2, y = x / cap, from a = e^{-2 |y|}: (1 - a) / (1 + a)
+    and 4 a / (1 + a)^2; nothing overflows."""
     exponent = -2.0 * tl.abs(x * (1.0 / CAP))
     a = tl.exp(exponent)
     inverse = 1.0 / (1.0 + a)
@@ -474,7 +527,8 @@ def _softcap(x, CAP: tl.constexpr, SERIES: tl.constexpr):
 
 @jit
 def _log_mixture(d, BETA: tl.constexpr, SERIES: tl.constexpr):
-    """log(m / q) = log(1 + beta (e^d - 1)) from d = log(p / q), less d where that is above 0: log(m / max(p, q))."""
+    """log(m / q) = log(1 + beta (e^d - 1)) from d = log(p / q), less d where that is above 0: log(m
+    / max(p, q))."""
     small = _expm1(-tl.abs(d), SERIES)
     return tl.where(d > 0, _log1p((1.0 - BETA) * small, SERIES), _log1p(BETA * small, SERIES))
 

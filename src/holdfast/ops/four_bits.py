@@ -1,8 +1,9 @@
 """4-bit layers of bitsandbytes, kept as they were loaded.
 
-On CPUs with AVX-512 BF16 bitsandbytes (0.50) repacks a 4-bit layer in place at its first forward in evaluation mode,
-for a product in bfloat16 that passes no gradient on to its input; output sizes that are not multiples of 32 fail.
-Unpacking rounds the scales, and without double quantisation leaves them transposed.
+On CPUs with AVX-512 BF16 bitsandbytes (0.50) repacks a 4-bit layer in place at its first forward in
+evaluation mode, for a product in bfloat16 that passes no gradient on to its input; output sizes
+that are not multiples of 32 fail. Unpacking rounds the scales, and without double quantisation
+leaves them transposed.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from holdfast.errors import ModelError
 
 
 def keep_unpacked(model: nn.Module) -> None:
-    """Keeps bitsandbytes from repacking a model's 4-bit layers on CPUs with AVX-512 BF16; other layers are left as
-    they are.
+    """Keeps bitsandbytes from repacking a model's 4-bit layers on CPUs with AVX-512 BF16; other
+    layers are left as they are.
 
-    Call it between loading and the first forward. The layers then compute as they do on other CPUs, for good.
+    Call it between loading and the first forward. The layers then compute as they do on other CPUs,
+    for good.
 
     Raises:
         ModelError: layers that were repacked already, even if they were unpacked again.
@@ -31,9 +33,12 @@ def keep_unpacked(model: nn.Module) -> None:
             repacked.append(name)
     if repacked:
         raise ModelError(
-            f"Expected 4-bit weights as they were loaded, got {len(repacked)} layers that bitsandbytes has repacked "
-            f"for inference on a CPU ({repacked[0]}, ...), as it does at the first forward in evaluation mode. "
-            "Gradients do not pass through them, and unpacking loses precision. Load the model again, and give it to "
+            f"Expected 4-bit weights as they were loaded, got {len(repacked)} layers that "
+            "bitsandbytes has repacked "
+            f"for inference on a CPU ({repacked[0]}, ...), as it does at the first forward in "
+            "evaluation mode. "
+            "Gradients do not pass through them, and unpacking loses precision. Load the model "
+            "again, and give it to "
             "the trainer before anything is computed with it; to evaluate it earlier, call "
             "holdfast.ops.four_bits.keep_unpacked(model) right after loading."
         )

@@ -1,13 +1,16 @@
-"""RMSNorm and SwiGLU of a decoder in one pass each, float32 on CPUs: what stands between the products of a small model.
+"""RMSNorm and SwiGLU of a decoder in one pass each, float32 on CPUs: what stands between the
+products of a small model.
 
-PyTorch takes RMSNorm as transformers writes it in six passes over memory and its gradient in ten; at a million
-parameters one pass each saves an eighth of a training step. `native/layers.c` takes them so, built like the annealing
-op's loops (`holdfast.ops.native`). Where it cannot be had, `load()` gives None and `why_not()` the reason.
+PyTorch takes RMSNorm as transformers writes it in six passes over memory and its gradient in ten;
+at a million parameters one pass each saves an eighth of a training step. `native/layers.c` takes
+them so, built like the annealing op's loops (`holdfast.ops.native`). Where it cannot be had,
+`load()` gives None and `why_not()` the reason.
 
     rms_norm(x, w) = w x / sqrt(mean(x^2) + epsilon)      (Zhang and Sennrich, 2019, equation 4)
     swiglu(a, b) = a b / (1 + exp(-a))                    (Shazeer, 2020, equation 5, without the products)
 
-Shapes: `...` any, N the width. Results differ from PyTorch's by rounding; with as many threads they are the same at
+Shapes: `...` any, N the width. Results differ from PyTorch's by rounding; with as many threads they
+    are the same at
 every call.
 """
 
@@ -25,7 +28,15 @@ from torch.autograd.function import once_differentiable
 from holdfast.support.native import Settings, build, settings
 
 SOURCE = Path(__file__).parent / "native" / "layers.c"
-FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = (
+    "-std=gnu11",
+    "-O3",
+    "-march=native",
+    "-fPIC",
+    "-fopenmp",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+)
 
 
 def load() -> Any | None:
@@ -54,7 +65,8 @@ def rms_norm(x: Tensor, weight_N: Tensor, epsilon: float) -> Tensor:
     _check(x=x, weight_N=weight_N)
     if weight_N.shape != x.shape[-1:]:
         raise ValueError(
-            f"weight_N: expected as many as the last dimension of x {list(x.shape)}, got {list(weight_N.shape)}."
+            f"weight_N: expected as many as the last dimension of x {list(x.shape)}, got "
+            f"{list(weight_N.shape)}."
         )
     return _RMSNorm.apply(x, weight_N, epsilon)  # type: ignore[no-any-return,no-untyped-call]
 
@@ -71,7 +83,9 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """
     _check(gate=gate, up=up)
     if gate.shape != up.shape:
-        raise ValueError(f"up: expected the shape of gate {list(gate.shape)}, got {list(up.shape)}.")
+        raise ValueError(
+            f"up: expected the shape of gate {list(gate.shape)}, got {list(up.shape)}."
+        )
     return _SwiGLU.apply(gate, up)  # type: ignore[no-any-return,no-untyped-call]
 
 
@@ -91,7 +105,10 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, weight_N, scale = ctx.saved_tensors
         gradient = gradient.contiguous()  # has a name, so that its memory outlives the call
-        grad_x, grad_weight = torch.empty_like(x), torch.empty_like(weight_N) if ctx.needs_input_grad[1] else None
+        grad_x, grad_weight = (
+            torch.empty_like(x),
+            torch.empty_like(weight_N) if ctx.needs_input_grad[1] else None,
+        )
         failed = _library().holdfast_rms_norm_backward(
             scale.numel(), x.shape[-1], *_at(x, weight_N, scale, gradient, grad_x, grad_weight)
         )
@@ -115,7 +132,9 @@ class _SwiGLU(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         gradient = gradient.contiguous()
         grad_gate, grad_up = torch.empty_like(gate), torch.empty_like(up)
-        _library().holdfast_swiglu_backward(gate.numel(), *_at(gate, up, gradient, grad_gate, grad_up))
+        _library().holdfast_swiglu_backward(
+            gate.numel(), *_at(gate, up, gradient, grad_gate, grad_up)
+        )
         return grad_gate, grad_up
 
 
@@ -123,7 +142,9 @@ def _check(**tensors: Tensor) -> None:
     """C reads what it is given as float32 in memory."""
     for name, tensor in tensors.items():
         if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
-            raise ValueError(f"{name}: expected float32 on the CPU, got {tensor.dtype} on {tensor.device}.")
+            raise ValueError(
+                f"{name}: expected float32 on the CPU, got {tensor.dtype} on {tensor.device}."
+            )
 
 
 def _library() -> Any:
@@ -143,7 +164,15 @@ def _load(wanted: Settings) -> tuple[Any | None, str | None]:
     if isinstance(built, str):
         return None, built
     library, pointer, whole = built.library, ctypes.c_void_p, ctypes.c_int64
-    library.holdfast_rms_norm.argtypes = [whole, whole, pointer, pointer, ctypes.c_double, pointer, pointer]
+    library.holdfast_rms_norm.argtypes = [
+        whole,
+        whole,
+        pointer,
+        pointer,
+        ctypes.c_double,
+        pointer,
+        pointer,
+    ]
     library.holdfast_rms_norm_backward.argtypes = [whole, whole, *6 * [pointer]]
     library.holdfast_swiglu.argtypes = [whole, *3 * [pointer]]
     library.holdfast_swiglu_backward.argtypes = [whole, *5 * [pointer]]
@@ -159,7 +188,9 @@ def _is_right(library: Any) -> bool:
     g = torch.Generator().manual_seed(0)
     x, b, gradient = (3 * torch.randn(5, 83, generator=g) for _ in range(3))
     w = torch.randn(83, generator=g)
-    norm, gated, grad_w, grad_a, grad_x, grad_b = (torch.full_like(t, torch.nan) for t in (x, x, w, x, x, x))
+    norm, gated, grad_w, grad_a, grad_x, grad_b = (
+        torch.full_like(t, torch.nan) for t in (x, x, w, x, x, x)
+    )
     scale = torch.empty(5)
     library.holdfast_rms_norm(5, 83, *_at(x, w), 1e-3, *_at(norm, scale))
     library.holdfast_rms_norm_backward(5, 83, *_at(x, w, scale, gradient, grad_x, grad_w))
@@ -172,4 +203,7 @@ def _is_right(library: Any) -> bool:
         product = torch.nn.functional.silu(a) * c
         expected += (product, *torch.autograd.grad(product, (a, c), gradient.double()))
     found = (norm, grad_x, grad_w, gated, grad_a, grad_b)
-    return all(bool(((f - e).abs() <= 1e-5 * (1 + e.abs())).all()) for f, e in zip(found, expected, strict=True))
+    return all(
+        bool(((f - e).abs() <= 1e-5 * (1 + e.abs())).all())
+        for f, e in zip(found, expected, strict=True)
+    )

@@ -1,9 +1,11 @@
-"""Matrix products of the annealing op: logits and the two gradients, with float32 results whatever the inputs are.
+"""Matrix products of the annealing op: logits and the two gradients, with float32 results whatever
+the inputs are.
 
-The student starts at the teacher, so the difference of their logits is tiny, and logits rounded to bfloat16 drown it:
-the KL gradient is then 85 % noise at a KL of 0.0002 nats. So half-precision inputs are multiplied with float32
-accumulation AND float32 results, and the head's gradient accumulates in float32. Storing the logit GRADIENT in half
-precision costs 0.2 % and halves the gradient products, so that is done. Which way the products take:
+The student starts at the teacher, so the difference of their logits is tiny, and logits rounded to
+bfloat16 drown it: the KL gradient is then 85 % noise at a KL of 0.0002 nats. So half-precision
+inputs are multiplied with float32 accumulation AND float32 results, and the head's gradient
+accumulates in float32. Storing the logit GRADIENT in half precision costs 0.2 % and halves the
+gradient products, so that is done. Which way the products take:
 
 | inputs | where | products |
 |---|---|---|
@@ -37,7 +39,8 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 class Product:
-    """Rows of hidden states times one head, and the two products back; float32 and float64 by `torch.mm`.
+    """Rows of hidden states times one head, and the two products back; float32 and float64 by
+    `torch.mm`.
 
     Args:
         weight_VH: `[V, H]`.
@@ -63,7 +66,9 @@ class Product:
         """`out = gradient @ weight`."""
         torch.mm(gradient_CV, self.weight_VH, out=out_CH)
 
-    def weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool) -> None:
+    def weight_gradient(
+        self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool
+    ) -> None:
         """`out = gradient.T @ hidden`, added to what is there with `add`."""
         if add:
             out_VH.addmm_(gradient_CV.T, hidden_CH.to(self.dtype))
@@ -75,10 +80,14 @@ class _OneDNN(Product):
     """float32 on CPUs by the product that PyTorch's own compiler uses for linear layers."""
 
     def logits(self, hidden_CH: Tensor, out_CV: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(hidden_CH.to(self.dtype), self.weight_VH, None, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise(
+            hidden_CH.to(self.dtype), self.weight_VH, None, "none", [], ""
+        )
 
     def hidden_gradient(self, gradient_CV: Tensor, out_CH: Tensor) -> None:
-        out_CH.copy_(torch.ops.mkldnn._linear_pointwise(gradient_CV, self.weight_VH.T, None, "none", [], ""))
+        out_CH.copy_(
+            torch.ops.mkldnn._linear_pointwise(gradient_CV, self.weight_VH.T, None, "none", [], "")
+        )
 
 
 class _Native(Product):
@@ -90,7 +99,9 @@ class _Native(Product):
         self.weight_VH = weight_VH if weight_VH.stride(1) == 1 else weight_VH.contiguous()
         self.dtype, self.gradient_dtype = torch.float32, torch.bfloat16
         self.library, self.memory = library, memory
-        self.packed = library.pack(self.weight_VH, partial(memory, "packed head") if memory else None)
+        self.packed = library.pack(
+            self.weight_VH, partial(memory, "packed head") if memory else None
+        )
         self.pairs: Tensor | None = None
 
     def logits(self, hidden_CH: Tensor, out_CV: Tensor) -> Tensor:
@@ -109,7 +120,9 @@ class _Native(Product):
             )
         self.library.hidden_gradient(gradient_CV, self.pairs, out_CH)
 
-    def weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool) -> None:
+    def weight_gradient(
+        self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool
+    ) -> None:
         self.library.add_weight_gradient(gradient_CV, hidden_CH, out_VH, add=add)
 
 
@@ -122,7 +135,9 @@ class _Mixed(Product):
 
     @property
     def name(self) -> str:
-        return f"{str(self.gradient_dtype).removeprefix('torch.')} products, float32 results (cuBLAS)"
+        return (
+            f"{str(self.gradient_dtype).removeprefix('torch.')} products, float32 results (cuBLAS)"
+        )
 
     def logits(self, hidden_CH: Tensor, out_CV: Tensor) -> Tensor:
         return torch.mm(hidden_CH, self.weight_VH.T, out_dtype=self.dtype, out=out_CV)
@@ -130,15 +145,23 @@ class _Mixed(Product):
     def hidden_gradient(self, gradient_CV: Tensor, out_CH: Tensor) -> None:
         torch.mm(gradient_CV, self.weight_VH, out_dtype=self.dtype, out=out_CH)
 
-    def weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool) -> None:
-        if add:  # in place (cuBLAS reads and writes the accumulator), so that no second [V, H] exists
+    def weight_gradient(
+        self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool
+    ) -> None:
+        if (
+            add
+        ):  # in place (cuBLAS reads and writes the accumulator), so that no second [V, H] exists
             torch.addmm(out_VH, gradient_CV.T, hidden_CH, out_dtype=self.dtype, out=out_VH)
         else:
             torch.mm(gradient_CV.T, hidden_CH, out_dtype=self.dtype, out=out_VH)
 
 
 def choose_product(
-    weight_VH: Tensor, hidden_dtype: torch.dtype, dtype: torch.dtype, *, memory: Memory | None = None
+    weight_VH: Tensor,
+    hidden_dtype: torch.dtype,
+    dtype: torch.dtype,
+    *,
+    memory: Memory | None = None,
 ) -> Product:
     """The fastest product for these inputs that gives float32 (float64) results.
 

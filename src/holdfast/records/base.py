@@ -1,4 +1,5 @@
-"""What the record of every study says, beside its own figures: one JSON file in the study's folder."""
+"""What the record of every study says, beside its own figures: one JSON file in the study's
+folder."""
 
 from __future__ import annotations
 

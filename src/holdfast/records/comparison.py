@@ -1,5 +1,5 @@
-"""Two models on the same samples: one metric's paired difference, what a gate's rule says of it, and scores over stages
-of training."""
+"""Two models on the same samples: one metric's paired difference, what a gate's rule says of it,
+and scores over stages of training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ VERDICTS = (LOST, GAINED, LITTLE_LOST, LITTLE_GAINED, KEPT, NOT_SHOWN, NOT_FINIT
 class Comparison(Displayed):
     """One metric of the start model against the result, paired sample by sample.
 
-    `difference` is after - before in the metric's own unit; `gain` has the sign turned so that more is better.
+    `difference` is after - before in the metric's own unit; `gain` has the sign turned so that more
+    is better.
     """
 
     suite: str
@@ -46,42 +47,57 @@ class Comparison(Displayed):
     p_value: float
     """Two-sided, of the same test: below 1 - `confidence` exactly where the interval excludes 0."""
     test: str
-    """"McNemar (exact)" for right/wrong metrics, "paired t, skewness removed" otherwise (`statistics.paired`); "paired
-    bootstrap" in records of earlier versions, whose interval and p may part."""
+    """"McNemar (exact)" for right/wrong metrics, "paired t, skewness removed" otherwise
+    (`statistics.paired`); "paired bootstrap" in records of earlier versions, whose interval and p
+    may part."""
     primary: bool = True
     confidence: float = 0.95
     flips_lost: int | None = None
     """Samples right before and wrong after; None where the metric is not right/wrong."""
     flips_gained: int | None = None
     standard_error: float | None = None
-    """Of `difference`, with `skewness` and degrees of freedom `df`; None where flips say all, and in records of earlier
-    versions."""
+    """Of `difference`, with `skewness` and degrees of freedom `df`; None where flips say all, and
+    in records of earlier versions."""
     skewness: float = 0.0
     df: float | None = None
     smallest: int | None = None
     """Of an average: samples of the member that has the fewest."""
     margin: float | None = None
-    """The loss that does not matter, in the metric's unit; None: the default (`records.margins`)."""
+    """The loss that does not matter, in the metric's unit; None: the default
+    (`records.margins`)."""
     p_adjusted: float | None = None
-    """One-sided p-value of "no loss", adjusted for all entries of the comparison (`Decision`); None where the metric
-    does not lead its entry."""
+    """One-sided p-value of "no loss", adjusted for all entries of the comparison (`Decision`); None
+    where the metric does not lead its entry."""
     detectable: float | None = None
-    """Where nothing is shown: the true loss that these samples show with a chance of 80 %, in the metric's unit and at
-    the level that the adjustment leaves."""
+    """Where nothing is shown: the true loss that these samples show with a chance of 80 %, in the
+    metric's unit and at the level that the adjustment leaves."""
     needed: int | None = None
     """Likewise: how many samples show a loss of the margin with a chance of 80 %."""
     failed: str | None = None
-    """Why nothing follows from it: a figure, or a sample behind one, is NaN or infinite. There is no difference then,
-    and no interval (NaN)."""
+    """Why nothing follows from it: a figure, or a sample behind one, is NaN or infinite. There is
+    no difference then, and no interval (NaN)."""
 
     def __post_init__(self) -> None:
         figures = {"before": self.before, "after": self.after, "the difference": self.difference}
-        wrong = [f"{name} is {value:g}" for name, value in figures.items() if not math.isfinite(value)]
+        wrong = [
+            f"{name} is {value:g}" for name, value in figures.items() if not math.isfinite(value)
+        ]
         if self.failed is None and (wrong or any(map(math.isinf, self.interval))):
             object.__setattr__(self, "failed", f"{', '.join(wrong) or 'the interval is infinite'}.")
         if self.failed is not None:
-            nothing = {"difference": math.nan, "interval": (math.nan, math.nan), "p_value": math.nan}
-            unknown = ("flips_lost", "flips_gained", "standard_error", "p_adjusted", "detectable", "needed")
+            nothing = {
+                "difference": math.nan,
+                "interval": (math.nan, math.nan),
+                "p_value": math.nan,
+            }
+            unknown = (
+                "flips_lost",
+                "flips_gained",
+                "standard_error",
+                "p_adjusted",
+                "detectable",
+                "needed",
+            )
             for name, value in {**nothing, **dict.fromkeys(unknown)}.items():
                 object.__setattr__(self, name, value)
 
@@ -93,16 +109,22 @@ class Comparison(Displayed):
     @property
     def tolerated(self) -> float:
         """The loss that does not matter, in the metric's unit."""
-        return Margins().of(self.unit, self.metric, self.before, self.after) if self.margin is None else self.margin
+        return (
+            Margins().of(self.unit, self.metric, self.before, self.after)
+            if self.margin is None
+            else self.margin
+        )
 
     @property
     def verdict(self) -> str:
-        """One of `VERDICTS`. Where the interval of the gain excludes 0: "gained" or "lost", "within the margin" where
-        all of it is within. Where it holds 0: "kept" where none of it is a loss beyond the margin (non-inferiority),
-        else "not shown"."""
+        """One of `VERDICTS`. Where the interval of the gain excludes 0: "gained" or "lost", "within
+        the margin" where all of it is within. Where it holds 0: "kept" where none of it is a loss
+        beyond the margin (non-inferiority), else "not shown"."""
         if self.failed is not None:
             return NOT_FINITE
-        low, high = self.interval if self.higher_is_better else (-self.interval[1], -self.interval[0])
+        low, high = (
+            self.interval if self.higher_is_better else (-self.interval[1], -self.interval[0])
+        )
         if math.isnan(low):
             return NOT_SHOWN
         if low > 0.0:
@@ -126,11 +148,13 @@ class GateOutcome:
     name: str
     metric: str
     outcome: str
-    """"failed": the whole interval lies beyond the threshold, and still does when all tests of the gate are
-    accounted for. "passed": the whole interval lies within it. "undecided":
-    neither. "not finite": a figure or a sample is NaN or infinite. "not measured": only one of the two models was."""
+    """"failed": the whole interval lies beyond the threshold, and still does when all tests of the
+    gate are accounted for. "passed": the whole interval lies within it. "undecided":
+    neither. "not finite": a figure or a sample is NaN or infinite. "not measured": only one of the
+    two models was."""
     value: float
-    """The change that the rule speaks of, signed so that the rule's direction is positive, in the rule's unit."""
+    """The change that the rule speaks of, signed so that the rule's direction is positive, in the
+    rule's unit."""
     interval: tuple[float, float]
     """Of `value`, at the comparison's confidence."""
     threshold: float
@@ -153,7 +177,8 @@ class Decision:
     family_wise: FamilyWise
     """How p-values were adjusted."""
     level: float
-    """The chance, one-sided, that anything is shown where nothing is so; of "none", that of each test."""
+    """The chance, one-sided, that anything is shown where nothing is so; of "none", that of each
+    test."""
     tests: int
     shown: list[str]
     """Entries, or entries with the rule that is broken there."""
@@ -165,17 +190,20 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageMatrix:
-    """Scores of every task after every stage of sequential training, and what they say of forgetting (GEM 2017;
-    Chaudhry et al. 2018)."""
+    """Scores of every task after every stage of sequential training, and what they say of
+    forgetting (GEM 2017; Chaudhry et al. 2018)."""
 
     tasks: list[str]
-    """In the order of training, one a stage after the start; a task of None (no stage of its own) is not among them."""
+    """In the order of training, one a stage after the start; a task of None (no stage of its own)
+    is not among them."""
     stages: list[str]
     """Labels of the start and of the model after each stage; `len(tasks) + 1` of them."""
     scores: list[list[float]]
     """`scores[l][i]`: task i after stage l, l = 0 being the start; higher is better."""
     measures: dict[str, Metric]
-    """"average_accuracy", "backward_transfer", "forgetting", "forward_transfer", each with its interval."""
+    """"average_accuracy", "backward_transfer", "forgetting", "forward_transfer", each with its
+    interval."""
     unit: str = ""
     failed: list[str] = dataclasses.field(default_factory=list)
-    """Of which task a figure or a sample is NaN or infinite, a sentence each; its scores are NaN then."""
+    """Of which task a figure or a sample is NaN or infinite, a sentence each; its scores are NaN
+    then."""

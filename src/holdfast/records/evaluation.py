@@ -1,5 +1,5 @@
-"""What was measured of one model: figures with intervals, per-sample rows beside them, and the folder that holds
-both."""
+"""What was measured of one model: figures with intervals, per-sample rows beside them, and the
+folder that holds both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.support.files import read_as, read_jsonl, read_object, record_from, to_jsonable, write_json, write_jsonl
+from holdfast.support.files import (
+    read_as,
+    read_jsonl,
+    read_object,
+    record_from,
+    to_jsonable,
+    write_json,
+    write_jsonl,
+)
 
 SCHEMA = 1
 UNIGRAM, CHANCE = "unigram", "chance"
@@ -23,7 +31,8 @@ UNIGRAM, CHANCE = "unigram", "chance"
 class Metric:
     """One figure of one evaluation.
 
-    `interval` is the two-sided interval at `confidence` (bootstrap over samples), None where it cannot be had.
+    `interval` is the two-sided interval at `confidence` (bootstrap over samples), None where it
+    cannot be had.
     """
 
     value: float
@@ -38,38 +47,50 @@ class Metric:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """One model on one entry of a suite. Per-sample rows lie beside it in `<suite>.<name>.samples.jsonl`.
+    """One model on one entry of a suite. Per-sample rows lie beside it in
+    `<suite>.<name>.samples.jsonl`.
 
-    Every row has `doc`, the hash that comparisons join on; one that repeats another question under another hash names
-    that one's as `copy_of`. Probabilities are natural, log-likelihoods and entropies are
-    in nats.
+    Every row has `doc`, the hash that comparisons join on; one that repeats another question under
+    another hash names that one's as `copy_of`. Probabilities are natural, log-likelihoods and
+    entropies are in nats.
 
-    - "perplexity": `{"doc", "nats": float, "tokens": int, "bytes": int}`; "memorisation" has `"exact"`, the tokens of
-      them that were the most likely one, and `"entropy"`, summed over them, too.
-    - "task": `{"doc", "prompt": hash, "<metric>": float, ..., "question": str}`, "task" for a group's subtask, and
-      "<metric>#" where a question has several parts, of which "<metric>" were right. Multiple choice:
-      `"choices": [str]`, `"loglikelihoods": [float]` a choice, `"gold": int or [int]`, `"answer": int`. Generation:
-      `"gold": str`, `"output": str`.
-    - "answer_distribution": `{"doc", "prompt", "question", "mass", "entropy", "option_entropy", "probabilities":
-      [float], "gold", "answer", "acc": 0 or 1}`, the probabilities over the options alone, so that their sum is 1.
-    - "classification": `{"doc", "nats": -log p(gold), "acc": 0 or 1, "probabilities": [float], "gold": int,
-      "answer": int}`.
-    - "multiple_choice": `{"doc", "prompt": hash, "question", "choices": [str], "loglikelihoods": [float] a choice,
-      "probabilities": [float], "gold": int, "answer": int, "acc": 0 or 1, "nats": -log p(gold), "tokens": int}`, nats
-      and tokens of the right option as a text, probabilities over the options alone, "task" where questions are
-      grouped. Where several questions are one sample: `{"doc", "prompt", "question": what they are about, "questions":
-      int, "acc": their mean, "nats", "tokens": sums}`.
-    - "multiple_choice_letters": as "answer_distribution", with "choices", "task" and units as of "multiple_choice",
-      `"nats": -log p(gold's letter)` and `"tokens": 1`.
-    - "instructions": `{"doc", "prompt": hash, "question", "gold": the instructions as text, "output": str,
-      "instructions": [id], "followed_strict": [bool], "prompt_level_strict_acc": 0 or 1, "inst_level_strict_acc":
-      instructions followed, "inst_level_strict_acc#": their number, ...}`, and the same with "loose" for "strict".
-    - "win_rate": `{"doc", "prompt": hash, "question", "output": str, "win_rate": P(the judge prefers it) over
+    - "perplexity": `{"doc", "nats": float, "tokens": int, "bytes": int}`; "memorisation" has
+      `"exact"`, the tokens of them that were the most likely one, and `"entropy"`, summed over
+      them, too.
+    - "task": `{"doc", "prompt": hash, "<metric>": float, ..., "question": str}`, "task" for a
+      group's subtask, and "<metric>#" where a question has several parts, of which "<metric>" were
+      right. Multiple choice: `"choices": [str]`, `"loglikelihoods": [float]` a choice,
+      `"gold": int or [int]`, `"answer": int`. Generation: `"gold": str`, `"output": str`.
+    - "answer_distribution":
+      `{"doc", "prompt", "question", "mass", "entropy", "option_entropy", "probabilities": [float],
+      "gold", "answer", "acc": 0 or 1}`, the probabilities over the options alone, so that their sum is 1.
+    - "classification":
+      `{"doc", "nats": -log p(gold), "acc": 0 or 1, "probabilities": [float], "gold": int, "answer":
+      int}`.
+    - "multiple_choice":
+      `{"doc", "prompt": hash, "question", "choices": [str], "loglikelihoods": [float] a choice,
+      "probabilities": [float], "gold": int, "answer": int, "acc": 0 or 1, "nats": -log p(gold),
+      "tokens":
+      int}`, nats and tokens of the right option as a text, probabilities over the options alone,
+      "task" where questions are grouped. Where several questions are one sample:
+      `{"doc", "prompt", "question": what they are about, "questions": int, "acc": their mean,
+      "nats", "tokens": sums}`.
+    - "multiple_choice_letters": as "answer_distribution", with "choices", "task" and units as of
+      "multiple_choice", `"nats": -log p(gold's letter)` and `"tokens": 1`.
+    - "instructions":
+      `{"doc", "prompt": hash, "question", "gold": the instructions as text, "output": str,
+      "instructions": [id], "followed_strict": [bool], "prompt_level_strict_acc": 0 or 1,
+      "inst_level_strict_acc": instructions followed, "inst_level_strict_acc#": their number,
+      ...}`, and the same with "loose" for "strict".
+    - "win_rate":
+      `{"doc", "prompt": hash, "question", "output": str, "win_rate": P(the judge prefers it) over
       both orders, "length_controlled_win_rate": a value whose mean is that figure, "status": as of
       `judge.judge.PairResult`, "length", "length_reference": characters}`.
-    - "code": `{"doc", "prompt", "question", "pass@1": float, ..., "n": int, "correct": int, "outputs": [str],
-      "reasons": [str]}`.
-    - "average": no rows; `settings["members"]` is a list of `{"suite", "name", "metric"}` whose mean it is.
+    - "code":
+      `{"doc", "prompt", "question", "pass@1": float, ..., "n": int, "correct": int, "outputs":
+      [str], "reasons": [str]}`.
+    - "average": no rows; `settings["members"]` is a list of `{"suite", "name", "metric"}` whose
+      mean it is.
     """
 
     suite: str
@@ -82,20 +103,22 @@ class Evaluation:
     metrics: dict[str, Metric]
     settings: dict[str, Any]
     model: dict[str, Any]
-    """`{"name": ..., "hash": ...}`, and "origin" where the weights have one that must be said. "weights": the weights'
-    own hash where `hash` says more (how they are served), None where nobody knows them (behind a server). And what else
-    decides figures, as of `holdfast.evaluation.circumstances`."""
+    """`{"name": ..., "hash": ...}`, and "origin" where the weights have one that must be said.
+    "weights": the weights' own hash where `hash` says more (how they are served), None where nobody
+    knows them (behind a server). And what else decides figures, as of
+    `holdfast.evaluation.circumstances`."""
     key: str
     """Fingerprint of (model hash, data hash, settings): equal key, nothing to compute again."""
     seconds: float = 0.0
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     references: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
-    """By metric, in its unit: what a figure is worth. "unigram" of text: what the frequencies of the scored tokens give
-    (with one added to each count of the vocabulary), without any context. "chance" of multiple choice: what guessing
-    gives."""
+    """By metric, in its unit: what a figure is worth. "unigram" of text: what the frequencies of
+    the scored tokens give (with one added to each count of the vocabulary), without any context.
+    "chance" of multiple choice: what guessing gives."""
     failed: str | None = None
-    """Why the figures mean nothing: a sample or a figure is NaN or infinite; None where all are numbers. Where samples
-    are, no metric has a value (NaN), for an accuracy of NaN log-likelihoods is a number too."""
+    """Why the figures mean nothing: a sample or a figure is NaN or infinite; None where all are
+    numbers. Where samples are, no metric has a value (NaN), for an accuracy of NaN log-likelihoods
+    is a number too."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -112,7 +135,8 @@ class Evaluation:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know of its samples and prompts, a sentence each that begins with the entry's name."""
+        """What a reader should know of its samples and prompts, a sentence each that begins with
+        the entry's name."""
         return [f"{self.suite}/{self.name}: {note}" for note in self.settings.get("notes") or ()]
 
     @staticmethod
@@ -122,12 +146,12 @@ class Evaluation:
 
 @dataclasses.dataclass(kw_only=True)
 class EvaluationRecord:
-    """evaluate.json: what `holdfast evaluate` measured; every model's figures lie in the folder of its label
-    (`EvaluationFolder`)."""
+    """evaluate.json: what `holdfast evaluate` measured; every model's figures lie in the folder of
+    its label (`EvaluationFolder`)."""
 
     models: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """`{"label", "name", "hash", "architecture", "parameters"}` in the order given; the first is the one that others
-    are compared with."""
+    """`{"label", "name", "hash", "architecture", "parameters"}` in the order given; the first is
+    the one that others are compared with."""
     suites: list[str] = dataclasses.field(default_factory=list)
     """Shipped suites by name, and the user's by file name."""
     plan: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -151,8 +175,11 @@ class EvaluationRecord:
         return record_from(EvaluationRecord, value)
 
 
-def why_not_finite(metrics: Mapping[str, Metric], rows: Sequence[Mapping[str, Any]] = ()) -> str | None:
-    """In a sentence which figures, or samples behind them, are NaN or infinite; None where all are finite.
+def why_not_finite(
+    metrics: Mapping[str, Metric], rows: Sequence[Mapping[str, Any]] = ()
+) -> str | None:
+    """In a sentence which figures, or samples behind them, are NaN or infinite; None where all are
+    finite.
 
     Args:
         metrics: by name. No interval is none, an infinite one is.
@@ -160,7 +187,10 @@ def why_not_finite(metrics: Mapping[str, Metric], rows: Sequence[Mapping[str, An
     """
     broken = [number for number, row in enumerate(rows, 1) if not all_finite(row)]
     if broken:
-        return f"{len(broken)} of {len(rows)} samples hold NaN or infinity (the first is row {broken[0]})."
+        return (
+            f"{len(broken)} of {len(rows)} samples hold NaN or infinity (the first is row "
+            f"{broken[0]})."
+        )
     figures = []
     for name, metric in metrics.items():
         if not math.isfinite(metric.value):
@@ -181,14 +211,19 @@ def all_finite(value: Any) -> bool:
     kinds = set(map(type, items))
     if kinds == {float}:
         return all(map(math.isfinite, items))
-    return kinds <= _NEVER_INFINITE or all(all_finite(item) for item in items if type(item) not in _NEVER_INFINITE)
+    return kinds <= _NEVER_INFINITE or all(
+        all_finite(item) for item in items if type(item) not in _NEVER_INFINITE
+    )
 
 
 _NEVER_INFINITE = {str, int, bool, type(None)}
 
 
-def write_evaluation(evaluation: Evaluation, samples: Iterable[Mapping[str, Any]], file: Path, rows: Path) -> Path:
-    """Writes per-sample rows, and then the evaluation with their digest; returns the evaluation's file."""
+def write_evaluation(
+    evaluation: Evaluation, samples: Iterable[Mapping[str, Any]], file: Path, rows: Path
+) -> Path:
+    """Writes per-sample rows, and then the evaluation with their digest; returns the evaluation's
+    file."""
     write_jsonl(rows, samples)
     return write_json(file, {**to_jsonable(evaluation), _ROWS: _digest(rows)})
 
@@ -201,14 +236,16 @@ def read_samples(file: Path, rows: Path) -> list[dict[str, Any]]:
     """
     if not rows.is_file():
         raise DataError(
-            f"the per-sample rows {rows.name} are missing in {rows.parent}. Delete the evaluation there to have it "
+            f"the per-sample rows {rows.name} are missing in {rows.parent}. Delete the evaluation "
+            "there to have it "
             f"made again."
         )
     samples = list(read_jsonl(rows))
     written = read_object(file).get(_ROWS) if file.is_file() else None
     if written is not None and written != _digest(rows):
         raise DataError(
-            f"{rows} does not hold the rows that {file.name} was written with. Delete both to have them made again."
+            f"{rows} does not hold the rows that {file.name} was written with. Delete both to "
+            "have them made again."
         )
     return samples
 
@@ -222,8 +259,8 @@ def _digest(file: Path) -> str:
 
 
 class EvaluationFolder:
-    """What was measured of one model: `<suite>.<name>.json`, each with its `<suite>.<name>.samples.jsonl`. Holds no
-    state but the path."""
+    """What was measured of one model: `<suite>.<name>.json`, each with its
+    `<suite>.<name>.samples.jsonl`. Holds no state but the path."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -232,9 +269,12 @@ class EvaluationFolder:
         return f"EvaluationFolder({str(self.path)!r})"
 
     def write(self, evaluation: Evaluation, samples: Iterable[Mapping[str, Any]]) -> Path:
-        """Writes samples first and the evaluation last, so that an evaluation file implies its samples."""
+        """Writes samples first and the evaluation last, so that an evaluation file implies its
+        samples."""
         stem = self._stem(evaluation.suite, evaluation.name, "")
-        return write_evaluation(evaluation, samples, Path(f"{stem}.json"), Path(f"{stem}.samples.jsonl"))
+        return write_evaluation(
+            evaluation, samples, Path(f"{stem}.json"), Path(f"{stem}.samples.jsonl")
+        )
 
     def find(self, suite: str, name: str) -> Evaluation | None:
         """The evaluation of one entry, None where it is not there (yet).
@@ -255,7 +295,8 @@ class EvaluationFolder:
         return read_samples(Path(f"{stem}.json"), Path(f"{stem}.samples.jsonl"))
 
     def digest(self, suite: str, name: str) -> str | None:
-        """SHA-256 of the per-sample rows that the evaluation was written with; None where it does not say.
+        """SHA-256 of the per-sample rows that the evaluation was written with; None where it does
+        not say.
 
         Raises:
             DataError: the evaluation is not there, or cannot be read.

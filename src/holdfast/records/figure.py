@@ -4,9 +4,10 @@ Intervals of a figure cover training seeds and evaluated samples:
 
     half^2 = (t_{n-1} * s / sqrt(n))^2 + h^2
 
-with n seeds of standard deviation s, and h the half-width of the samples' part. Seeds share their samples, so more
-seeds do not shrink the second part. All arms of a study answer the same samples, too: where it is known how far two
-figures go together over them (`SamplesPart`), their difference is one of pairs.
+with n seeds of standard deviation s, and h the half-width of the samples' part. Seeds share their
+samples, so more seeds do not shrink the second part. All arms of a study answer the same samples,
+too: where it is known how far two figures go together over them (`SamplesPart`), their difference
+    is one of pairs.
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ Interval = tuple[float, float]
 
 
 class NotMeasured(HoldfastError):
-    """A figure that is needed was not measured. The message names it, so that "... was not measured" reads as a
-    sentence."""
+    """A figure that is needed was not measured. The message names it, so that "... was not
+    measured" reads as a sentence."""
 
 
 def rescaled(confidence: float, *, known: float = CONFIDENCE) -> float:
-    """By how much a normal interval at the level `known` grows when it is wanted at `confidence`."""
+    """By how much a normal interval at the level `known` grows when it is wanted at
+    `confidence`."""
     if confidence == known:
         return 1.0
     return normal_quantile(0.5 + confidence / 2) / normal_quantile(0.5 + known / 2)
 
 
 def t_half_width(values: Sequence[float], *, confidence: float = CONFIDENCE) -> float:
-    """Half-width of the t-interval of the mean of independent values; 0 for a single one, which shows no spread, NaN
-    where one is not finite."""
+    """Half-width of the t-interval of the mean of independent values; 0 for a single one, which
+    shows no spread, NaN where one is not finite."""
     n = len(values)
     if n < 2:
         return 0.0
@@ -52,7 +54,8 @@ def t_half_width(values: Sequence[float], *, confidence: float = CONFIDENCE) -> 
 def seeds_and_samples(
     by_seed: Sequence[float], samples_half: float, *, confidence: float = CONFIDENCE
 ) -> Interval | None:
-    """Interval of the mean over seeds that covers training seeds and evaluated samples (module docstring).
+    """Interval of the mean over seeds that covers training seeds and evaluated samples (module
+    docstring).
 
     Args:
         by_seed: the figure of each seed, at least one.
@@ -65,16 +68,20 @@ def seeds_and_samples(
     if len(by_seed) < 2 and samples_half == 0:
         return None
     mean = statistics.fmean(by_seed)
-    half = math.hypot(t_half_width(by_seed, confidence=confidence), rescaled(confidence) * samples_half)
+    half = math.hypot(
+        t_half_width(by_seed, confidence=confidence), rescaled(confidence) * samples_half
+    )
     return (mean - half, mean + half)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplesPart:
-    """The samples' part of the noise of a figure that is linear in gains of trials (`statistics.samples_part`)."""
+    """The samples' part of the noise of a figure that is linear in gains of trials
+    (`statistics.samples_part`)."""
 
     parts: Mapping[tuple[Entry, int], float]
-    """(entry, trial) -> half-width of that gain at the level of the study, times its weight in the figure."""
+    """(entry, trial) -> half-width of that gain at the level of the study, times its weight in the
+    figure."""
     known: Mapping[Entry, SampleCorrelation] = field(repr=False, compare=False)
 
     @property
@@ -83,8 +90,8 @@ class SamplesPart:
         return math.sqrt(max(0.0, self.covariance(self)))
 
     def covariance(self, other: SamplesPart) -> float:
-        """With another figure's part, times the squared critical value, as half-widths are. Entries whose correlations
-        the two do not share count as independent."""
+        """With another figure's part, times the squared critical value, as half-widths are. Entries
+        whose correlations the two do not share count as independent."""
         covariance = 0.0
         for (entry, one), mine in self.parts.items():
             for (other_entry, two), theirs in other.parts.items():
@@ -94,16 +101,20 @@ class SamplesPart:
 
     def times(self, factor: float) -> SamplesPart:
         """Of the figure times a number that is known."""
-        return SamplesPart(parts={key: factor * half for key, half in self.parts.items()}, known=self.known)
+        return SamplesPart(
+            parts={key: factor * half for key, half in self.parts.items()}, known=self.known
+        )
 
     @staticmethod
     def total(parts: Iterable[tuple[float, SamplesPart | None]]) -> SamplesPart | None:
-        """The samples' part of a sum of figures, each times a number that is known; None where one of them is, or
-        where two know an entry by different correlations."""
+        """The samples' part of a sum of figures, each times a number that is known; None where one
+        of them is, or where two know an entry by different correlations."""
         halves: dict[tuple[Entry, int], float] = {}
         known: dict[Entry, SampleCorrelation] = {}
         for factor, part in parts:
-            if part is None or any(known.setdefault(entry, c) is not c for entry, c in part.known.items()):
+            if part is None or any(
+                known.setdefault(entry, c) is not c for entry, c in part.known.items()
+            ):
                 return None
             for key, half in part.parts.items():
                 halves[key] = halves.get(key, 0.0) + factor * half
@@ -112,9 +123,9 @@ class SamplesPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A number with what is known of its noise. Figures of the same seeds add and subtract as pairs; samples as well
-    where it is known how far the two go together, otherwise their parts are taken as independent, which of the same
-    samples is as a rule too wide."""
+    """A number with what is known of its noise. Figures of the same seeds add and subtract as
+    pairs; samples as well where it is known how far the two go together, otherwise their parts are
+    taken as independent, which of the same samples is as a rule too wide."""
 
     value: float
     """Mean over the seeds, where there are seeds."""
@@ -123,18 +134,24 @@ class Figure:
     samples_half: float = 0.0
     """Half-width of the samples' part at `CONFIDENCE`, 0 where it could not be had."""
     samples_part: SamplesPart | None = field(default=None, repr=False, compare=False)
-    """What the samples' part is made of; None where it is not known how far others go along with it. It is not stored
-    with the figure."""
+    """What the samples' part is made of; None where it is not known how far others go along with
+    it. It is not stored with the figure."""
     over_samples: Interval | None = None
-    """Of one model, without seeds: the interval over its samples at `CONFIDENCE`, such as a bootstrap's."""
+    """Of one model, without seeds: the interval over its samples at `CONFIDENCE`, such as a
+    bootstrap's."""
 
     @classmethod
     def over_seeds(
-        cls, by_seed: Mapping[int, float], samples_half: float = 0.0, samples_part: SamplesPart | None = None
+        cls,
+        by_seed: Mapping[int, float],
+        samples_half: float = 0.0,
+        samples_part: SamplesPart | None = None,
     ) -> Figure:
         """The mean over seeds, at least one of them."""
         value = statistics.fmean(by_seed.values())
-        return Figure(value=value, by_seed=by_seed, samples_half=samples_half, samples_part=samples_part)
+        return Figure(
+            value=value, by_seed=by_seed, samples_half=samples_half, samples_part=samples_part
+        )
 
     @property
     def interval(self) -> Interval | None:
@@ -152,13 +169,19 @@ class Figure:
                 return self.over_samples
             widen = rescaled(confidence)
             low, high = self.over_samples
-            return (self.value - widen * (self.value - low), self.value + widen * (high - self.value))
+            return (
+                self.value - widen * (self.value - low),
+                self.value + widen * (high - self.value),
+            )
         if len(self.by_seed) == 1 and self.samples_part is not None and self.samples_half == 0:
             return (self.value, self.value)  # known: no sample tells the two figures apart
-        return seeds_and_samples(list(self.by_seed.values()) or [self.value], self.samples_half, confidence=confidence)
+        return seeds_and_samples(
+            list(self.by_seed.values()) or [self.value], self.samples_half, confidence=confidence
+        )
 
     def samples_covariance(self, other: Figure) -> float:
-        """Of the samples' parts of two figures at `CONFIDENCE`, as squared half-widths are; 0 where it is not known."""
+        """Of the samples' parts of two figures at `CONFIDENCE`, as squared half-widths are; 0 where
+        it is not known."""
         if self.samples_part is None or other.samples_part is None:
             return 0.0
         return self.samples_part.covariance(other.samples_part)
@@ -182,7 +205,11 @@ class Figure:
             if seed not in other.by_seed:
                 raise NotMeasured(f"a figure of training seed {seed}")
         part = SamplesPart.total([(1.0, self.samples_part), (-1.0, other.samples_part)])
-        half = math.hypot(self.half_over_samples, other.half_over_samples) if part is None else part.half
+        half = (
+            math.hypot(self.half_over_samples, other.half_over_samples)
+            if part is None
+            else part.half
+        )
         if not self.by_seed:
             return Figure(value=self.value - other.value, samples_half=half, samples_part=part)
         differences = {seed: value - other.by_seed[seed] for seed, value in self.by_seed.items()}

@@ -1,9 +1,11 @@
-"""How much worse a model may be before it matters: the margins of verdicts, by unit, declared here once.
+"""How much worse a model may be before it matters: the margins of verdicts, by unit, declared here
+once.
 
-A change that is shown and is smaller than this is no loss that anybody would act on; a measurement that leaves room for
-no more has shown that the model kept what it knew (non-inferiority: Piaggio et al. 2012, CONSORT extension). One point
-of accuracy is about what leaderboards print and users of a model notice; 0.01 nats a token is one percent of
-perplexity, and 0.004 bits a byte is the same for text of 3.6 bytes a token; of anything else it is one percent.
+A change that is shown and is smaller than this is no loss that anybody would act on; a measurement
+that leaves room for no more has shown that the model kept what it knew (non-inferiority: Piaggio et
+al. 2012, CONSORT extension). One point of accuracy is about what leaderboards print and users of a
+model notice; 0.01 nats a token is one percent of perplexity, and 0.004 bits a byte is the same for
+text of 3.6 bytes a token; of anything else it is one percent.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ class Margins:
 
     share: float = 0.01
     """Of a share in [0, 1], such as an accuracy."""
-    units: Mapping[str, float] = field(default_factory=lambda: {"nats/token": 0.01, "bits/byte": 0.004})
+    units: Mapping[str, float] = field(
+        default_factory=lambda: {"nats/token": 0.01, "bits/byte": 0.004}
+    )
     """Of these units."""
     relative: float = 0.01
     """Of everything else, in the value before."""
@@ -40,8 +44,9 @@ class Margins:
 
 
 def parse_margins(words: Iterable[str]) -> Margins:
-    """Margins as `--margin` gives them: `0` for none at all, `2pt` of shares, `1%` of the value before for all that is
-    no share, `0.02 nats/token` of that unit; later words win, and what no word speaks of keeps its default.
+    """Margins as `--margin` gives them: `0` for none at all, `2pt` of shares, `1%` of the value
+    before for all that is no share, `0.02 nats/token` of that unit; later words win, and what no
+    word speaks of keeps its default.
 
     Raises:
         ValueError: what is none of these.

@@ -1,8 +1,10 @@
-"""How figures read: decimals, percent and points of shares, units, direction. The only code that writes an interval.
+"""How figures read: decimals, percent and points of shares, units, direction. The only code that
+writes an interval.
 
-Number of decimals: the interval decides. With half-width h, `1 - floor(log10(h))` decimals show two significant digits
-of it (never fewer than 3 nor more than 6), so that a figure and its interval carry the same number and a reader can
-subtract. A share of which people speak in percent has two decimals fewer.
+Number of decimals: the interval decides. With half-width h, `1 - floor(log10(h))` decimals show two
+significant digits of it (never fewer than 3 nor more than 6), so that a figure and its interval
+carry the same number and a reader can subtract. A share of which people speak in percent has two
+decimals fewer.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class HasInterval(Protocol):
 
 
 def number(value: float | None, decimals: int = 4, *, sign: bool = False) -> str:
-    """`value` with `decimals` decimals and a with_minus_signs minus; `sign` shows a plus too. None and NaN read "n/a",
-    infinities "∞"."""
+    """`value` with `decimals` decimals and a with_minus_signs minus; `sign` shows a plus too. None
+    and NaN read "n/a", infinities "∞"."""
     if value is None or math.isnan(value):
         return "n/a"
     if math.isinf(value):
@@ -42,15 +44,17 @@ def number(value: float | None, decimals: int = 4, *, sign: bool = False) -> str
 
 
 def decimals_for(interval: tuple[float, float] | None) -> int:
-    """Decimals that show two significant digits of the interval's half-width; between 3 and 6, and 4 where there is no
-    interval."""
+    """Decimals that show two significant digits of the interval's half-width; between 3 and 6, and
+    4 where there is no interval."""
     if interval is None or not all(math.isfinite(v) for v in interval):
         return 4
     half = abs(interval[1] - interval[0]) / 2
     return 4 if half == 0 else max(3, min(6, 1 - math.floor(math.log10(half))))
 
 
-def interval_text(interval: tuple[float, float] | None, decimals: int, *, sign: bool = False) -> str:
+def interval_text(
+    interval: tuple[float, float] | None, decimals: int, *, sign: bool = False
+) -> str:
     """`[low, high]`, or "no interval"."""
     if interval is None or any(map(math.isnan, interval)):
         return "no interval"
@@ -78,7 +82,12 @@ def in_percent(interval: tuple[float, float] | None) -> tuple[float, float] | No
 
 
 def with_interval(
-    value: float, interval: tuple[float, float] | None, *, share: bool = False, sign: bool = False, unit: str = ""
+    value: float,
+    interval: tuple[float, float] | None,
+    *,
+    share: bool = False,
+    sign: bool = False,
+    unit: str = "",
 ) -> tuple[str, str]:
     """(figure, interval) as text with the decimals that the interval allows.
 
@@ -94,7 +103,9 @@ def with_interval(
         text = points(value, digits) if sign else f"{number(100 * value, digits)} %"
         return text, interval_text(in_percent(interval), digits, sign=sign)
     digits = decimals_for(interval)
-    return f"{number(value, digits, sign=sign)} {unit}".rstrip(), interval_text(interval, digits, sign=sign)
+    return f"{number(value, digits, sign=sign)} {unit}".rstrip(), interval_text(
+        interval, digits, sign=sign
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +117,8 @@ class Measure:
     share: bool = False
     """A number between 0 and 1, shown in percent, its differences in points."""
     bounded: bool = True
-    """Whether the interval of a share ends at 0 and 1; that of a ratio, such as a part of what was lost, does not."""
+    """Whether the interval of a share ends at 0 and 1; that of a ratio, such as a part of what was
+    lost, does not."""
     higher_is_better: bool = True
 
     @classmethod
@@ -118,7 +130,9 @@ class Measure:
             values: known figures of it; any beyond [0, 1] means that it is no share.
         """
         share = is_share(about.unit, about.metric, values)
-        return cls(name=about.name, unit=about.unit, share=share, higher_is_better=about.higher_is_better)
+        return cls(
+            name=about.name, unit=about.unit, share=share, higher_is_better=about.higher_is_better
+        )
 
     @property
     def axis(self) -> str:
@@ -133,7 +147,8 @@ class Measure:
         return 100.0 if self.share else 1.0
 
     def ends(self, figure: HasInterval, *, sign: bool = False) -> Interval | None:
-        """The interval as it is shown: that of a share ends at 0 and 1, that of a difference or a ratio nowhere."""
+        """The interval as it is shown: that of a share ends at 0 and 1, that of a difference or a
+        ratio nowhere."""
         if figure.interval is None or sign or not (self.share and self.bounded):
             return figure.interval
         return (max(0.0, figure.interval[0]), min(1.0, figure.interval[1]))
@@ -146,7 +161,9 @@ class Measure:
             sign: for differences and gains.
         """
         unit = "" if self.share else self.unit
-        return with_interval(figure.value, self.ends(figure, sign=sign), share=self.share, sign=sign, unit=unit)
+        return with_interval(
+            figure.value, self.ends(figure, sign=sign), share=self.share, sign=sign, unit=unit
+        )
 
     def text(self, figure: HasInterval, *, sign: bool = False) -> str:
         """Figure and interval in a sentence."""

@@ -1,8 +1,10 @@
-"""What a metric's name and unit say: whether a figure of it is a share between 0 and 1, so that percent and points make
-sense. The direction travels with every figure (`Metric.higher_is_better`); the scale is decided here and nowhere else.
+"""What a metric's name and unit say: whether a figure of it is a share between 0 and 1, so that
+percent and points make sense. The direction travels with every figure (`Metric.higher_is_better`);
+the scale is decided here and nowhere else.
 
-Names are those of lm-evaluation-harness and of holdfast's own measures; a filter after a comma and a parameter after an
-at sign are no part of a name ("exact_match,strict-match", "pass@1"). Scales of the harness:
+Names are those of lm-evaluation-harness and of holdfast's own measures; a filter after a comma and
+a parameter after an at sign are no part of a name ("exact_match,strict-match", "pass@1"). Scales of
+the harness:
 
     share, [0, 1]      acc and its kin, exact_match, em, f1, precision, recall, pass@k, ece, contains, rates, win rates
     other              bleu, rouge*, chrf, ter (0 to 100), mcc (-1 to 1), brier_score (0 to 2), likelihoods,
@@ -29,16 +31,18 @@ RESTATED = {"perplexity": "nats_per_token", "bits_per_byte": "nats_per_token"}
 """Metrics that say in another unit what another one of the same entry says, by that one."""
 
 
-def is_share(unit: str, metric: str = "", values: Iterable[float] = (), *, unknown: bool = False) -> bool:
+def is_share(
+    unit: str, metric: str = "", values: Iterable[float] = (), *, unknown: bool = False
+) -> bool:
     """Whether figures of a metric are shares in [0, 1], of which a point is 1/100.
 
     Args:
         unit: as of `Metric.unit`.
         metric: the metric's name, where the unit alone says less.
-        values: known figures of it; any beyond [0, 1] means that it is no share, whatever its name. What is not finite
-            says nothing.
-        unknown: the answer for names that nobody knows. A rule's author who writes "pt" says that it is a share; a page
-            that has nothing but the name does not.
+        values: known figures of it; any beyond [0, 1] means that it is no share, whatever its name.
+            What is not finite says nothing.
+        unknown: the answer for names that nobody knows. A rule's author who writes "pt" says that
+            it is a share; a page that has nothing but the name does not.
     """
     scales = [s for word in (unit, metric) if word for s in [_scale(word)] if s is not None]
     share = all(scales) if scales else unknown
@@ -46,16 +50,18 @@ def is_share(unit: str, metric: str = "", values: Iterable[float] = (), *, unkno
 
 
 def readings(name: str, metrics: Iterable[str]) -> list[str]:
-    """The other readings of the same answers: one metric through other filters ("exact_match,flexible-extract" beside
-    "exact_match,strict-match"), or loose beside strict."""
+    """The other readings of the same answers: one metric through other filters
+    ("exact_match,flexible-extract" beside "exact_match,strict-match"), or loose beside strict."""
     stem = name.partition(",")[0]
     filtered = [m for m in metrics if "," in name and m != name and m.partition(",")[0] == stem]
-    return filtered + [m for m in metrics if "strict" in name and m == name.replace("strict", "loose")]
+    return filtered + [
+        m for m in metrics if "strict" in name and m == name.replace("strict", "loose")
+    ]
 
 
 def called(wanted: str, names: Iterable[str]) -> list[str]:
-    """The metrics that a word means: the one of this very name, else all that have it before their filter
-    ("exact_match" means "exact_match,strict-match")."""
+    """The metrics that a word means: the one of this very name, else all that have it before their
+    filter ("exact_match" means "exact_match,strict-match")."""
     names = list(names)
     return [wanted] if wanted in names else [name for name in names if name.split(",")[0] == wanted]
 

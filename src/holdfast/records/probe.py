@@ -1,4 +1,5 @@
-"""Plain record of a probe: what changes of its weights cost a checkpoint, or each checkpoint of a ladder.
+"""Plain record of a probe: what changes of its weights cost a checkpoint, or each checkpoint of a
+ladder.
 
 ```
 probe.json                        ProbeRecord
@@ -73,8 +74,8 @@ class Sensitivity:
     interval: tuple[float, float] | None = None
     """Of the difference; None where one is not finite."""
     covers: str = ""
-    """What the interval covers: "samples only" (paired), "seeds and samples", "seeds only" where the samples' part is
-    not known, "nothing"."""
+    """What the interval covers: "samples only" (paired), "seeds and samples", "seeds only" where
+    the samples' part is not known, "nothing"."""
     by_seed: list[float] = field(default_factory=list)
     """Differences seed by seed."""
     samples_half: float = 0.0
@@ -104,12 +105,13 @@ class CostTrend:
     """Cost at the smallest budget; a loss is positive."""
     last: float
     difference: Figure
-    """last - first, of pairs, over seeds and samples, with its interval at the level that was asked for; infinite where
-    one of them is."""
+    """last - first, of pairs, over seeds and samples, with its interval at the level that was asked
+    for; infinite where one of them is."""
 
     @property
     def verdict(self) -> str:
-        """ "grows" or "shrinks" where the interval excludes 0, or one end is infinite; else "cannot tell"."""
+        """ "grows" or "shrinks" where the interval excludes 0, or one end is infinite; else "cannot
+        tell"."""
         interval = self.difference.interval
         infinite = math.isinf(self.difference.value)
         excludes_0 = interval is not None and not interval[0] <= 0 <= interval[1]
@@ -119,10 +121,14 @@ class CostTrend:
 
     @classmethod
     def fields_from_json(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The fields of a stored trend; before there were figures, the interval stood beside the difference."""
+        """The fields of a stored trend; before there were figures, the interval stood beside the
+        difference."""
         if "interval" not in value:
             return value
-        return {**value, "difference": {"value": value["difference"], "interval": value["interval"]}}
+        return {
+            **value,
+            "difference": {"value": value["difference"], "interval": value["interval"]},
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +142,8 @@ class Trend(CostTrend):
 
 @dataclass(frozen=True, kw_only=True)
 class TurningPoint:
-    """At which budget of a ladder a changed or fine-tuned model is at its best (`statistics.inflection`)."""
+    """At which budget of a ladder a changed or fine-tuned model is at its best
+    (`statistics.inflection`)."""
 
     entry: str
     unit: str
@@ -145,7 +152,8 @@ class TurningPoint:
     interval: tuple[float, float]
     """The budgets that are not shown to be worse: from the smallest to the largest of them."""
     after: float
-    """What the figure has lost from there to the largest budget; infinite where it is not finite there."""
+    """What the figure has lost from there to the largest budget; infinite where it is not finite
+    there."""
     verdict: str
     """"turns", "does not turn" (within the ladder) or "cannot tell"."""
     budgets: list[float] = field(default_factory=list)
@@ -174,8 +182,8 @@ class Line:
     curvature: float
     norm: float
     losses: list[tuple[float, float]] = field(default_factory=list)
-    """(share of the way or gamma, loss) as measured, on the same documents, ascending; 0 among them. Infinite where it
-    is not finite."""
+    """(share of the way or gamma, loss) as measured, on the same documents, ascending; 0 among
+    them. Infinite where it is not finite."""
 
     def quadratic(self, size: float, loss: float) -> float:
         """The loss that the quadratic gives at `size`, from the loss at 0."""
@@ -196,7 +204,8 @@ class Sharpness:
     trace_interval: tuple[float, float] | None
     """Over random signs."""
     noise_trace: float | None = None
-    """Tr(S H), S the variances at initialisation: noise costs gamma^2 / 2 times this where the quadratic holds."""
+    """Tr(S H), S the variances at initialisation: noise costs gamma^2 / 2 times this where the
+    quadratic holds."""
     noise_trace_interval: tuple[float, float] | None = None
     probes: int = 0
     eigenvalues: list[float] = field(default_factory=list)

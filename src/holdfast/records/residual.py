@@ -1,5 +1,5 @@
-"""Plain records of an update, and of a study of the instruction residual (Balancing Continuous Pre-Training): which
-models were made, how, and what each measured.
+"""Plain records of an update, and of a study of the instruction residual (Balancing Continuous
+Pre-Training): which models were made, how, and what each measured.
 
 An update is a study with one budget; both are a folder:
 
@@ -40,7 +40,8 @@ class StudiedModel:
     start: str
     """"base", "instruct" or "derived": what it was before anything was done to it here."""
     family: str
-    """The pair whose base, instruct or child the start is, such as "llama-3"; "" where there is only one pair."""
+    """The pair whose base, instruct or child the start is, such as "llama-3"; "" where there is
+    only one pair."""
     tokens: int = 0
     """New tokens it was trained on, as counted; 0: none."""
     budget: int | None = None
@@ -50,13 +51,16 @@ class StudiedModel:
     scale: float | None = None
     """The factor on that residual."""
     added: float | None = None
-    """The relative norm of what was added: of scale x residual over that of the base that it was taken from."""
+    """The relative norm of what was added: of scale x residual over that of the base that it was
+    taken from."""
     tuned: bool = False
-    """Whether it was tuned on the instruct model's conversations after it was continued (the paper's setting S2)."""
+    """Whether it was tuned on the instruct model's conversations after it was continued (the
+    paper's setting S2)."""
     distilled: bool = False
     """Whether it was held to the instruct model on its own answers after it was continued."""
     seed: int = 0
-    """Of training; of a small world's models that of the world, which decides people, texts and weights."""
+    """Of training; of a small world's models that of the world, which decides people, texts and
+    weights."""
     width: int = 0
     """Hidden size of a small world's models; 0: no small world."""
     path: str = ""
@@ -66,8 +70,8 @@ class StudiedModel:
     evaluations: str = ""
     """The folder of its evaluations, relative to the study's."""
     flops: float = 0.0
-    """Floating-point operations spent here on making it: 0 for a given model, those of the continuation for the
-    others."""
+    """Floating-point operations spent here on making it: 0 for a given model, those of the
+    continuation for the others."""
     seconds: float = 0.0
     """Wall-clock time of making it here, its continuation included."""
     parameters: int = 0
@@ -78,7 +82,8 @@ class StudiedModel:
 
     @property
     def repeated(self) -> str:
-        """The label without the training seed or the world: the same for models that differ in it alone."""
+        """The label without the training seed or the world: the same for models that differ in it
+        alone."""
         return without_seed(self.label or self.name)
 
     @property
@@ -90,7 +95,8 @@ class StudiedModel:
 
     @property
     def place(self) -> tuple[int, int | None]:
-        """What it shares with the models that it is compared with: width and small world, (0, None) outside of one."""
+        """What it shares with the models that it is compared with: width and small world, (0, None)
+        outside of one."""
         return self.width, self.seed if self.width else None
 
     @property
@@ -140,10 +146,11 @@ class ResidualRecord(BaseRecord):
     """In the order of the report."""
     pairs: list[ModelPair] = dataclasses.field(default_factory=list)
     corpus: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """`{"documents", "tokens", "held_out", "first_date", "last_date", "skipped": {reason: count}, "windows", "wasted":
-    share of them, ...}`."""
+    """`{"documents", "tokens", "held_out", "first_date", "last_date", "skipped": {reason: count},
+    "windows", "wasted": share of them, ...}`."""
     ancestry: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """The evidence that instruct models are children of their bases; see `holdfast.checkpoints.ancestry`."""
+    """The evidence that instruct models are children of their bases; see
+    `holdfast.checkpoints.ancestry`."""
 
     def model(self, name: str) -> StudiedModel:
         """A model by name.

@@ -54,22 +54,26 @@ class RunRecord:
     status: str = "running"
     """"running", "interrupted", "failed" or "finished"."""
     stage: str = "prepare"
-    """The last stage entered: prepare, evaluate start, train, save, evaluate result, report, done."""
+    """The last stage entered: prepare, evaluate start, train, save, evaluate result, report,
+    done."""
     error: str | None = None
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     """As resolved: defaults, YAML and command line together, secrets left out."""
     config_key: str = ""
-    """Fingerprint of what decides the trained weights; another key in the same folder is another run."""
+    """Fingerprint of what decides the trained weights; another key in the same folder is another
+    run."""
     retention: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """One `{"method": name, **parameters}` a method; empty for direct fine-tuning."""
     model: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """`{"name", "hash", "architecture", "parameters", "trainable", "vocabulary"}`, and "origin" where something
-    has to be said of the weights, such as "dequantised from 4 bits (Q4_1)"."""
+    """`{"name", "hash", "architecture", "parameters", "trainable", "vocabulary"}`, and "origin"
+    where something has to be said of the weights, such as "dequantised from 4 bits (Q4_1)"."""
     data: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """`{"name", "hash", "examples", "tokens", "trained_tokens", "untrained_examples", "packed", "format",
-    "not_read"}`: examples and tokens are those that are trained on, a pass over the data; "untrained_examples" are left
-    out, as nothing that is to be learnt is left of them; "not_read" has the columns and keys of messages that have
-    values and are not read, with the number of rows or messages (null where rows are streamed)."""
+    """`{"name", "hash", "examples", "tokens", "trained_tokens", "untrained_examples", "packed",
+    "format",
+    "not_read"}`: examples and tokens are those that are trained on, a pass over the data;
+    "untrained_examples" are left out, as nothing that is to be learnt is left of them; "not_read"
+    has the columns and keys of messages that have values and are not read, with the number of rows
+    or messages (null where rows are streamed)."""
     parents: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     seed: int = 0
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -79,13 +83,14 @@ class RunRecord:
     finished: str | None = None
     training: dict[str, Any] = dataclasses.field(default_factory=dict)
     """`{"steps", "tokens", "seconds", "tokens_per_second", "sessions", "final": {last logged
-    metrics}, "stages": {name: seconds}, "result_step", "saved", "evaluated"}`: `result_step` is the step whose
-    checkpoint is the result, where one was chosen, `saved` says that the final weights are on disk, `evaluated` is the
-    fingerprint of the evaluation plan that was run."""
+    metrics}, "stages": {name: seconds}, "result_step", "saved",
+    "evaluated"}`: `result_step` is the step whose checkpoint is the result, where one was chosen,
+    `saved` says that the final weights are on disk, `evaluated` is the fingerprint of the
+    evaluation plan that was run."""
     distance: list[LayerDistance] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
-    """What the run wants its reader to know: fallbacks taken, samples truncated, figures that could not be had. Those
-    on what is measured begin with suite/name of the entry."""
+    """What the run wants its reader to know: fallbacks taken, samples truncated, figures that could
+    not be had. Those on what is measured begin with suite/name of the entry."""
     schema: int = SCHEMA
 
     @staticmethod
@@ -94,8 +99,8 @@ class RunRecord:
 
 
 class RunFolder(Displayed):
-    """Reads and writes the files of one run (see the module docstring). Cheap to create; holds no state but the
-    path."""
+    """Reads and writes the files of one run (see the module docstring). Cheap to create; holds no
+    state but the path."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -148,8 +153,8 @@ class RunFolder(Displayed):
         return self.path / "along"
 
     def trajectory(self) -> list[tuple[int, EvaluationFolder]]:
-        """(optimiser steps, what was measured then): the start, the steps on the way, and the end where it is known;
-        entries may be missing of each.
+        """(optimiser steps, what was measured then): the start, the steps on the way, and the end
+        where it is known; entries may be missing of each.
 
         Raises:
             DataError: `run.json` is not there, or cannot be read.

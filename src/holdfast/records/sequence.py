@@ -1,5 +1,5 @@
-"""Plain records of a sequence study (Soup to Go): which models were trained one after another or merged, and what each
-remembers of every task.
+"""Plain records of a sequence study (Soup to Go): which models were trained one after another or
+merged, and what each remembers of every task.
 
 ```
 sequence.json                     SequenceRecord
@@ -19,7 +19,13 @@ from holdfast.records.base import BaseRecord
 from holdfast.records.figure import Figure
 
 RECORD_FILE = "sequence.json"
-SEQUENTIAL, SINGLE, MULTITASK, MERGE, RESIDUAL = "sequential", "single", "multitask", "merge", "residual"
+SEQUENTIAL, SINGLE, MULTITASK, MERGE, RESIDUAL = (
+    "sequential",
+    "single",
+    "multitask",
+    "merge",
+    "residual",
+)
 """Kinds of arms that are no retention methods."""
 
 
@@ -62,8 +68,8 @@ class SequenceModel:
     """That it was trained on."""
     seconds: float = 0.0
     distance: float | None = None
-    """L2 distance of the weights to the model after the task before (of a merge and of multitask training: to the one
-    that sequential fine-tuning has there; of a first task: to the base)."""
+    """L2 distance of the weights to the model after the task before (of a merge and of multitask
+    training: to the one that sequential fine-tuning has there; of a first task: to the base)."""
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """By task: (share of the steps, held-out loss in nats per token), from the start to the end."""
 
@@ -75,7 +81,8 @@ class ArmResult:
     arm: str
     """Its label."""
     kind: str
-    """"sequential", "single", "multitask", "merge", "residual", or the names of retention methods joined by "+"."""
+    """"sequential", "single", "multitask", "merge", "residual", or the names of retention methods
+    joined by "+"."""
     strength: float | None
     """The leading parameter of a method: what a curve of the arms of its kind is drawn along."""
     order: list[str]
@@ -84,22 +91,26 @@ class ArmResult:
     merge: dict[str, Any] = field(default_factory=dict)
     """Method and parameters of a merge, or of what is added to another base."""
     old_data: bool = False
-    """Whether it reads data of earlier tasks while a later one is trained, or has all tasks at once."""
+    """Whether it reads data of earlier tasks while a later one is trained, or has all tasks at
+    once."""
     models: list[str] = field(default_factory=list)
     """After each task; of arms that train all at once, the one at the end."""
     scores: dict[str, Figure] = field(default_factory=dict)
     """By task, of the last model."""
     against: dict[str, Figure] = field(default_factory=dict)
-    """By task: how much better than sequential fine-tuning, paired by seed and sample; above 0 is better."""
+    """By task: how much better than sequential fine-tuning, paired by seed and sample; above 0 is
+    better."""
     keep: dict[str, list[Figure | None]] = field(default_factory=dict)
-    """By what should be kept (`SequenceRecord.keep`): of each of `models`; None where it cannot be scored."""
+    """By what should be kept (`SequenceRecord.keep`): of each of `models`; None where it cannot be
+    scored."""
     distance: Figure | None = None
     """Of the last model, see `SequenceModel.distance`."""
     matrix: list[list[float]] = field(default_factory=list)
-    """`[stage][task]`, stage 0 being the base, higher is better, mean over the seeds; empty where there are no
-    stages, or the tasks' units have no mean."""
+    """`[stage][task]`, stage 0 being the base, higher is better, mean over the seeds; empty where
+    there are no stages, or the tasks' units have no mean."""
     measures: dict[str, Figure] = field(default_factory=dict)
-    """Average accuracy, backward and forward transfer, forgetting (`evaluation.compare.continual`)."""
+    """Average accuracy, backward and forward transfer, forgetting
+    (`evaluation.compare.continual`)."""
     measures_against: dict[str, Figure] = field(default_factory=dict)
     """The same minus those of sequential fine-tuning, paired by seed."""
 

@@ -1,5 +1,5 @@
-"""Plain records of a stages study (Pattern Shifting or Knowledge Losing): every checkpoint of a fine-tuning, restored,
-and what it has forgotten.
+"""Plain records of a stages study (Pattern Shifting or Knowledge Losing): every checkpoint of a
+fine-tuning, restored, and what it has forgotten.
 
 ```
 stages.json                       StagesRecord
@@ -40,7 +40,8 @@ REASONS = (
     "pattern not back",
     "neither",
 )
-"""Why a verdict is what it is: of the first four verdicts one each, the others of "inconclusive"."""
+"""Why a verdict is what it is: of the first four verdicts one each, the others of
+"inconclusive"."""
 PROBING = "probing"
 """Suite, and entry, of the held-out plain text."""
 BASE, CONTROL, TUNED, RESTORED = "base", "control", "tuned", "restored"
@@ -125,8 +126,8 @@ class Transition:
     arm: str
     task: str
     place: int | None
-    """The first checkpoint from which on more than the margin is forgotten, from 1: fine-tuning took it, and restoring
-    does not bring it back; None: none is."""
+    """The first checkpoint from which on more than the margin is forgotten, from 1: fine-tuning
+    took it, and restoring does not bring it back; None: none is."""
     interval: tuple[int, int | None]
     """95 % over questions; one more than there are checkpoints, and None: after the last one."""
 
@@ -160,11 +161,15 @@ class StagesRecord(BaseRecord):
 
     def model(self, role: str, arm: str = "", place: int = 0) -> MeasuredModel | None:
         """The model of a role."""
-        return next((m for m in self.models if (m.role, m.arm, m.place) == (role, arm, place)), None)
+        return next(
+            (m for m in self.models if (m.role, m.arm, m.place) == (role, arm, place)), None
+        )
 
     def of(self, arm: str, task: str) -> list[StageVerdict]:
         """An arm's verdicts on a task, in the order of its checkpoints."""
-        return sorted((v for v in self.verdicts if v.arm == arm and v.task == task), key=lambda v: v.place)
+        return sorted(
+            (v for v in self.verdicts if v.arm == arm and v.task == task), key=lambda v: v.place
+        )
 
 
 read_stages = StagesRecord.read

@@ -1,4 +1,5 @@
-"""Plain records of a study: what was varied, every trial, what each seed measured. JSON on disk, no torch, no Optuna.
+"""Plain records of a study: what was varied, every trial, what each seed measured. JSON on disk, no
+torch, no Optuna.
 
 A study is a folder:
 
@@ -11,8 +12,8 @@ logs/                       what the workers print
 report.html                 the page
 ```
 
-Every measurement is a `Comparison` of the start with the run's result, paired sample by sample; figures and plots need
-nothing else.
+Every measurement is a `Comparison` of the start with the run's result, paired sample by sample;
+figures and plots need nothing else.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ Entry = tuple[str, str, str]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
-    """One side of the trade-off: a metric of one entry, or the mean over several entries of the same unit."""
+    """One side of the trade-off: a metric of one entry, or the mean over several entries of the
+    same unit."""
 
     side: str
-    """"learn" (what is learnt), "keep" (what must be kept) or "validation" (what settings are chosen by)."""
+    """"learn" (what is learnt), "keep" (what must be kept) or "validation" (what settings are
+    chosen by)."""
     entries: list[Entry]
     label: str
     """For people, such as "gsm8k" or "mean of mmlu, triviaqa"."""
@@ -67,7 +70,8 @@ class SeedRun:
     comparisons: list[Comparison]
     """Start against result, for every entry and metric."""
     references: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
-    """By "suite/name/metric": levels that say what a figure is worth, in its unit, see `Evaluation.references`."""
+    """By "suite/name/metric": levels that say what a figure is worth, in its unit, see
+    `Evaluation.references`."""
     steps: int | None = None
     """Of the optimiser; None in records of earlier versions."""
 
@@ -78,21 +82,22 @@ class TrialRecord:
 
     number: int
     state: str
-    """"waiting", "running", "complete", "pruned", "failed" or "lost" (its worker died; `continued_by` has it now)."""
+    """"waiting", "running", "complete", "pruned", "failed" or "lost" (its worker died;
+    `continued_by` has it now)."""
     kind: str
     """"direct", or the names of its methods joined by "+"."""
     label: str
     """For people: the method and what was varied, such as "label annealing, weight 1"."""
     arm: str = ""
-    """For people: the arm that it is a setting of, without what varies, such as "label annealing (other text)";
-    empty in records of earlier versions."""
+    """For people: the arm that it is a setting of, without what varies, such as "label annealing
+    (other text)"; empty in records of earlier versions."""
     titles: dict[str, str] = dataclasses.field(default_factory=dict)
     """Titles of those of its methods that are not holdfast's own, by name."""
     params: dict[str, Any]
     """What was varied, by key."""
     settings: dict[str, Any]
-    """The training configuration without seed and output folder; as `holdfast train --config` takes it. Empty until the
-    trial began."""
+    """The training configuration without seed and output folder; as `holdfast train --config` takes
+    it. Empty until the trial began."""
     runs: list[SeedRun]
     """By seed, those that are finished."""
     reason: str | None = None
@@ -104,7 +109,8 @@ class TrialRecord:
     started: str | None = None
     finished: str | None = None
     overhead: float = 0.0
-    """Seconds of the worker on this trial that were spent on the study's bookkeeping, not in a run."""
+    """Seconds of the worker on this trial that were spent on the study's bookkeeping, not in a
+    run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,7 +152,8 @@ class StudyRecord(Displayed, BaseRecord):
     selection: dict[str, Any]
     """`{"rule": ..., "points": ...}` as configured."""
     validation: Objective | None = None
-    """What every choice goes by in place of `learn`, with none of its entries; None: `learn` itself."""
+    """What every choice goes by in place of `learn`, with none of its entries; None: `learn`
+    itself."""
     correlations: list[SampleCorrelation] = dataclasses.field(default_factory=list)
     """By entry of the objectives, once a session has ended; none in records of earlier versions."""
     sampler: str = "grid"
@@ -160,8 +167,9 @@ class StudyRecord(Displayed, BaseRecord):
 
     @property
     def direct(self) -> TrialRecord | None:
-        """Direct fine-tuning, the reference: of its trials (it may have several rates) the one that learns best by
-        `chooses_by`, of those that have all seeds and measures; None where none ended yet."""
+        """Direct fine-tuning, the reference: of its trials (it may have several rates) the one that
+        learns best by `chooses_by`, of those that have all seeds and measures; None where none
+        ended yet."""
         ended = [t for t in self.trials if t.kind == "direct" and t.state == FINISHED]
         best, most = next(iter(ended), None), -math.inf
         for trial in ended:
@@ -171,18 +179,32 @@ class StudyRecord(Displayed, BaseRecord):
         return best
 
     def _learnt(self, trial: TrialRecord) -> float | None:
-        """A trial's mean gain by `chooses_by`; None where a seed or a measure is missing, or is not finite."""
+        """A trial's mean gain by `chooses_by`; None where a seed or a measure is missing, or is not
+        finite."""
         gains = {}
         for run in trial.runs:
             for c in run.comparisons:
                 gains[run.seed, (c.suite, c.name, c.metric)] = c.gain
-        chosen_by = [gains.get((seed, entry), math.nan) for seed in self.seeds for entry in self.chooses_by.entries]
-        return sum(chosen_by) / len(chosen_by) if chosen_by and all(map(math.isfinite, chosen_by)) else None
+        chosen_by = [
+            gains.get((seed, entry), math.nan)
+            for seed in self.seeds
+            for entry in self.chooses_by.entries
+        ]
+        return (
+            sum(chosen_by) / len(chosen_by)
+            if chosen_by and all(map(math.isfinite, chosen_by))
+            else None
+        )
 
     @property
     def references(self) -> dict[str, dict[str, float]]:
         """By "suite/name/metric": what the runs know of levels such as "unigram" and "chance"."""
-        return {key: levels for t in self.trials for run in t.runs for key, levels in run.references.items()}
+        return {
+            key: levels
+            for t in self.trials
+            for run in t.runs
+            for key, levels in run.references.items()
+        }
 
 
 def seed_run_from_json(value: Mapping[str, Any]) -> SeedRun:

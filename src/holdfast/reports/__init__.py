@@ -1,4 +1,5 @@
-"""What people read: a page is a list of blocks, a chart is data and marks, and three renderers show the same list.
+"""What people read: a page is a list of blocks, a chart is data and marks, and three renderers show
+the same list.
 
     format                          counts, times and settings as text (`records.measure` writes figures and intervals)
     blocks, charts                  what a page is made of; the one engine that plotly draws from

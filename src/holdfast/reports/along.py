@@ -1,7 +1,9 @@
-"""What was measured while a model was trained: a line a point for the terminal, a chart a figure for the page.
+"""What was measured while a model was trained: a line a point for the terminal, a chart a figure
+for the page.
 
-The mass on the options is drawn with the level from which on the answer's format counts as learnt (Pattern Shifting or
-Knowledge Losing, section 5): it is complete where the mass stays at 0.95 or more.
+The mass on the options is drawn with the level from which on the answer's format counts as learnt
+(Pattern Shifting or Knowledge Losing, section 5): it is complete where the mass stays at 0.95 or
+more.
 """
 
 from __future__ import annotations
@@ -82,7 +84,12 @@ def _curves(trajectory: Trajectory) -> dict[tuple[str, str, str], Points]:
         for (suite, name), e in evaluations.items():
             for key, metric in e.metrics.items():
                 if _SAME.get(key) not in e.metrics and math.isfinite(metric.value):
-                    point = {"step": step, "value": Value.of(metric), "n": metric.n, "metric": metric}
+                    point = {
+                        "step": step,
+                        "value": Value.of(metric),
+                        "n": metric.n,
+                        "metric": metric,
+                    }
                     curves.setdefault((suite, name, key), []).append(point)
     return curves
 
@@ -95,8 +102,14 @@ def _chart(name: str, key: str, points: Points) -> Chart:
         rules = [Rule(y=COMPLETE)]
         step = _mass_complete_from(points)
         where = "which it does not yet" if step is None else f"which it does from step {step} on"
-        caption += f" The format counts as learnt where the mass stays above the dotted line ({COMPLETE}), {where}."
-    marks = [Mark(kind="band", x="step", y="value"), Mark(kind="line", x="step", y="value", size=6, bars=0)]
+        caption += (
+            " The format counts as learnt where the mass stays above the dotted line "
+            f"({COMPLETE}), {where}."
+        )
+    marks = [
+        Mark(kind="band", x="step", y="value"),
+        Mark(kind="line", x="step", y="value", size=6, bars=0),
+    ]
     columns = heads({"Step": "step", title: "value", "n": "n"}, words=0)
     return Chart(
         title=f"{name}: {title}",

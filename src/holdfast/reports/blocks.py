@@ -1,7 +1,8 @@
-"""A page is a list of blocks: plain values that say what is shown, not how. Two renderers read the same list: `html`
-(one self-contained page) and `terminal` (rich); `markdown` reads text and tables.
+"""A page is a list of blocks: plain values that say what is shown, not how. Two renderers read the
+same list: `html` (one self-contained page) and `terminal` (rich); `markdown` reads text and tables.
 
-Text is a string, a `Span`, or a sequence of both; it is never markup, each renderer escapes for itself.
+Text is a string, a `Span`, or a sequence of both; it is never markup, each renderer escapes for
+itself.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Span:
 
     content: Text
     form: str = ""
-    """"sub" (small, on a line of its own), "chip", "strong", "code", "mark" (its tone is a class of the styles)."""
+    """"sub" (small, on a line of its own), "chip", "strong", "code", "mark" (its tone is a class of
+    the styles)."""
     tone: Tone = ""
     link: str = ""
     """An address relative to the page's folder."""
@@ -57,13 +59,15 @@ def plain_text(content: Text, *, below: str = "\n") -> Lines:
     if content is None:
         return Lines()
     if isinstance(content, Span):
-        return Lines((below if content.form == "sub" else "") + plain_text(content.content, below=below))
+        return Lines(
+            (below if content.form == "sub" else "") + plain_text(content.content, below=below)
+        )
     if isinstance(content, (list, tuple)):
         return Lines("".join(plain_text(item, below=below) for item in content))
     return printable(str(content))
 
 
-# -------------------------------------------------------------------------------------------------------------- blocks
+# ------------------------------------------------------------------------------------------- blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,8 +152,11 @@ class Column:
     """Takes the full width of a card on a phone."""
 
 
-def columns(*titles: str, right: Sequence[int] | None = None, wide: Sequence[int] = ()) -> list[Column]:
-    """Columns by their titles: those at the places `right` hold figures; None: all but the first."""
+def columns(
+    *titles: str, right: Sequence[int] | None = None, wide: Sequence[int] = ()
+) -> list[Column]:
+    """Columns by their titles: those at the places `right` hold figures; None: all but the
+    first."""
     figures = range(1, len(titles)) if right is None else [index % len(titles) for index in right]
     declared = []
     for number, title in enumerate(titles):
@@ -228,7 +235,7 @@ class Page:
     footer: str = ""
 
 
-# ------------------------------------------------------------------------------------------------------ small patterns
+# ----------------------------------------------------------------------------------- small patterns
 
 
 def problems(title: str, items: Sequence[str], tone: Tone = "warn") -> list[Block]:
@@ -251,8 +258,8 @@ def notes(items: Sequence[str], title: str = "Notes", anchor: str = "") -> Secti
 
 
 def widths(n: int) -> list[str]:
-    """Widths of `n` charts that fill every row: one in full width, two or four two a row, else three a row as far
-    as they go."""
+    """Widths of `n` charts that fill every row: one in full width, two or four two a row, else
+    three a row as far as they go."""
     if n == 1:
         return ["full"]
     halves = {0: 0, 1: 4, 2: 2}[n % 3]

@@ -1,9 +1,11 @@
-"""Charts as data and marks. A `Chart` holds rows (mappings with the numbers and the words), columns (which of them its
-table shows) and marks (which of them are drawn, and how); the table under a figure and the words at the mouse are made
-of the same rows, so that they cannot disagree with it. `plotly_figure` turns one into the dictionary that plotly draws.
+"""Charts as data and marks. A `Chart` holds rows (mappings with the numbers and the words), columns
+(which of them its table shows) and marks (which of them are drawn, and how); the table under a
+figure and the words at the mouse are made of the same rows, so that they cannot disagree with it.
+`plotly_figure` turns one into the dictionary that plotly draws.
 
-Colours are names of custom properties ("good" is `var(--good)`); `page.js` puts their values in, so that one style
-sheet decides the colours of text and plots, light and dark. No plotly import is needed to describe a figure.
+Colours are names of custom properties ("good" is `var(--good)`); `page.js` puts their values in, so
+that one style sheet decides the colours of text and plots, light and dark. No plotly import is
+needed to describe a figure.
 """
 
 from __future__ import annotations
@@ -104,7 +106,9 @@ def tabulate(items: Iterable[Item], columns: Sequence[Col], **options: Any) -> T
     rows = []
     for item in items:
         rows.append([column.cell(item) for column in above])
-    numbers = tabulate(items, [above[0], *folded], tones=options.get("tones", ())) if folded else None
+    numbers = (
+        tabulate(items, [above[0], *folded], tones=options.get("tones", ())) if folded else None
+    )
     return Table(columns=titles, rows=rows, numbers=numbers, **options)
 
 
@@ -142,18 +146,19 @@ class Axis:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What is drawn of some of the rows. Rows without the x or the y are passed over; a `Value` brings its bars."""
+    """What is drawn of some of the rows. Rows without the x or the y are passed over; a `Value`
+    brings its bars."""
 
     kind: str = "points"
-    """"points"; "line" through them; "curves", a row each with lists; "bars" across, "columns" upright; "band" between
-    the ends of y; "heat", a row of cells each."""
+    """"points"; "line" through them; "curves", a row each with lists; "bars" across, "columns"
+    upright; "band" between the ends of y; "heat", a row of cells each."""
     x: str = "x"
     y: str = "y"
     where: Row = dataclasses.field(default_factory=dict)
     """Rows with these values."""
     rows: Rows | None = None
-    """These instead: some of the chart's rows in an order of their own, or lines and areas to read the others by, which
-    the table need not show and which have no words at the mouse."""
+    """These instead: some of the chart's rows in an order of their own, or lines and areas to read
+    the others by, which the table need not show and which have no words at the mouse."""
     name: str = ""
     """In the legend."""
     colour: str = "accent"
@@ -237,14 +242,14 @@ class Chart:
         return tabulate(rows, self.columns, cards=False)
 
 
-# ------------------------------------------------------------------------------------------------------- small helpers
+# ------------------------------------------------------------------------------------ small helpers
 
 _PLAIN = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "\n": "<br>"})
 
 
 def plain(text: str) -> str:
-    """Text for inside a figure: plotly reads a little markup, `$...$` as TeX and `%{...}` as a variable there, so all
-    are taken out of it."""
+    """Text for inside a figure: plotly reads a little markup, `$...$` as TeX and `%{...}` as a
+    variable there, so all are taken out of it."""
     return printable(text, breaks=True).translate(_PLAIN).replace("%{", "&#37;{")
 
 
@@ -261,11 +266,18 @@ def finite(value: Any) -> float | None:
 def line_style(place: int) -> Plotly:
     """Colour and symbol of the points, and the dash of the line, at `place` among several."""
     dash = DASHES[place // len(COLOURS) % len(DASHES)]
-    return {"colour": COLOURS[place % len(COLOURS)], "symbol": SYMBOLS[place % len(SYMBOLS)], "dash": dash}
+    return {
+        "colour": COLOURS[place % len(COLOURS)],
+        "symbol": SYMBOLS[place % len(SYMBOLS)],
+        "dash": dash,
+    }
 
 
-def log_ticks(low: float, high: float, steps: Sequence[float] = (1, 2, 5), most: int = 4) -> list[tuple[float, str]]:
-    """Ticks at `steps` times the powers of ten, or at the powers only where these are more than `most`."""
+def log_ticks(
+    low: float, high: float, steps: Sequence[float] = (1, 2, 5), most: int = 4
+) -> list[tuple[float, str]]:
+    """Ticks at `steps` times the powers of ten, or at the powers only where these are more than
+    `most`."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = []
     for power in powers:
@@ -282,8 +294,8 @@ def ticks_at(values: Sequence[float]) -> list[tuple[float, str]]:
 def thin(
     xs: Sequence[float], ys: Sequence[float | None], most: int = MOST_POINTS
 ) -> tuple[list[float], list[float | None]]:
-    """At most about `most` points: each bucket keeps its lowest and highest, in order, so that spikes and gaps
-    survive."""
+    """At most about `most` points: each bucket keeps its lowest and highest, in order, so that
+    spikes and gaps survive."""
     if len(xs) <= most:
         return list(xs), list(ys)
     size = math.ceil(2 * len(xs) / most)
@@ -301,8 +313,12 @@ def smooth(ys: Sequence[float | None], window: int) -> list[float | None]:
 
     values = np.array(ys, dtype=float)  # gaps are NaN
     numbers = ~np.isnan(values)
-    base = values[numbers].mean() if numbers.any() else 0.0  # sums of what is left keep their digits
-    padded = np.concatenate([np.zeros((2, window)), [numbers, np.where(numbers, values - base, 0.0)]], axis=1)
+    base = (
+        values[numbers].mean() if numbers.any() else 0.0
+    )  # sums of what is left keep their digits
+    padded = np.concatenate(
+        [np.zeros((2, window)), [numbers, np.where(numbers, values - base, 0.0)]], axis=1
+    )
     sums = padded.cumsum(axis=1)
     counts, totals = (sums[:, window:] - sums[:, :-window]).tolist()
     means = []
@@ -311,7 +327,7 @@ def smooth(ys: Sequence[float | None], window: int) -> list[float | None]:
     return means
 
 
-# ----------------------------------------------------------------------------------------------------------- the engine
+# --------------------------------------------------------------------------------------- the engine
 
 
 def _font(colour: str, size: int = 12) -> Plotly:
@@ -326,11 +342,21 @@ LAYOUT: Plotly = {
     "hoverlabel": {"bgcolor": "var(--raised)", "bordercolor": "var(--line)", "font": _font("ink")},
     "modebar": {"bgcolor": CLEAR, "color": "var(--muted)", "activecolor": "var(--accent)"},
 }
-LEGEND: Plotly = {"orientation": "h", "x": 0, "xanchor": "left", "yanchor": "bottom", "traceorder": "normal"}
+LEGEND: Plotly = {
+    "orientation": "h",
+    "x": 0,
+    "xanchor": "left",
+    "yanchor": "bottom",
+    "traceorder": "normal",
+}
 LEGEND |= {"bgcolor": CLEAR, "font": _font("ink")}
 LEGEND_LINE = {"full": 120, "half": 52, "third": 36}
 """Characters of a legend that fit into one line, by the chart's width."""
-AXIS: Plotly = {"gridcolor": "var(--grid)", "linecolor": "var(--line)", "zerolinecolor": "var(--line)"}
+AXIS: Plotly = {
+    "gridcolor": "var(--grid)",
+    "linecolor": "var(--line)",
+    "zerolinecolor": "var(--line)",
+}
 AXIS |= {"tickfont": _font("muted", 11), "automargin": True, "exponentformat": "e"}
 ZERO_LINE = {"zerolinewidth": 2, "zerolinecolor": "var(--muted)"}
 GROUND: Plotly = {"opacity": 0.13, "line": {"width": 0}, "layer": "below"}
@@ -350,11 +376,17 @@ def plotly_figure(chart: Chart) -> Plotly:
         data += _traces(mark, chart)
     names = [trace["name"] for trace in data if trace.get("name") and trace.get("showlegend", True)]
     legend = len(names) > 1 if chart.legend is None else chart.legend
-    lines = min(3, 1 + sum(len(name) + 9 for name in names) // LEGEND_LINE[chart.width]) if legend else 0
+    lines = (
+        min(3, 1 + sum(len(name) + 9 for name in names) // LEGEND_LINE[chart.width])
+        if legend
+        else 0
+    )
     titles = []
     for shade in chart.shades:
         if shade.text:
-            titles.append(Note(text=shade.text, x=(shade.start + shade.end) / 2, y=1, more=ABOVE_PLOT))
+            titles.append(
+                Note(text=shade.text, x=(shade.start + shade.end) / 2, y=1, more=ABOVE_PLOT)
+            )
     above = 18 if titles else 0
     margin = {"l": 12, "r": 16 + _right_of_plot(chart), "t": 12 + 22 * lines + above, "b": 12}
     layout = LAYOUT | {"height": chart.height, "margin": margin, "showlegend": legend}
@@ -417,7 +449,10 @@ def _note(note: Note) -> Plotly:
 def _traces(mark: Mark, chart: Chart) -> Traces:
     rows = []
     for row in chart.rows if mark.rows is None else mark.rows:
-        lacks_a_place = mark.kind not in ("curves", "heat") and None in (row.get(mark.x), row.get(mark.y))
+        lacks_a_place = mark.kind not in ("curves", "heat") and None in (
+            row.get(mark.x),
+            row.get(mark.y),
+        )
         if mark.where.items() <= row.items() and not lacks_a_place:
             rows.append(row)
     if not rows:
@@ -437,12 +472,18 @@ def _traces(mark: Mark, chart: Chart) -> Traces:
 
 def _each(mark_field: str, rows: Rows) -> Any:
     """A field that is one for all, or each row's own."""
-    return [row.get(mark_field[1:], "") for row in rows] if mark_field.startswith("@") else mark_field
+    return (
+        [row.get(mark_field[1:], "") for row in rows] if mark_field.startswith("@") else mark_field
+    )
 
 
 def _colour(mark: Mark, rows: Rows) -> Any:
     colour = _each(mark.colour, rows)
-    return f"var(--{colour})" if isinstance(colour, str) else [f"var(--{c or 'accent'})" for c in colour]
+    return (
+        f"var(--{colour})"
+        if isinstance(colour, str)
+        else [f"var(--{c or 'accent'})" for c in colour]
+    )
 
 
 def _hover(mark: Mark, chart: Chart, rows: Rows) -> Plotly:
@@ -456,7 +497,11 @@ def _hover(mark: Mark, chart: Chart, rows: Rows) -> Plotly:
 
 def _hover_text(mark: Mark, chart: Chart, row: Row) -> str:
     head = plain_text(chart.columns[0].cell(row), below=" ")
-    name = f"{plain(mark.name)}: " if mark.name and mark.name not in head and mark.kind == "bars" else ""
+    name = (
+        f"{plain(mark.name)}: "
+        if mark.name and mark.name not in head and mark.kind == "bars"
+        else ""
+    )
     lines = [f"<b>{name}{plain(head)}</b>"]
     for column in chart.columns[1:]:
         if text := plain_text(column.cell(row), below=" "):
@@ -504,7 +549,11 @@ def _points(mark: Mark, rows: Rows, colour: Any) -> Plotly:
     modes = [lines, "markers" if mark.markers or not lines else ""]
     trace: Plotly = {"type": "scatter", "mode": "+".join(filter(None, modes))}
     trace["line"] = {"color": colour, "width": mark.width, "dash": mark.dash}
-    trace["marker"] = {"size": mark.size, "symbol": _each(mark.symbol, rows), "line": {"color": colour, "width": 2}}
+    trace["marker"] = {
+        "size": mark.size,
+        "symbol": _each(mark.symbol, rows),
+        "line": {"color": colour, "width": 2},
+    }
     trace["marker"]["color"] = "var(--surface)" if mark.hollow else colour
     return trace
 
@@ -518,21 +567,35 @@ def _plotted(value: Any) -> Any:
 
 
 def _curves(mark: Mark, chart: Chart, rows: Rows) -> Traces:
-    """A trace a row: its lists, thinned; a long one pale with its trailing mean above, unless the row has `markers`."""
+    """A trace a row: its lists, thinned; a long one pale with its trailing mean above, unless the
+    row has `markers`."""
     traces = []
     for row in rows:
         line = {"color": f"var(--{row.get('colour', mark.colour)})", "width": mark.width}
         line["dash"] = row.get("dash", mark.dash)
         xs, ys = list(row[mark.x]), list(map(finite, row[mark.y]))
         if row.get("smooth") and len(xs) >= SMOOTHED_FROM:
-            pale = {"type": "scatter", "mode": "lines", "name": "", "showlegend": False, "opacity": 0.3}
+            pale = {
+                "type": "scatter",
+                "mode": "lines",
+                "name": "",
+                "showlegend": False,
+                "opacity": 0.3,
+            }
             x, y = thin(xs, ys)
             traces.append(pale | NO_WORDS | {"x": x, "y": y, "line": line | {"width": 1}})
             ys = smooth(ys, max(5, len(xs) // 40))
         x, y = thin(xs, ys)
         name = str(row.get("name", mark.name))
         mode = "lines+markers" if row.get("markers") else "lines"
-        trace = {"type": "scatter", "mode": mode, "x": x, "y": y, "line": line, "opacity": mark.opacity}
+        trace = {
+            "type": "scatter",
+            "mode": mode,
+            "x": x,
+            "y": y,
+            "line": line,
+            "opacity": mark.opacity,
+        }
         trace["name"] = plain(ellipsize_middle(str(row.get("legend", name)), 34))
         trace["marker"] = {"size": row.get("size", 5), "symbol": row.get("symbol", "circle")}
         hover = {"hovertemplate": f"{plain(ellipsize_middle(name, 34))} %{{y:.5g}}<extra></extra>"}
@@ -546,9 +609,18 @@ def _band(mark: Mark, chart: Chart, rows: Rows) -> Traces:
     if any(finite(end) is None for end in (*lows, *highs)):
         return []
     line = {"width": 0, "color": f"var(--{mark.colour})"}
-    edge = {"type": "scatter", "mode": "lines", "line": line, "showlegend": False, "name": ""} | NO_WORDS
+    edge = {
+        "type": "scatter",
+        "mode": "lines",
+        "line": line,
+        "showlegend": False,
+        "name": "",
+    } | NO_WORDS
     edge["x"] = [_plotted(row[mark.x]) for row in rows]
-    fill = {"fill": "tonexty", "fillcolor": f"var(--{mark.colour})26"}  # two digits of opacity after #rrggbb
+    fill = {
+        "fill": "tonexty",
+        "fillcolor": f"var(--{mark.colour})26",
+    }  # two digits of opacity after #rrggbb
     return [edge | {"y": lows}, edge | {"y": highs} | fill]
 
 

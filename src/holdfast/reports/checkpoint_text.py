@@ -1,4 +1,5 @@
-"""What is made of checkpoints, as text and as records: the plan, what came of it, and what a checkpoint holds."""
+"""What is made of checkpoints, as text and as records: the plan, what came of it, and what a
+checkpoint holds."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ Rows = list[tuple[str, str]]
 """Subjects and what is said of them."""
 
 
-# ------------------------------------------------------------------------------------------------------------- the plan
+# ----------------------------------------------------------------------------------------- the plan
 
 
 def announcement(prepared: Prepared, notes: Sequence[str]) -> list[str]:
@@ -40,7 +41,10 @@ def plan_rows(prepared: Prepared, folder: Path, notes: Sequence[str]) -> Rows:
     rows = [(prepared.command.split()[-1], method_text(prepared.recipe.identity()))]
     for role, source in zip(plan.roles, plan.sources, strict=True):
         counts = _counts(source)
-        amount = f"{counts['parameters']:,} parameters ({', '.join(counts['dtypes'])}), {shown_bytes(counts['bytes'])}"
+        amount = (
+            f"{counts['parameters']:,} parameters ({', '.join(counts['dtypes'])}), "
+            f"{shown_bytes(counts['bytes'])}"
+        )
         rows.append((role, f"{source.label}: {counts['tensors']} tensors, {amount}"))
     layout = f"{plan.roles[plan.layout]} (names, dtypes, shards, configuration)"
     if request.get("tokenizer"):
@@ -78,7 +82,7 @@ def plan_record(prepared: Prepared, folder: Path, notes: Sequence[str]) -> dict[
     }
 
 
-# ---------------------------------------------------------------------------------------------------------- the outcome
+# -------------------------------------------------------------------------------------- the outcome
 
 
 def outcome(prepared: Prepared, built: Built) -> list[str]:
@@ -94,7 +98,8 @@ def outcome(prepared: Prepared, built: Built) -> list[str]:
 
 
 def outcome_record(prepared: Prepared, built: Built) -> dict[str, Any]:
-    """What came of it, for programs: the provenance record without its list of tensors, and the timing."""
+    """What came of it, for programs: the provenance record without its list of tensors, and the
+    timing."""
     record = dict(built.record)
     record.pop("tensors", None)
     return {
@@ -113,16 +118,21 @@ def _rate(prepared: Prepared, built: Built) -> float | None:
 
 
 def exactness(record: Mapping[str, Any]) -> list[str]:
-    """What a residual's record says of whether base + residual is the tuned model; nothing where it does not say."""
+    """What a residual's record says of whether base + residual is the tuned model; nothing where it
+    does not say."""
     from holdfast.checkpoints.dtypes import dtype
 
     audit = record.get("audit") or {}
-    inexact, dtypes = audit.get("inexact"), " and ".join(audit.get("compared_in") or ["its own dtypes"])
+    inexact, dtypes = (
+        audit.get("inexact"),
+        " and ".join(audit.get("compared_in") or ["its own dtypes"]),
+    )
     if inexact is None:
         return []
     if not inexact:
         return [
-            f"exact: put back on its base with scale 1, it gives the tuned model bit for bit (in {dtypes}, and in "
+            "exact: put back on its base with scale 1, it gives the tuned model bit for bit (in "
+            f"{dtypes}, and in "
             f"every narrower dtype that holds the tuned model's numbers)"
         ]
     reason = "a zero lost its sign, or a weight became some 2^29 times smaller"
@@ -130,13 +140,15 @@ def exactness(record: Mapping[str, Any]) -> list[str]:
         reason = "--dtype float32 keeps what is rounded away"
     total = (record.get("plan") or {}).get("parameters") or 0
     return [
-        f"inexact: {inexact:,} of {total:,} values do not come back bit for bit when it is put back on its base (in "
+        f"inexact: {inexact:,} of {total:,} values do not come back bit for bit when it is put "
+        "back on its base (in "
         f"{dtypes}): {reason}"
     ]
 
 
 def inspection_rows(inspection: Inspection, files: str) -> Rows:
-    """What a checkpoint holds, and what its provenance.json says of where it comes from; `files` are their names."""
+    """What a checkpoint holds, and what its provenance.json says of where it comes from; `files`
+    are their names."""
     layers = f"; {inspection.layers} layers" if inspection.layers else ""
     dtypes = []
     for dtype, parameters in inspection.dtypes.items():
@@ -149,7 +161,9 @@ def inspection_rows(inspection: Inspection, files: str) -> Rows:
     record = inspection.provenance
     if not record:
         return rows
-    rows.append(("made by", f"holdfast {record.get('command')}: {method_text(record.get('method') or {})}"))
+    rows.append(
+        ("made by", f"holdfast {record.get('command')}: {method_text(record.get('method') or {})}")
+    )
     for parent in record.get("parents") or []:
         fingerprint = parent.get("fingerprint") or "fingerprint not known"
         rows.append(("from", f"{parent.get('role')}: {parent.get('name')} ({fingerprint})"))
@@ -158,12 +172,15 @@ def inspection_rows(inspection: Inspection, files: str) -> Rows:
     rows.append(("fingerprint", str(record.get("fingerprint"))))
     origin = record.get("origin")
     if isinstance(origin, dict):  # "dequantised from 4 bits (Q4_1)"
-        rows += [("weights", str(origin.get("note") or "")), ("licence", str(origin.get("license") or ""))]
+        rows += [
+            ("weights", str(origin.get("note") or "")),
+            ("licence", str(origin.get("license") or "")),
+        ]
     rows += [("exactness", text) for text in exactness(record)]
     return rows
 
 
-# -------------------------------------------------------------------------------------------------------------- wording
+# ------------------------------------------------------------------------------------------ wording
 
 
 def method_text(identity: Mapping[str, Any]) -> str:
@@ -172,7 +189,11 @@ def method_text(identity: Mapping[str, Any]) -> str:
     for name, value in identity.items():
         if name != "method" and value is not None:
             parameters.append(f"{name}={_value_text(value)}")
-    return f"{identity.get('method')}({', '.join(parameters)})" if parameters else str(identity.get("method"))
+    return (
+        f"{identity.get('method')}({', '.join(parameters)})"
+        if parameters
+        else str(identity.get("method"))
+    )
 
 
 def _value_text(value: Any) -> str:
@@ -188,7 +209,10 @@ def _value_text(value: Any) -> str:
 def _contents(plan: Plan) -> str:
     """What the output will hold: tensors, parameters, dtypes, bytes, files."""
     summary = plan.summary()
-    amount = f"{summary['tensors']} tensors, {summary['parameters']:,} parameters ({', '.join(summary['dtypes'])})"
+    amount = (
+        f"{summary['tensors']} tensors, {summary['parameters']:,} parameters "
+        f"({', '.join(summary['dtypes'])})"
+    )
     files = f"{len(plan.files)} file{'s' if len(plan.files) != 1 else ''}"
     return f"{amount}, {shown_bytes(plan.bytes_written)} in {files}"
 

@@ -1,5 +1,5 @@
-"""Paired comparisons as every page and the terminal show them: rows, tables, forests of gains, and what changed in one
-sentence.
+"""Paired comparisons as every page and the terminal show them: rows, tables, forests of gains, and
+what changed in one sentence.
 
 A *gain* is a difference with its sign turned so that more is better. Tests,
 bootstraps and verdicts lie in the records (`Comparison`); nothing is measured here.
@@ -18,12 +18,24 @@ from holdfast.records.figure import Figure, Interval
 from holdfast.records.measure import Measure, decimals_for, number, point_digits
 from holdfast.records.metrics import RESTATED, is_share
 from holdfast.reports.blocks import Paragraph, Span, Table, Text, Tile, chip, figure, present, sub
-from holdfast.reports.charts import AS_IT_IS, Axis, Chart, Col, Mark, Note, Value, fold, heads, tabulate
+from holdfast.reports.charts import (
+    AS_IT_IS,
+    Axis,
+    Chart,
+    Col,
+    Mark,
+    Note,
+    Value,
+    fold,
+    heads,
+    tabulate,
+)
 from holdfast.reports.format import direction, p_value, tally
 from holdfast.reports.measured import names_of
 
 GROUPS = ("learn", "keep")
-"""Suites in the order of reading: what was to be learnt, then what was to be kept. Suites of the user's own follow."""
+"""Suites in the order of reading: what was to be learnt, then what was to be kept. Suites of the
+user's own follow."""
 PURPOSE = dict(zip(GROUPS, ("what was to be learnt", "what was to be kept"), strict=True))
 TONES = {GAINED: "good", LOST: "bad", NOT_FINITE: "bad"}
 MOST_NAMED = 2
@@ -77,7 +89,9 @@ class ComparisonRow:
     def share(self) -> bool:
         """True where both figures are shares, so that their difference is in points."""
         c = self.raw
-        return c.higher_is_better and (c.flips_lost is not None or is_share(c.unit, c.metric, (c.before, c.after)))
+        return c.higher_is_better and (
+            c.flips_lost is not None or is_share(c.unit, c.metric, (c.before, c.after))
+        )
 
     @property
     def measure(self) -> Measure:
@@ -121,8 +135,8 @@ class ComparisonRow:
 
     @property
     def power(self) -> str:
-        """`a loss of 1.8 pt would have been seen with 80 %; about 2,400 samples would decide`, where nothing is shown;
-        else empty."""
+        """`a loss of 1.8 pt would have been seen with 80 %; about 2,400 samples would decide`,
+        where nothing is shown; else empty."""
         if self.raw.detectable is None:
             return ""
         visible = f"a loss of {self.in_unit(self.raw.detectable)} would have been seen with 80 %"
@@ -130,7 +144,10 @@ class ComparisonRow:
             return visible
         size = 10 ** max(0, len(str(self.raw.needed)) - 2)
         needed = math.ceil(self.raw.needed / size) * size
-        return f"{visible}; about {needed:,} samples would decide on {self.in_unit(self.raw.tolerated)}"
+        return (
+            f"{visible}; about {needed:,} samples would decide on "
+            f"{self.in_unit(self.raw.tolerated)}"
+        )
 
     def in_unit(self, value: float) -> str:
         """A size of a change with two digits: in points for shares, else in the metric's unit."""
@@ -142,7 +159,9 @@ class ComparisonRow:
     def flips(self) -> str:
         """ "12 lost, 20 gained" for right / wrong metrics, else empty."""
         lost, gained = self.raw.flips_lost, self.raw.flips_gained
-        return "" if lost is None and gained is None else f"{lost or 0:,} lost, {gained or 0:,} gained"
+        return (
+            "" if lost is None and gained is None else f"{lost or 0:,} lost, {gained or 0:,} gained"
+        )
 
     @property
     def gain_interval(self) -> Interval:
@@ -158,7 +177,9 @@ class ComparisonRow:
         """`41.8 → 40.9 %`, or in the metric's own unit."""
         interval, factor = self.raw.interval, self.measure.factor
         digits = point_digits(interval) if self.share else decimals_for(interval)
-        before, after = (number(factor * value, digits) for value in (self.raw.before, self.raw.after))
+        before, after = (
+            number(factor * value, digits) for value in (self.raw.before, self.raw.after)
+        )
         return f"{before} → {after} {'%' if self.share else self.unit}".rstrip()
 
 
@@ -166,8 +187,11 @@ Rows = Sequence[ComparisonRow]
 
 
 def ordered(comparisons: Iterable[Comparison]) -> list[ComparisonRow]:
-    """Learn, keep, then other suites; within a suite primary metrics first, otherwise as recorded."""
-    return list(map(ComparisonRow, sorted(comparisons, key=lambda c: (group_rank(c.suite), not c.primary))))
+    """Learn, keep, then other suites; within a suite primary metrics first, otherwise as
+    recorded."""
+    return list(
+        map(ComparisonRow, sorted(comparisons, key=lambda c: (group_rank(c.suite), not c.primary)))
+    )
 
 
 def primary_of(rows: Rows) -> list[ComparisonRow]:
@@ -176,8 +200,8 @@ def primary_of(rows: Rows) -> list[ComparisonRow]:
 
 
 def without_means(rows: Rows) -> list[ComparisonRow]:
-    """The rows that a sentence counts: without means of entries, since their entries are counted themselves; all where
-    there is nothing else."""
+    """The rows that a sentence counts: without means of entries, since their entries are counted
+    themselves; all where there is nothing else."""
     return [r for r in rows if r.raw.suite != "average"] or list(rows)
 
 
@@ -197,8 +221,8 @@ def one_unit(rows: Rows) -> tuple[list[ComparisonRow], list[ComparisonRow]]:
 
 
 def short_names(rows: Rows) -> list[str]:
-    """A name a row: the entry's, with its suite where two entries share it and its metric where one entry has
-    several."""
+    """A name a row: the entry's, with its suite where two entries share it and its metric where one
+    entry has several."""
     names = names_of([(row.raw.suite, row.name) for row in rows])
     short = []
     for row, name in zip(rows, names, strict=True):
@@ -206,13 +230,14 @@ def short_names(rows: Rows) -> list[str]:
     return short
 
 
-# ------------------------------------------------------------------------------------------------------------ sentences
+# ---------------------------------------------------------------------------------------- sentences
 
 
 def headline(comparisons: Sequence[Comparison]) -> str:
-    """What changed, suite by suite, in one sentence with its sizes: `Target: code −0.56 nats/token [−0.60, −0.52]
-    (gained); keep: prose +0.27 [+0.22, +0.31] (lost).` Of a suite of many measures the verdicts are counted, and the
-    largest change of the kind that matters is named. A unit stands where it changes."""
+    """What changed, suite by suite, in one sentence with its sizes:
+    `Target: code −0.56 nats/token [−0.60, −0.52] (gained); keep: prose +0.27 [+0.22, +0.31]
+    (lost).` Of a suite of many measures the verdicts are counted, and the largest change of the
+    kind that matters is named. A unit stands where it changes."""
     suites = by_suite(primary_of(list(map(ComparisonRow, comparisons))))
     parts: list[str] = []
     unit = ""
@@ -220,7 +245,9 @@ def headline(comparisons: Sequence[Comparison]) -> str:
         rows = suites[suite]
         many = len(rows) > MOST_NAMED
         sizes = []
-        for row, name in _largest(rows, GAINED if suite == "learn" else LOST) if many else _named(rows):
+        for row, name in (
+            _largest(rows, GAINED if suite == "learn" else LOST) if many else _named(rows)
+        ):
             sizes.append(_size(name, row, unit) + ("" if many else f" ({row.verdict})"))
             unit = unit if row.verdict == NOT_FINITE else "pt" if row.share else row.unit
         text = ", ".join(sizes)
@@ -250,8 +277,8 @@ def _size(name: str, row: ComparisonRow, unit: str) -> str:
 
 
 def _largest(rows: Rows, verdict: str) -> list[tuple[ComparisonRow, str]]:
-    """Of rows with their names the one with the largest change of those with a verdict: shares before others, since
-    they are what the rest is compared with. Nothing where none has it."""
+    """Of rows with their names the one with the largest change of those with a verdict: shares
+    before others, since they are what the rest is compared with. Nothing where none has it."""
     candidates = [pair for pair in _named(rows) if pair[0].verdict == verdict]
     return sorted(candidates, key=_weight, reverse=True)[:1]
 
@@ -259,14 +286,17 @@ def _largest(rows: Rows, verdict: str) -> list[tuple[ComparisonRow, str]]:
 def _weight(pair: tuple[ComparisonRow, str]) -> tuple[bool, float]:
     """Of a change among others: of a share its size, else its size in parts of the value before."""
     comparison, share = pair[0].raw, pair[0].share
-    return share, abs(comparison.gain if share else comparison.gain / (comparison.before or math.inf))
+    return share, abs(
+        comparison.gain if share else comparison.gain / (comparison.before or math.inf)
+    )
 
 
 def difference_note(rows: Rows) -> Paragraph:
     """What difference, interval and verdict mean, below the tables."""
     return Paragraph(
         f"{difference_words(rows)} Flips: samples right before and wrong after, "
-        "and the reverse. How far another training run would move the figures is not in the intervals.",
+        "and the reverse. How far another training run would move the figures is not in the "
+        "intervals.",
         "note",
     )
 
@@ -274,9 +304,12 @@ def difference_note(rows: Rows) -> Paragraph:
 def difference_words(rows: Rows) -> str:
     """What differences and verdicts are."""
     return (
-        f"Difference: after \u2212 before, with its paired {100 * rows[0].raw.confidence:g} % interval over the "
-        "evaluated samples. Gained or lost: the interval excludes zero, and p of the same test is below its level; "
-        "within the margin: all of it is too small to matter. Kept: the interval leaves no room for a loss beyond the "
+        f"Difference: after \u2212 before, with its paired {100 * rows[0].raw.confidence:g} % "
+        "interval over the "
+        "evaluated samples. Gained or lost: the interval excludes zero, and p of the same test is "
+        "below its level; "
+        "within the margin: all of it is too small to matter. Kept: the interval leaves no room "
+        "for a loss beyond the "
         "margin. Not shown: none of these."
     )
 
@@ -289,7 +322,8 @@ def decision_note(decision: Decision | None) -> Paragraph | None:
 
 
 def suite_tile(rows: Rows) -> Tile:
-    """What became of the only measure of a suite, or how many of its measures went the way that matters for it."""
+    """What became of the only measure of a suite, or how many of its measures went the way that
+    matters for it."""
     if len(rows) == 1:
         [row] = rows
         change = row.change()[0] if row.share else row.difference
@@ -298,10 +332,15 @@ def suite_tile(rows: Rows) -> Tile:
     looked_for = GAINED if suite == "learn" else LOST
     tone = "bad" if NOT_FINITE in verdicts else TONES[looked_for] if looked_for in verdicts else ""
     rest = tally(verdicts, [verdict for verdict in VERDICTS if verdict != looked_for])
-    return Tile(group_title(suite), f"{verdicts.count(looked_for)} of {len(verdicts)} {looked_for}", rest, tone)
+    return Tile(
+        group_title(suite),
+        f"{verdicts.count(looked_for)} of {len(verdicts)} {looked_for}",
+        rest,
+        tone,
+    )
 
 
-# --------------------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 BEFORE, AFTER = heads({"Before": "before", "After": "after"}, words=0)
 P, ADJUSTED, N = heads({"p": "p", "p, loss, adjusted": "adjusted", "n": "n"}, words=0)
@@ -317,7 +356,9 @@ def arrow(row: ComparisonRow) -> str:
 
 def measure_table(rows: Rows, columns: Sequence[Col], **options: Any) -> Table:
     """A line a comparison; metrics that do not lead are greyed."""
-    return tabulate(rows, columns, tones=["" if row.raw.primary else "minor" for row in rows], **options)
+    return tabulate(
+        rows, columns, tones=["" if row.raw.primary else "minor" for row in rows], **options
+    )
 
 
 def _what_and_direction(r: ComparisonRow) -> Text:
@@ -350,7 +391,8 @@ def measures_by_suite(rows: Rows) -> list[Table]:
 
 
 def brief_tables(rows: Rows) -> list[Table]:
-    """A table a suite with two lines a comparison, so that sixty of them can be read through in a terminal."""
+    """A table a suite with two lines a comparison, so that sixty of them can be read through in a
+    terminal."""
     return [_brief(members) for members in by_suite(rows).values()]
 
 
@@ -359,7 +401,9 @@ def _brief(rows: Rows) -> Table:
     if any(row.adjusted for row in rows):
         p = Col(("p", sub("of a loss, adjusted")), lambda row: (row.p, sub(row.adjusted)))
     words = heads({"Measure": _brief_measure, "Verdict": _brief_verdict}, words=2)
-    return measure_table(rows, [*words, BEFORE, AFTER, DIFFERENCE, p], title=group_title(rows[0].raw.suite))
+    return measure_table(
+        rows, [*words, BEFORE, AFTER, DIFFERENCE, p], title=group_title(rows[0].raw.suite)
+    )
 
 
 def _brief_measure(row: ComparisonRow) -> Text:
@@ -372,11 +416,12 @@ def _brief_verdict(row: ComparisonRow) -> Text:
 
 
 def lost_and_gained(row: ComparisonRow) -> str:
-    """`12 / 20`: samples right before and wrong after, and the reverse; empty where the metric is not right / wrong."""
+    """`12 / 20`: samples right before and wrong after, and the reverse; empty where the metric is
+    not right / wrong."""
     return f"{row.raw.flips_lost or 0:,} / {row.raw.flips_gained or 0:,}" if row.flips else ""
 
 
-# ---------------------------------------------------------------------------------------------------------------- gains
+# -------------------------------------------------------------------------------------------- gains
 
 RIGHT_OF_PLOT = {"xref": "paper", "xanchor": "left", "xshift": 8}
 """Where no bar can lie on a figure."""
@@ -387,11 +432,17 @@ def gains(rows: Rows) -> list[Chart]:
     units: dict[str, list[ComparisonRow]] = {}
     for row in rows:
         units.setdefault("points" if row.share else row.unit, []).append(row)
-    return present(gain_forest(members, f"Gains in {unit}" if unit else "Gains") for unit, members in units.items())
+    return present(
+        gain_forest(members, f"Gains in {unit}" if unit else "Gains")
+        for unit, members in units.items()
+    )
 
 
-def gain_forest(rows: Rows, title: str, *, names: Sequence[str] | None = None, caption: str = "") -> Chart | None:
-    """Gains with their paired intervals, one line a comparison, the largest loss first; right of zero is better.
+def gain_forest(
+    rows: Rows, title: str, *, names: Sequence[str] | None = None, caption: str = ""
+) -> Chart | None:
+    """Gains with their paired intervals, one line a comparison, the largest loss first; right of
+    zero is better.
 
     Args:
         rows: what was compared, all of it shares (drawn in points), or in one unit.
@@ -411,7 +462,9 @@ def gain_forest(rows: Rows, title: str, *, names: Sequence[str] | None = None, c
             continue
         gain = Figure(value=row.raw.gain, over_samples=row.gain_interval)
         texts = {key: getattr(row, key) for key in ("tone", "verdict", "before", "after", "p", "n")}
-        lines.append({"name": name, "value": Value.of(gain, Measure(share=share), sign=True)} | texts)
+        lines.append(
+            {"name": name, "value": Value.of(gain, Measure(share=share), sign=True)} | texts
+        )
     if not lines:
         return None
     lines.sort(key=lambda line: line["value"].value)
@@ -420,9 +473,12 @@ def gain_forest(rows: Rows, title: str, *, names: Sequence[str] | None = None, c
     for height, line in enumerate(lines):
         line["place"] = height
         colour = "ink" if line["tone"] == "flat" else line["tone"]
-        notes.append(Note(text=line["value"].text, x=1.0, y=height, colour=colour, more=RIGHT_OF_PLOT))
+        notes.append(
+            Note(text=line["value"].text, x=1.0, y=height, colour=colour, more=RIGHT_OF_PLOT)
+        )
     caption += (
-        f" Right of zero is better whatever the metric's direction. Bars: paired {100 * rows[0].raw.confidence:g} % "
+        " Right of zero is better whatever the metric's direction. Bars: paired "
+        f"{100 * rows[0].raw.confidence:g} % "
         "intervals over the evaluated samples. Filled: the interval excludes zero."
     )
     if left_out:
@@ -444,4 +500,6 @@ def gain_forest(rows: Rows, title: str, *, names: Sequence[str] | None = None, c
 
 
 def _tone_mark(tone: str, size: float) -> Mark:
-    return Mark(x="value", y="place", where={"tone": tone}, colour=tone, hollow=tone == "flat", size=size)
+    return Mark(
+        x="value", y="place", where={"tone": tone}, colour=tone, hollow=tone == "flat", size=size
+    )

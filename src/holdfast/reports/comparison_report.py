@@ -1,10 +1,13 @@
-"""One page on two models that answered the same questions: what was kept, what was lost, and which questions those are.
+"""One page on two models that answered the same questions: what was kept, what was lost, and which
+questions those are.
 
-Figures, intervals and tests come from the comparisons given; the page reads the two folders for what a figure cannot
+Figures, intervals and tests come from the comparisons given; the page reads the two folders for
+what a figure cannot
 say: the questions that flipped, the subjects of a group, the documents that moved most.
 Nothing is drawn for kinds that are not there, and what could not be read or compared is named.
 
-What it does not do: decide. Rules and their outcomes are given (`GateOutcome`); the page shows them first.
+What it does not do: decide. Rules and their outcomes are given (`GateOutcome`); the page shows them
+first.
 """
 
 from __future__ import annotations
@@ -51,14 +54,27 @@ from holdfast.reports.compared import (
     suite_tile,
     without_means,
 )
-from holdfast.reports.flips import Flips, documents_panel, flips_of, flips_table, has_documents, paired
+from holdfast.reports.flips import (
+    Flips,
+    documents_panel,
+    flips_of,
+    flips_table,
+    has_documents,
+    paired,
+)
 from holdfast.reports.format import joined, last_part, p_value, plural, shorten, tally
 from holdfast.reports.measured import Measured, settings_of, subject_names
 
 if TYPE_CHECKING:
     from holdfast.evaluation.compare.result import Result
 
-OUTCOMES = {NOT_FINITE: "bad", "failed": "bad", NOT_MEASURED: "bad", "undecided": "warn", "passed": "good"}
+OUTCOMES = {
+    NOT_FINITE: "bad",
+    "failed": "bad",
+    NOT_MEASURED: "bad",
+    "undecided": "warn",
+    "passed": "good",
+}
 """Outcomes of rules, worst first, with their tones."""
 
 
@@ -138,7 +154,7 @@ def _pairs(sides: Sequence[Measured], primary: Rows) -> Iterator[_Pair]:
         yield _Pair(name, row, (before, after), samples, " / ".join(files))
 
 
-# ---------------------------------------------------------------------------------------------------------------- head
+# --------------------------------------------------------------------------------------------- head
 
 
 def comparison_verdict(comparisons: Sequence[Comparison], gates: Sequence[GateOutcome] = ()) -> str:
@@ -155,12 +171,15 @@ def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:
     return sorted(gates, key=lambda gate: order.index(gate.outcome) if gate.outcome in order else 0)
 
 
-# ------------------------------------------------------------------------------------------------------------ sections
+# ----------------------------------------------------------------------------------------- sections
 
 RULE_WORDS = (
-    "A rule is judged on the interval of the change, signed as the rule words it: failed where the whole interval "
-    "lies beyond the threshold, and still does when all tests are accounted for (adjusted p, one-sided); passed "
-    "where all of it lies within; else undecided. Not finite: a figure or a sample is NaN or infinite; not "
+    "A rule is judged on the interval of the change, signed as the rule words it: failed where "
+    "the whole interval "
+    "lies beyond the threshold, and still does when all tests are accounted for (adjusted p, "
+    "one-sided); passed "
+    "where all of it lies within; else undecided. Not finite: a figure or a sample is NaN or "
+    "infinite; not "
     "measured: only one of the two models was; the rule is not passed."
 )
 
@@ -170,7 +189,11 @@ def _rules(gates: Sequence[GateOutcome], decision: Decision | None) -> Section:
     words = heads({"Rule": _rule_and_entry, "Outcome": _outcome_chip}, words=2)
     why = Col("Why", "reason", numeric=False, wide=True)
     statistics = heads(
-        {"Threshold": lambda g: f"{g.threshold:g} {g.unit}", "Adjusted p": lambda g: p_value(g.p_adjusted)}, words=0
+        {
+            "Threshold": lambda g: f"{g.threshold:g} {g.unit}",
+            "Adjusted p": lambda g: p_value(g.p_adjusted),
+        },
+        words=0,
     )
     table = tabulate(_worst_first(gates), [*words, Col("Change", _change), why, *fold(statistics)])
     return Section("Rules", [decision_note(decision), table, Paragraph(RULE_WORDS, "note")])
@@ -197,7 +220,10 @@ def _differences(rows: Rows, primary: Rows, decision: Decision | None) -> Sectio
         text = "No entry of the one model could be compared with one of the other."
         return Section("Before and after", [Paragraph(text, "note")])
     tables = measures_by_suite(rows)
-    return Section("Before and after", [decision_note(decision), *gains(primary), *tables, difference_note(primary)])
+    return Section(
+        "Before and after",
+        [decision_note(decision), *gains(primary), *tables, difference_note(primary)],
+    )
 
 
 def _subjects(pairs: Sequence[_Pair]) -> Section | None:
@@ -224,12 +250,15 @@ def _subject_forest(pair: _Pair, tasks: Mapping[str, Sequence[int]]) -> Chart | 
     rows = []
     for task, samples in sorted(tasks.items()):
         left, right = ([side[index] for index in samples] for side in pair.samples)
-        for comparison in compare_samples(left, right, before, after, ComparisonOptions(confidence=level)):
+        for comparison in compare_samples(
+            left, right, before, after, ComparisonOptions(confidence=level)
+        ):
             rows.append(ComparisonRow(dataclasses.replace(comparison, name=task)))
     tests = [row.raw.p_value for row in rows if not math.isnan(row.raw.p_value)]
     changed = sum(p < 1 - level for p in adjust(tests, "holm"))
     caption = (
-        f"{plural(len(rows), 'subject')}; {changed} changed beyond chance when all are accounted for (Holm, "
+        f"{plural(len(rows), 'subject')}; {changed} changed beyond chance when all are accounted "
+        "for (Holm, "
         f"two-sided, at {100 * (1 - level):.3g} %)."
     )
     names = subject_names([row.name for row in rows])
@@ -244,7 +273,11 @@ def _flips(flips: Sequence[Flips]) -> Section | None:
     lost = sum(entry.lost for entry in flips)
     gained = sum(len(entry.questions) for entry in flips) - lost
     intro = f"{plural(lost, 'question')} right before and wrong after, {gained:,} the reverse."
-    return Section("Questions whose answers flipped", flips_table(flips), intro=intro) if lost + gained else None
+    return (
+        Section("Questions whose answers flipped", flips_table(flips), intro=intro)
+        if lost + gained
+        else None
+    )
 
 
 def _documents(pairs: Sequence[_Pair]) -> Section | None:
@@ -266,6 +299,12 @@ def _small_print(sides: Sequence[Measured], pairs: Sequence[_Pair]) -> Section:
         weights = shorten(str(model.get("hash") or ""), 17)
         name = joined(last_part(model.get("name"))[:64], weights, model.get("origin"))
         models.append((side.label, name or "not recorded"))
-    settings = fold_facts("Settings of the entries", settings_of(pair.evaluations[0] for pair in pairs))
-    blocks = [Panel([Facts(models)], "card"), settings, fold_facts("Versions", sorted(versions.items()))]
+    settings = fold_facts(
+        "Settings of the entries", settings_of(pair.evaluations[0] for pair in pairs)
+    )
+    blocks = [
+        Panel([Facts(models)], "card"),
+        settings,
+        fold_facts("Versions", sorted(versions.items())),
+    ]
     return Section("What was compared", blocks)

@@ -1,13 +1,15 @@
-"""A comparison as text: for the terminal, for a pull request (Markdown), for a build server (JUnit XML). The figures
-are those of the report pages.
+"""A comparison as text: for the terminal, for a pull request (Markdown), for a build server (JUnit
+XML). The figures are those of the report pages.
 
-- Markdown fits a comment: at most 65,536 characters on GitHub, so that what changed comes first, what did not is folded
-  away, and tables end after `MOST_ROWS` rows with a sentence on how many more there are.
-- JUnit: one test suite, a test case a benchmark, which carries its figures: a failure where a rule failed on it (or is
-  undecided and the gate is strict), skipped where one is undecided, passed where all passed or none speaks of it. What
-  is NaN or infinite is an error: a benchmark that a rule speaks of, and in any case a test case of its own for every
-  such entry. The sentence of the decision over all tests is the suite's output. Attributes and elements are those that
-  the schema of Jenkins' xUnit plugin knows; characters that XML 1.0 forbids are left out.
+- Markdown fits a comment: at most 65,536 characters on GitHub, so that what changed comes first,
+  what did not is folded away, and tables end after `MOST_ROWS` rows with a sentence on how many
+  more there are.
+- JUnit: one test suite, a test case a benchmark, which carries its figures: a failure where a rule
+  failed on it (or is undecided and the gate is strict), skipped where one is undecided, passed
+  where all passed or none speaks of it. What is NaN or infinite is an error: a benchmark that a
+  rule speaks of, and in any case a test case of its own for every such entry. The sentence of the
+  decision over all tests is the suite's output. Attributes and elements are those that the schema
+  of Jenkins' xUnit plugin knows; characters that XML 1.0 forbids are left out.
 """
 
 from __future__ import annotations
@@ -62,20 +64,22 @@ WORDS |= {NOT_FINITE: "NOT FINITE", NOT_MEASURED: "FAIL"}
 COUNTED = ("passed", "failed", NOT_MEASURED, "undecided", NOT_FINITE)
 
 
-# ------------------------------------------------------------------------------------------------------------- shared
+# ------------------------------------------------------------------------------------------- shared
 
 
 def how(comparisons: Sequence[Comparison]) -> str:
     """What stands behind intervals and p values."""
     level = f"{100 * comparisons[0].confidence:g} %"
     return (
-        f"Paired intervals at {level} and p of one test: McNemar's exact one for right / wrong answers, else Student's "
+        f"Paired intervals at {level} and p of one test: McNemar's exact one for right / wrong "
+        "answers, else Student's "
         f"t with its skewness removed. Adjusted p: one-sided, of a loss, for all entries together."
     )
 
 
 def not_finite_text(sentences: Sequence[str]) -> Lines:
-    """What is said of a comparison in which something is not finite; `sentences` are those of `Result.not_finite`."""
+    """What is said of a comparison in which something is not finite; `sentences` are those of
+    `Result.not_finite`."""
     entries = f"{len(sentences)} entr{'y' if len(sentences) == 1 else 'ies'}"
     first = f"NaN or infinity in {entries}: the comparison has failed, whatever its rules say."
     last = "Look at the model (its weights, its dtype), and evaluate it again."
@@ -85,7 +89,10 @@ def not_finite_text(sentences: Sequence[str]) -> Lines:
 def _head(result: Result) -> list[Block]:
     """Who was compared, what changed, and what all tests say together."""
     note = decision_note(result.decision)
-    head: list[Block] = [Heading(" → ".join(result.labels)), Paragraph(headline(result.comparisons))]
+    head: list[Block] = [
+        Heading(" → ".join(result.labels)),
+        Paragraph(headline(result.comparisons)),
+    ]
     return head if note is None else [*head, note]
 
 
@@ -131,11 +138,12 @@ def _rules(result: Result) -> list[_Rule]:
     return rules
 
 
-# ----------------------------------------------------------------------------------------------------------- terminal
+# ----------------------------------------------------------------------------------------- terminal
 
 
 def print_comparison(result: Result, console: Console | None = None) -> None:
-    """Prints tables, rules and what was left out; plain ASCII where the terminal cannot show more."""
+    """Prints tables, rules and what was left out; plain ASCII where the terminal cannot show
+    more."""
     Printer(console).show(comparison_blocks(result))
 
 
@@ -169,14 +177,16 @@ def _rule_lines(rule: _Rule) -> list[Block]:
     return [title, *paragraphs(rule.decided[:most], "", before=" " * 11)]
 
 
-# ----------------------------------------------------------------------------------------------------------- markdown
+# ----------------------------------------------------------------------------------------- markdown
 
 
 def comparison_markdown(result: Result) -> str:
     """The comparison for a pull request's comment."""
     blocks = _head(result)
     if result.not_finite:
-        title = f"{SYMBOLS[NOT_FINITE]} Not finite: the comparison has failed, whatever its rules say."
+        title = (
+            f"{SYMBOLS[NOT_FINITE]} Not finite: the comparison has failed, whatever its rules say."
+        )
         blocks += [Paragraph(Span(title, "strong")), Bullets(result.not_finite)]
     rules = _rules(result)
     if rules:
@@ -236,7 +246,7 @@ MEASURE_COLUMNS = heads(
 )
 
 
-# -------------------------------------------------------------------------------------------------------------- junit
+# -------------------------------------------------------------------------------------------- junit
 
 _CLASS = "holdfast.compare"
 _KINDS = {"error": "errors", "failure": "failures", "skipped": "skipped"}
@@ -244,11 +254,14 @@ _KINDS = {"error": "errors", "failure": "failures", "skipped": "skipped"}
 
 
 def comparison_junit(result: Result, *, seconds: float = 0.0) -> bytes:
-    """The comparisons, as the gate judges them, as JUnit XML (module docstring); `seconds` is what it took."""
+    """The comparisons, as the gate judges them, as JUnit XML (module docstring); `seconds` is what
+    it took."""
     import xml.etree.ElementTree as ET
 
     root = ET.Element("testsuites")
-    suite = ET.SubElement(root, "testsuite", name=_xml(" ".join(["holdfast compare", *result.labels])))
+    suite = ET.SubElement(
+        root, "testsuite", name=_xml(" ".join(["holdfast compare", *result.labels]))
+    )
     counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     for case in _cases(result):
         names = {"classname": _xml(case.classname), "name": _xml(case.name), "time": "0"}
@@ -282,8 +295,8 @@ class _Case:
 
 
 def _cases(result: Result) -> list[_Case]:
-    """One a benchmark: what was compared, then what rules speak of beside it; and one for every entry that is not
-    finite."""
+    """One a benchmark: what was compared, then what rules speak of beside it; and one for every
+    entry that is not finite."""
     benchmarks: dict[tuple[str, str, str], tuple[list[Comparison], list[GateOutcome]]] = {}
     for c in result.comparisons:
         if c.failed is None:
@@ -292,7 +305,15 @@ def _cases(result: Result) -> list[_Case]:
         benchmarks.setdefault((gate.suite, gate.name, gate.metric), ([], []))[1].append(gate)
     cases = []
     for (suite, name, metric), (comparisons, gates) in benchmarks.items():
-        cases.append(_case(f"{_CLASS}.{suite}", f"{name} {metric}".strip(), comparisons, gates, result.settings.strict))
+        cases.append(
+            _case(
+                f"{_CLASS}.{suite}",
+                f"{name} {metric}".strip(),
+                comparisons,
+                gates,
+                result.settings.strict,
+            )
+        )
     for sentence in result.not_finite:
         about = {"message": sentence, "type": NOT_FINITE}
         cases.append(_Case("error", _CLASS, sentence.partition(": ")[0], about=about))
@@ -300,7 +321,11 @@ def _cases(result: Result) -> list[_Case]:
 
 
 def _case(
-    classname: str, name: str, comparisons: Sequence[Comparison], gates: Sequence[GateOutcome], strict: bool
+    classname: str,
+    name: str,
+    comparisons: Sequence[Comparison],
+    gates: Sequence[GateOutcome],
+    strict: bool,
 ) -> _Case:
     outcome = outcome_of(gates) if gates else "passed"
     reasons = [f"{gate.rule}: {gate.reason}" for gate in gates if gate.outcome == outcome]

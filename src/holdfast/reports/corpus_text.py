@@ -1,4 +1,5 @@
-"""What came of a corpus that was prepared, or that passages were selected from: counts and what they count."""
+"""What came of a corpus that was prepared, or that passages were selected from: counts and what
+they count."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def prepared_rows(request: Preparation, prepared: Prepared) -> Rows:
 
 
 def selected_rows(selected: Selected) -> Rows:
-    """Of passages selected by perplexity: documents, what was left out, passages and their tokens."""
+    """Of passages selected by perplexity: documents, what was left out, passages and their
+    tokens."""
     counts = selected.record["counts"]
     rows = [(counts["records"], "documents read"), *_left_out(counts, "left out", "documents")]
     rows.append((counts["all"]["passages"], f"passages ranked, {_amount(counts['all'])}"))
@@ -52,11 +54,18 @@ def selected_rows(selected: Selected) -> Rows:
 def overlap_sentence(record: Mapping[str, Any]) -> str:
     """How many passages share words with the questions that were to be looked for."""
     counts, questions = record["counts"], record["questions"]
-    text = f"{counts['overlapping']:,} passages share 13 words in a row with one of {questions['count']:,} questions"
+    text = (
+        f"{counts['overlapping']:,} passages share 13 words in a row with one of "
+        f"{questions['count']:,} questions"
+    )
     if record["options"]["overlap"] == "keep" and counts["overlapping"]:
         in_sets = counts["restoring"]["overlapping"] + counts["probing"]["overlapping"]
         text += f"; {in_sets:,} of them are in the sets. --overlap drop leaves them out"
-    too_short = f" {questions['short']:,} questions are too short to be looked for." if questions["short"] else ""
+    too_short = (
+        f" {questions['short']:,} questions are too short to be looked for."
+        if questions["short"]
+        else ""
+    )
     return f"{text}.{too_short}"
 
 
@@ -71,4 +80,7 @@ def _left_out(counts: Mapping[str, Any], skipped: str, records: str) -> Rows:
 
 
 def _amount(counts: Mapping[str, Any]) -> str:
-    return f"{counts['tokens']:,} tokens, perplexity {math.exp(min(counts['nats_per_token'], 700)):,.1f}"
+    return (
+        f"{counts['tokens']:,} tokens, perplexity "
+        f"{math.exp(min(counts['nats_per_token'], 700)):,.1f}"
+    )

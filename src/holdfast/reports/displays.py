@@ -1,4 +1,5 @@
-"""What a notebook shows of a run, a comparison and a study: the first blocks of their pages, and the folder."""
+"""What a notebook shows of a run, a comparison and a study: the first blocks of their pages, and
+the folder."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def html(value: RunFolder | Comparison | StudyRecord) -> str:
         case Comparison():
             blocks = [*brief_tables([ComparisonRow(value)])]
         case StudyRecord():
-            blocks = [Paragraph(f"{value.name} ({value.status})"), Paragraph(summary(value, select_all(value)))]
+            blocks = [
+                Paragraph(f"{value.name} ({value.status})"),
+                Paragraph(summary(value, select_all(value))),
+            ]
     text = str(join(*(part(block) for block in blocks)))
     return text.replace('<span class="sub">', '<span style="display: block; opacity: 0.7">')
 
@@ -36,4 +40,8 @@ def _run_blocks(folder: RunFolder) -> list[Block]:
         return [Paragraph(f"No run has begun in {folder.path}.")]
     run = read_run(folder)
     head = [Paragraph(f"{run.title} ({run.record.status})"), Paragraph(run.verdict)]
-    return [*head, *brief_tables(one_unit(run.rows)[0]), Facts([*brief_facts(run), ("Folder", str(folder.path))])]
+    return [
+        *head,
+        *brief_tables(one_unit(run.rows)[0]),
+        Facts([*brief_facts(run), ("Folder", str(folder.path))]),
+    ]

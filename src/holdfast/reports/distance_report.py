@@ -1,8 +1,9 @@
-"""How far a checkpoint moved from another: a table for a terminal, and a page with a heat map of layers and modules.
+"""How far a checkpoint moved from another: a table for a terminal, and a page with a heat map of
+layers and modules.
 
-Reads a `CheckpointDistance`, never a tensor. A cell of the heat map is one module's tensor in one layer; the experts of
-a layer share a cell, which shows the root mean square of their relative norms, weighted by parameters. Tensors outside
-the numbered layers stand in a table below it.
+Reads a `CheckpointDistance`, never a tensor. A cell of the heat map is one module's tensor in one
+layer; the experts of a layer share a cell, which shows the root mean square of their relative
+norms, weighted by parameters. Tensors outside the numbered layers stand in a table below it.
 
 What it does not do: say whether a move is large. That is a question of evaluations, not of weights.
 """
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.distance import CheckpointDistance, TensorDistance
 
 DEFINITIONS = (
-    "With a the start's tensor and b the result's: L2 = |b \u2212 a|, relative norm = |b \u2212 a| / |a|, cosine = "
-    "a·b / (|a| |b|), signs kept = share of parameters whose sign (\u22121, 0 or 1) is the same in both. n/a: the "
+    "With a the start's tensor and b the result's: L2 = |b \u2212 a|, relative norm = |b \u2212 "
+    "a| / |a|, cosine = "
+    "a·b / (|a| |b|), signs kept = share of parameters whose sign (\u22121, 0 or 1) is the same "
+    "in both. n/a: the "
     "cosine with a tensor of zeros; ∞: a move away from zeros."
 )
 FIGURES = {"Relative": "relative", "L2": "l2", "Cosine": "cosine", "Signs kept": "signs"}
@@ -93,14 +96,23 @@ def _table(per: str, rows: Sequence[tuple[str, Any]], total: Any) -> Table:
 def _lead(distance: CheckpointDistance, start: str, result: str) -> str:
     if distance.total.l2 == 0:
         return f"{start} and {result} are the same: no compared parameter differs."
-    text = f"From {start} to {result} the weights moved by {moved(distance.total.relative)} of their norm"
+    text = (
+        f"From {start} to {result} the weights moved by {moved(distance.total.relative)} of their "
+        "norm"
+    )
     layers = [layer for layer in distance.layers[:-1] if math.isfinite(layer.relative)]
     largest = max(layers, key=lambda layer: layer.relative, default=None)
     if largest is not None and largest.l2 > 0:
-        name = f"layer {largest.layer}" if largest.layer.isdigit() else f"what belongs to {largest.layer}"
+        name = (
+            f"layer {largest.layer}"
+            if largest.layer.isdigit()
+            else f"what belongs to {largest.layer}"
+        )
         text += f", {name} the most, by {moved(largest.relative)}"
     same = sum(tensor.l2 == 0 for tensor in distance.tensors)
-    return text + (f". {plural(same, 'tensor')} of {len(distance.tensors):,} did not move." if same else ".")
+    return text + (
+        f". {plural(same, 'tensor')} of {len(distance.tensors):,} did not move." if same else "."
+    )
 
 
 def _heat_map(tensors: Sequence[TensorDistance]) -> Chart | None:
@@ -160,8 +172,8 @@ def _relative(tensors: Sequence[TensorDistance]) -> float:
 
 
 def _short_names(start: str, result: str) -> tuple[str, str]:
-    """Short names of the two: the last part of a folder, more of it where that is the same for both. Whose folder it
-    was says nothing."""
+    """Short names of the two: the last part of a folder, more of it where that is the same for
+    both. Whose folder it was says nothing."""
     for depth in (1, 2, 3):
         pair = _short(start, depth), _short(result, depth)
         if pair[0] != pair[1]:

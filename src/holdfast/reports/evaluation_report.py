@@ -1,9 +1,9 @@
 """One page on what `holdfast evaluate` measured: one model, or several side by side.
 
-The table has an entry a line and a model a column, each with the metric that leads, its interval, n and the number of
-examples shown. Intervals are those of each model alone; whether two models differ is decided by the paired
-comparisons with the first model, which are given. Entries that are not there yet, and files that cannot be read, are
-named.
+The table has an entry a line and a model a column, each with the metric that leads, its interval, n
+and the number of examples shown. Intervals are those of each model alone; whether two models differ
+is decided by the paired comparisons with the first model, which are given. Entries that are not
+there yet, and files that cannot be read, are named.
 """
 
 from __future__ import annotations
@@ -63,8 +63,14 @@ from holdfast.reports.measured import Key, Measured, settings_of
 from holdfast.reports.study_page import TONES
 
 BANNERS = {
-    "failed": ("The evaluation failed. What was finished before is shown; the same command continues.", "bad"),
-    "interrupted": ("The evaluation was interrupted. The same command continues with what is missing.", "warn"),
+    "failed": (
+        "The evaluation failed. What was finished before is shown; the same command continues.",
+        "bad",
+    ),
+    "interrupted": (
+        "The evaluation was interrupted. The same command continues with what is missing.",
+        "warn",
+    ),
     "running": ("The evaluation had not ended when this page was written.", "flat"),
 }
 NOT_RECORDED = "not recorded"
@@ -81,7 +87,8 @@ def evaluation_page(
     Args:
         record: what was asked; its models name the folders.
         folders: one a model, in the record's order.
-        comparisons: label of a model -> its paired comparison with the first of which something was measured.
+        comparisons: label of a model -> its paired comparison with the first of which something was
+            measured.
     """
     scores = Scores(record, folders)
     labels = [model.label for model in scores.models]
@@ -101,7 +108,9 @@ def evaluation_page(
         details=joined(", ".join(record.suites), time, record.created),
         blocks=[
             _state_banner(record),
-            *problems("NaN or infinity: the figures of these entries mean nothing.", scores.broken, "bad"),
+            *problems(
+                "NaN or infinity: the figures of these entries mean nothing.", scores.broken, "bad"
+            ),
             *problems("Some files could not be used.", list(unusable)),
             *_overview(record, scores),
             _scores(record, scores),
@@ -113,7 +122,7 @@ def evaluation_page(
     )
 
 
-# ------------------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 class Scores:
@@ -135,7 +144,9 @@ class Scores:
             self.models.append(Measured(folder, label))
             keys += self.models[-1].evaluations
         order = list(dict.fromkeys(keys))
-        suites = sorted(dict.fromkeys(suite for suite, _ in order), key=lambda suite: group_rank(suite)[0])
+        suites = sorted(
+            dict.fromkeys(suite for suite, _ in order), key=lambda suite: group_rank(suite)[0]
+        )
         self.entries = sorted(order, key=lambda key: suites.index(key[0]))
         """By suite, in the plan's order, what no plan names after it."""
 
@@ -171,7 +182,8 @@ class Scores:
         return next((e.primary for e in self.evaluations(key)), "")
 
     def metrics(self, key: Key, name: str = "") -> list[Metric | None]:
-        """One metric of an entry, the leading one by default; None for models that do not have it."""
+        """One metric of an entry, the leading one by default; None for models that do not have
+        it."""
         name = name or self.lead(key)
         evaluations = [model.evaluations.get(key) for model in self.models]
         return [None if e is None else e.metrics.get(name) for e in evaluations]
@@ -185,7 +197,7 @@ def _shots(evaluation: Evaluation) -> str:
     return f"{shots}-shot" if isinstance(shots, int) and not isinstance(shots, bool) else ""
 
 
-# ------------------------------------------------------------------------------------------------------------ sections
+# ----------------------------------------------------------------------------------------- sections
 
 
 def _lead_sentence(record: EvaluationRecord, scores: Scores) -> str:
@@ -217,7 +229,9 @@ def _scores(record: EvaluationRecord, scores: Scores) -> Section:
     if not scores.measured:
         return Section("Scores", [Paragraph("No evaluation is there yet.", "note")])
     heads = columns("Entry", *(model.label for model in scores.models))
-    missing = chip("not finished" if record.status in ("running", "interrupted") else "not measured", "warn")
+    missing = chip(
+        "not finished" if record.status in ("running", "interrupted") else "not measured", "warn"
+    )
     suites: dict[str, list[list[Text]]] = {}
     others: list[list[Text]] = []
     for key in scores.entries:
@@ -228,17 +242,22 @@ def _scores(record: EvaluationRecord, scores: Scores) -> Section:
             rows.append([sub(f"{key[1]}: {name}"), *_cells(scores, key, "", name)])
         for name, unit in units.items():
             if name != lead:
-                others.append([("/".join(key), sub(f"{name}, {unit}")), *_cells(scores, key, "", name)])
+                others.append(
+                    [("/".join(key), sub(f"{name}, {unit}")), *_cells(scores, key, "", name)]
+                )
     tables = []
     for suite, rows in suites.items():
-        tables.append(Table(columns=heads, rows=rows, title=group_title(suite), kind="dense scores"))
+        tables.append(
+            Table(columns=heads, rows=rows, title=group_title(suite), kind="dense scores")
+        )
     rest = Table(columns=heads, rows=others, kind="dense")
     fold = Fold(f"Other metrics ({len(others):,})", [rest]) if others else None
     return Section("Scores", [*tables, fold, Paragraph(SCORES, "note")])
 
 
 SCORES = (
-    "Shares in percent. In brackets: the interval over samples of this model alone; “no interval” where a figure "
+    "Shares in percent. In brackets: the interval over samples of this model alone; “no interval” "
+    "where a figure "
     "is no mean over samples."
 )
 
@@ -282,7 +301,7 @@ def _entry_cell(scores: Scores, key: Key) -> Text:
     return key[1], sub(", ".join(filter(None, words)))
 
 
-# --------------------------------------------------------------------------------------------------------- comparisons
+# -------------------------------------------------------------------------------------- comparisons
 
 
 def _comparisons(scores: Scores, comparisons: Mapping[str, Sequence[Comparison]]) -> Section | None:
@@ -298,7 +317,7 @@ def _comparisons(scores: Scores, comparisons: Mapping[str, Sequence[Comparison]]
     return Section(f"Compared with {first}", [*blocks, difference_note(every)]) if every else None
 
 
-# --------------------------------------------------------------------------------------------------------- small print
+# -------------------------------------------------------------------------------------- small print
 
 
 MODELS = heads(
@@ -317,12 +336,16 @@ MODELS = heads(
 def _small_print(record: EvaluationRecord, scores: Scores) -> Section:
     settings = settings_of(evaluation for _, evaluation in scores.measured)
     plan = flatten({key: value for key, value in record.plan.items() if key != "entries"})
-    facts = [("Started", record.created or NOT_RECORDED), ("Finished", record.finished or f"no ({record.status})")]
+    facts = [
+        ("Started", record.created or NOT_RECORDED),
+        ("Finished", record.finished or f"no ({record.status})"),
+    ]
     facts.append(("Suites", ", ".join(record.suites) or "none named"))
     folds = {f"Settings ({plural(len(plan), 'key')})": plan}
     folds[f"Settings of the entries ({len(settings):,})"] = settings
     folds |= {"Versions": list(record.versions.items()), "Hardware": hardware_rows(record.hardware)}
     models = tabulate(record.models, MODELS, kind="dense") if record.models else None
     return Section(
-        "What was run", [models, Panel([Facts(facts)], "card"), *itertools.starmap(fold_facts, folds.items())]
+        "What was run",
+        [models, Panel([Facts(facts)], "card"), *itertools.starmap(fold_facts, folds.items())],
     )

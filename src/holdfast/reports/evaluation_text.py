@@ -1,4 +1,5 @@
-"""What was measured, in a terminal: a table a model, and its paired differences to the first one; and a plan."""
+"""What was measured, in a terminal: a table a model, and its paired differences to the first one;
+and a plan."""
 
 from __future__ import annotations
 
@@ -38,7 +39,10 @@ def result_blocks(
         compared = comparisons.get(label, ())
         if compared:
             blocks.append(Paragraph(f"Against {next(iter(models))}", "strong"))
-            blocks += [*brief_tables(primary_of(ordered(compared))), decision_note(loss_decision(compared))]
+            blocks += [
+                *brief_tables(primary_of(ordered(compared))),
+                decision_note(loss_decision(compared)),
+            ]
         for e in evaluations:
             if e.failed is not None:
                 blocks.append(Paragraph(f"Failed: {e.suite}/{e.name}: {e.failed}", "bad"))
@@ -78,6 +82,13 @@ def plan_blocks(plan: EvaluationPlan, models: Sequence[tuple[str, str]], out: Pa
             if (value := getattr(entry, key, None)) is not None:
                 about.append(f"{key} {value}")
         facts.append((entry.suite, f"{entry.name} ({', '.join(about)})"))
-    facts += [("average", f"{average.name} of {len(average.members)} figures") for average in plan.averages]
+    facts += [
+        ("average", f"{average.name} of {len(average.members)} figures")
+        for average in plan.averages
+    ]
     facts.append(("output", str(out)))
-    return [Paragraph("Dry run: the request is sound; nothing was measured."), Paragraph(""), Facts(facts)]
+    return [
+        Paragraph("Dry run: the request is sound; nothing was measured."),
+        Paragraph(""),
+        Facts(facts),
+    ]

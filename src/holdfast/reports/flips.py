@@ -1,13 +1,13 @@
-"""What changed sample by sample: questions that were right before and wrong after, the reverse, and the documents that
-moved most.
+"""What changed sample by sample: questions that were right before and wrong after, the reverse, and
+the documents that moved most.
 
-A figure says how much was lost; these say what. A question is *lost* where the metric was 1 before and is 0 after, and
-*gained* the other way round. Rows of the two models are joined as `holdfast.evaluation.compare.samples` joins them, on
-the document's hash.
+A figure says how much was lost; these say what. A question is *lost* where the metric was 1 before
+and is 0 after, and *gained* the other way round. Rows of the two models are joined as
+`holdfast.evaluation.compare.samples` joins them, on the document's hash.
 
-A page holds `MOST_FLIPS` questions at most, spread evenly over the entries and over each entry's questions (the first
-ones of MMLU would all be algebra); the page names the file with the rest. The middle of long texts is left out, because
-answers end texts.
+A page holds `MOST_FLIPS` questions at most, spread evenly over the entries and over each entry's
+questions (the first ones of MMLU would all be algebra); the page names the file with the rest. The
+middle of long texts is left out, because answers end texts.
 
 What it does not do: say why an answer changed.
 """
@@ -23,7 +23,18 @@ from typing import Any
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.measure import number
-from holdfast.reports.blocks import Block, Paragraph, Span, Table, Text, chip, columns, finite_or_none, present, sub
+from holdfast.reports.blocks import (
+    Block,
+    Paragraph,
+    Span,
+    Table,
+    Text,
+    chip,
+    columns,
+    finite_or_none,
+    present,
+    sub,
+)
 from holdfast.reports.charts import heads, tabulate
 from holdfast.reports.format import plural, shorten
 
@@ -63,7 +74,8 @@ def paired(before: Rows, after: Rows, *, what: str) -> tuple[list[Row], list[Row
     """Rows of the same samples side by side.
 
     Raises:
-        DataError: the two did not answer the same samples with the same prompts, or rows have no `doc`.
+        DataError: the two did not answer the same samples with the same prompts, or rows have no
+            `doc`.
     """
     from holdfast.evaluation.compare.samples import join as join_rows
 
@@ -71,7 +83,8 @@ def paired(before: Rows, after: Rows, *, what: str) -> tuple[list[Row], list[Row
         return join_rows(before, after, what=what)
     except KeyError as error:
         raise DataError(
-            f"{what}: expected rows with {error}, which samples are joined on. Delete the evaluation to have it made "
+            f"{what}: expected rows with {error}, which samples are joined on. Delete the "
+            "evaluation to have it made "
             f"again."
         ) from None
 
@@ -93,7 +106,7 @@ def flips_of(entry: str, file: str, metric: str, before: Rows, after: Rows) -> F
     return Flips(entry=entry, file=file, metric=metric, questions=questions)
 
 
-# ----------------------------------------------------------------------------------------------------------- questions
+# ---------------------------------------------------------------------------------------- questions
 
 
 QUESTIONS = ("Entry", "Question", "Right answer", "Answer before", "Answer after")
@@ -109,15 +122,20 @@ def flips_table(groups: Sequence[Flips]) -> list[Block]:
         size = len(group.questions)
         total += size
         count = min(MOST_FLIPS // len(groups), size)
-        picked.append([_question(group, *group.questions[n * size // count]) for n in range(count)])  # evenly
+        picked.append(
+            [_question(group, *group.questions[n * size // count]) for n in range(count)]
+        )  # evenly
         if count < size:
             left_out.append(f"{group.entry}: {size - count:,} more in {group.file}")
     # Entries in turn: the first questions that a reader sees are not all of one kind.
     rows = present(itertools.chain.from_iterable(itertools.zip_longest(*picked)))
-    blocks: list[Block] = [Table(columns=columns(*QUESTIONS, right=()), rows=rows, kind="dense flips", find="question")]
+    blocks: list[Block] = [
+        Table(columns=columns(*QUESTIONS, right=()), rows=rows, kind="dense flips", find="question")
+    ]
     if left_out:
         text = (
-            f"{len(rows):,} of {plural(total, 'question')} are in this page, evenly picked. {'; '.join(left_out)}; "
+            f"{len(rows):,} of {plural(total, 'question')} are in this page, evenly picked. "
+            f"{'; '.join(left_out)}; "
             "of both models, joined on “doc”."
         )
         blocks.append(Paragraph(text, "note"))
@@ -164,8 +182,8 @@ def _option(row: Row, place: int) -> str:
 
 
 def answer_of(row: Row, metric: str) -> int | None:
-    """Which option a row's answer is under `metric`: `acc_norm` and `acc_bytes` divide log-likelihoods by the options'
-    lengths first."""
+    """Which option a row's answer is under `metric`: `acc_norm` and `acc_bytes` divide
+    log-likelihoods by the options' lengths first."""
     kind = metric.split(",")[0]
     choices, scores = row.get("choices"), row.get("loglikelihoods")
     if kind in ("acc_norm", "acc_bytes") and choices and scores and len(choices) == len(scores):
@@ -188,7 +206,7 @@ def _lines(text: str) -> Text:
     return (first, *map(sub, rest))
 
 
-# ----------------------------------------------------------------------------------------------------------- documents
+# ---------------------------------------------------------------------------------------- documents
 
 DOCUMENTS = heads(
     {
@@ -203,7 +221,8 @@ DOCUMENTS = heads(
 
 
 def documents_panel(before: Rows, after: Rows, *, most: int = MOST_DOCUMENTS) -> Block:
-    """The documents whose nats changed most, in both directions, with their index in the file of rows."""
+    """The documents whose nats changed most, in both directions, with their index in the file of
+    rows."""
     worse: list[tuple[float, int]] = []
     better: list[tuple[float, int]] = []
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
@@ -217,7 +236,8 @@ def documents_panel(before: Rows, after: Rows, *, most: int = MOST_DOCUMENTS) ->
     for move, index in (*worse, *better):
         rows.append(_document(move, index, before[index], after[index]))
     note = (
-        f"The {len(worse)} that lost most and the {len(better)} that gained most, of {plural(len(before), 'document')}."
+        f"The {len(worse)} that lost most and the {len(better)} that gained most, of "
+        f"{plural(len(before), 'document')}."
     )
     return tabulate(rows, DOCUMENTS, kind="dense documents", note=note)
 
@@ -240,4 +260,6 @@ def _document(move: float, index: int, before: Row, after: Row) -> dict[str, Tex
 
 def has_documents(evaluation: Evaluation, rows: Rows) -> bool:
     """True for kinds whose rows are texts scored in nats."""
-    return evaluation.kind in ("perplexity", "memorisation") and all({"nats", "tokens"} <= row.keys() for row in rows)
+    return evaluation.kind in ("perplexity", "memorisation") and all(
+        {"nats", "tokens"} <= row.keys() for row in rows
+    )

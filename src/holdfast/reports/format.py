@@ -1,5 +1,5 @@
-"""Counts, times, settings and words as text, for every page, terminal and Markdown alike. Figures with an interval are
-formatted in `records.measure`."""
+"""Counts, times, settings and words as text, for every page, terminal and Markdown alike. Figures
+with an interval are formatted in `records.measure`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,24 @@ from holdfast.records.metrics import is_share
 UNITS_OF_TIME = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 """(seconds, name) of a unit, and of the one that stands beside it."""
 _ASCII = str.maketrans(
-    {MINUS: "-", "∞": "inf", "→": "->", "·": "-", "…": "...", "–": "-", "—": "-", "×": "x", "↓": "v", "↑": "^"}
+    {
+        MINUS: "-",
+        "∞": "inf",
+        "→": "->",
+        "·": "-",
+        "…": "...",
+        "–": "-",
+        "—": "-",
+        "×": "x",
+        "↓": "v",
+        "↑": "^",
+    }
 )
 
 
 def percent(value: float | None, *, sign: bool = True) -> str:
-    """A percentage: two decimals below 1 %, one below 100 %, else none; "n/a" where it does not exist."""
+    """A percentage: two decimals below 1 %, one below 100 %, else none; "n/a" where it does not
+    exist."""
     if value is None or not math.isfinite(value):
         return "n/a"
     decimals = 2 if abs(value) < 1 else 1 if abs(value) < 100 else 0
@@ -28,7 +40,8 @@ def percent(value: float | None, *, sign: bool = True) -> str:
 
 
 def significant(value: Any) -> str:
-    """A setting or a logged figure in as few characters as say it: `1e-05`, `0.05`, `1,234`; other types as text."""
+    """A setting or a logged figure in as few characters as say it: `1e-05`, `0.05`, `1,234`; other
+    types as text."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     if isinstance(value, int):
@@ -41,9 +54,13 @@ def significant(value: Any) -> str:
 
 
 def moved(relative: float) -> str:
-    """A relative distance in percent with three significant digits: moves of a millionth are as common as moves of a
-    tenth."""
-    return f"{significant(float(f'{100 * relative:.3g}'))} %" if math.isfinite(relative) else number(relative)
+    """A relative distance in percent with three significant digits: moves of a millionth are as
+    common as moves of a tenth."""
+    return (
+        f"{significant(float(f'{100 * relative:.3g}'))} %"
+        if math.isfinite(relative)
+        else number(relative)
+    )
 
 
 def signs_kept(share: float) -> str:
@@ -97,7 +114,7 @@ def ascii_only(text: str) -> str:
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-# ----------------------------------------------------------------------------------------------------- shares, metrics
+# ---------------------------------------------------------------------------------- shares, metrics
 
 
 def metric_texts(metric: Metric) -> tuple[str, str]:
@@ -109,7 +126,7 @@ def direction(higher_is_better: bool) -> str:
     return "higher is better" if higher_is_better else "lower is better"
 
 
-# ------------------------------------------------------------------------------------------------------ text, settings
+# ----------------------------------------------------------------------------------- text, settings
 
 
 def shorten(text: str, length: int) -> str:
@@ -117,7 +134,8 @@ def shorten(text: str, length: int) -> str:
 
 
 def ellipsize_middle(text: str, length: int) -> str:
-    """At most `length` characters, the middle left out: names of one family often differ at their end only."""
+    """At most `length` characters, the middle left out: names of one family often differ at their
+    end only."""
     if len(text) <= length:
         return text
     tail = (length - 1) * 2 // 5
@@ -128,7 +146,8 @@ def ellipsize_middle(text: str, length: int) -> str:
 
 
 def last_part(name: Any) -> str:
-    """A name, of a folder its last part: a page is shown to others, and whose folder it was says nothing."""
+    """A name, of a folder its last part: a page is shown to others, and whose folder it was says
+    nothing."""
     text = str(name or "")
     return text.rstrip("/").rsplit("/", 1)[-1] if text.startswith(("/", "~", ".")) else text
 

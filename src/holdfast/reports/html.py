@@ -1,9 +1,10 @@
-"""Blocks as one self-contained HTML page: opens from `file://`, offline, on a phone, on paper, in the dark.
+"""Blocks as one self-contained HTML page: opens from `file://`, offline, on a phone, on paper, in
+the dark.
 
-plotly.js is taken from the installed plotly package and inlined as gzip + base64 (about 2 MB instead of 5); the page
-decompresses it with `DecompressionStream` and draws the figures once it is there. A Content-Security-Policy without any
-origin makes the promise "no network" one that the browser keeps. Without scripts every figure still has its table of
-numbers.
+plotly.js is taken from the installed plotly package and inlined as gzip + base64 (about 2 MB
+instead of 5); the page decompresses it with `DecompressionStream` and draws the figures once it is
+there. A Content-Security-Policy without any origin makes the promise "no network" one that the
+browser keeps. Without scripts every figure still has its table of numbers.
 
 HTML is built so that text cannot become markup: every child of `tag` that is not `Html` is escaped.
 
@@ -31,10 +32,14 @@ from holdfast.reports.charts import Chart, Traces, plotly_figure
 from holdfast.support.files import to_jsonable, write_bytes_atomic
 
 POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:;"
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: "
+    "blob:; font-src data:;"
     " base-uri 'none'; form-action 'none'"
 )
-NO_SCRIPTS = "Scripts are off, so the figures are not drawn; their numbers are in the tables under each heading."
+NO_SCRIPTS = (
+    "Scripts are off, so the figures are not drawn; their numbers are in the tables under each "
+    "heading."
+)
 _VOID = {"meta", "br", "hr", "img", "link", "input"}
 _JOINT = re.compile(r"(?<=\w)[_/]+(?=\w)|(?<=[^\W\d])[.,](?=[^\W\d])")
 """What joins the words of a name."""
@@ -52,12 +57,16 @@ class Html(str):
 
 def escape(value: Any) -> Html:
     """`value` as text of a page; `Html` stays as it is."""
-    return value if isinstance(value, Html) else Html(html.escape(printable(str(value), breaks=True), quote=True))
+    return (
+        value
+        if isinstance(value, Html)
+        else Html(html.escape(printable(str(value), breaks=True), quote=True))
+    )
 
 
 def join(*parts: Any) -> Html:
-    """Parts one after the other: `Html` as it is, spans in their form, all else escaped; None is left out, sequences
-    are flattened."""
+    """Parts one after the other: `Html` as it is, spans in their form, all else escaped; None is
+    left out, sequences are flattened."""
     return Html("".join(map(_inline, parts)))
 
 
@@ -80,8 +89,8 @@ def _text(value: Any) -> Html:
 
 
 def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
-    """One element. `cls` is the class; other underscores become hyphens; True is a bare attribute, None, False and an
-    empty class leave it out."""
+    """One element. `cls` is the class; other underscores become hyphens; True is a bare attribute,
+    None, False and an empty class leave it out."""
     text = ""
     for key, value in attributes.items():
         if value is None or value is False or (key == "cls" and not value):
@@ -96,7 +105,13 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
 def _span(span: b.Span) -> Html:
     inner = join(span.content)
     if span.value is not None:
-        exact = f"{span.value:.9g}" if math.isfinite(span.value) else "NaN" if math.isnan(span.value) else "Infinity"
+        exact = (
+            f"{span.value:.9g}"
+            if math.isfinite(span.value)
+            else "NaN"
+            if math.isnan(span.value)
+            else "Infinity"
+        )
         inner = tag("data", inner, value=exact)
     if span.link:
         inner = tag("a", inner, href=span.link)
@@ -111,7 +126,9 @@ def _plotly_packed() -> str:
     """plotly.js as base64 of gzip; no timestamp inside, so that equal runs give equal pages."""
     from plotly.offline import get_plotlyjs
 
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), compresslevel=9, mtime=0)).decode()
+    return base64.b64encode(
+        gzip.compress(get_plotlyjs().encode(), compresslevel=9, mtime=0)
+    ).decode()
 
 
 def _asset(name: str) -> str:
@@ -120,13 +137,15 @@ def _asset(name: str) -> str:
 
 def _script_json(value: Any) -> Html:
     """JSON that cannot end the script element it stands in."""
-    text = json.dumps(to_jsonable(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(
+        to_jsonable(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     return Html(text)
 
 
-# ------------------------------------------------------------------------------------------------------------ the page
+# ----------------------------------------------------------------------------------------- the page
 
 
 def write_page(page: b.Page, path: Path) -> Path:
@@ -176,7 +195,13 @@ def _header(page: b.Page) -> Html:
     pill = tag("span", page.status[0], cls=f"pill {page.status[1]}") if page.status else None
     title = tag("h1", _breakable(page.title), pill)
     details = tag("p", page.details, cls="details") if page.details else None
-    return tag("header", tag("p", page.eyebrow, cls="eyebrow"), title, tag("p", page.lead, cls="lead"), details)
+    return tag(
+        "header",
+        tag("p", page.eyebrow, cls="eyebrow"),
+        title,
+        tag("p", page.lead, cls="lead"),
+        details,
+    )
 
 
 _IN_A_GRID = (Chart, b.Table, b.Panel)
@@ -201,7 +226,13 @@ def _block(x: b.Block, figures: Traces) -> Html:
             return tag("div", *_blocks(x.blocks, figures), cls=f"panel {x.kind}".strip())
         case b.Section():
             intro = tag("p", x.intro, cls="intro") if x.intro else None
-            return tag("section", tag("h2", x.title), intro, *_blocks(x.blocks, figures), id=x.anchor or None)
+            return tag(
+                "section",
+                tag("h2", x.title),
+                intro,
+                *_blocks(x.blocks, figures),
+                id=x.anchor or None,
+            )
     return _text_block(x)
 
 
@@ -221,7 +252,9 @@ def _text_block(x: b.Block) -> Html:
         case b.Code():
             return tag("pre", tag("code", x.text), cls="block", tabindex="0")
         case b.Banner():
-            return tag("div", x.content, _list(x.items) if x.items else None, cls=f"banner {x.tone}")
+            return tag(
+                "div", x.content, _list(x.items) if x.items else None, cls=f"banner {x.tone}"
+            )
         case b.Tiles():
             return tag("div", *map(_tile, x.items), cls=f"tiles n{len(x.items)}")
         case b.Table():
@@ -232,7 +265,9 @@ def _text_block(x: b.Block) -> Html:
 def _table_panel(x: b.Table) -> Html:
     title = tag("h3", x.title) if x.title else None
     note = tag("p", x.note, cls="note above") if x.note else None
-    return tag("div", title, note, _tables(x), cls=f"panel {x.kind}".strip(), data_find=x.find or None)
+    return tag(
+        "div", title, note, _tables(x), cls=f"panel {x.kind}".strip(), data_find=x.find or None
+    )
 
 
 def _list(items: Iterable[b.Text]) -> Html:
@@ -264,7 +299,9 @@ def _chart(chart: Chart, figures: Traces) -> Html:
     figures.append(plotly_figure(chart))
     label = f"{chart.title}. The numbers are in the table below the figure."
     height = f"height:{chart.height}px"
-    plot = tag("div", cls="plot", data_figure=len(figures) - 1, role="img", aria_label=label, style=height)
+    plot = tag(
+        "div", cls="plot", data_figure=len(figures) - 1, role="img", aria_label=label, style=height
+    )
     title = tag("h3", chart.title) if chart.heading else None
     caption = tag("figcaption", chart.caption) if chart.caption else None
     return tag("figure", title, plot, caption, _numbers(chart.table), cls=f"panel {chart.width}")
@@ -298,7 +335,12 @@ def table(x: b.Table) -> Html:
         for index, (column, content) in enumerate(zip(x.columns, row, strict=True)):
             cells.append(_cell(column, content, first=index == 0, edge=index in edges))
         body.append(tag("tr", *cells, cls=x.tones[number] if x.tones else None))
-    inner = tag("table", tag("thead", *head), tag("tbody", *body), cls="cards" if x.cards and not x.groups else None)
+    inner = tag(
+        "table",
+        tag("thead", *head),
+        tag("tbody", *body),
+        cls="cards" if x.cards and not x.groups else None,
+    )
     return tag("div", inner, cls="scroll", tabindex="0")
 
 
@@ -306,7 +348,11 @@ def _cell(column: b.Column, content: Any, *, first: bool, edge: bool) -> Html:
     kinds = ("edge" if edge else "", "num" if column.numeric else "", "wide" if column.wide else "")
     label = b.plain_text(column.title, below=" ").replace("\u200b", "")
     about = {"cls": " ".join(filter(None, kinds)), "data_label": label}
-    return tag("th", _breakable(content), **about, scope="row") if first else tag("td", content, **about)
+    return (
+        tag("th", _breakable(content), **about, scope="row")
+        if first
+        else tag("td", content, **about)
+    )
 
 
 def _breakable(name: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Text and tables as Markdown that GitHub and the Hugging Face hub show alike: user text stays text, tables stay
-tables. Charts are for pages."""
+"""Text and tables as Markdown that GitHub and the Hugging Face hub show alike: user text stays
+text, tables stay tables. Charts are for pages."""
 
 from __future__ import annotations
 
@@ -16,18 +16,26 @@ MOST_ROWS = 100
 
 def escape(text: str) -> str:
     """Text that Markdown and HTML leave as it is, on one line; an @ mentions nobody."""
-    one_line = re.sub(r"\s+", " ", printable(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    one_line = (
+        re.sub(r"\s+", " ", printable(text))
+        .replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace(">", "&gt;")
+    )
     return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", one_line).replace("@", "@\u200b")
 
 
 def code(text: str) -> str:
-    """A code span for a table cell: backticks cannot be escaped inside, so they become quotes; a bar would end the
-    cell."""
-    return f"`{' '.join(printable(text).split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+    """A code span for a table cell: backticks cannot be escaped inside, so they become quotes; a
+    bar would end the cell."""
+    return (
+        f"`{' '.join(printable(text).split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+    )
 
 
 def render(blocks: Iterable[Any], *, clean: Callable[[str], str] = str) -> str:
-    """The blocks, one below the other; `clean` sees every text of the user's before it is escaped."""
+    """The blocks, one below the other; `clean` sees every text of the user's before it is
+    escaped."""
     texts = [_block(x, clean) for x in b.present(blocks)]
     return "\n\n".join(filter(None, texts)).rstrip() + "\n"
 
@@ -43,7 +51,9 @@ def _text(content: Any, clean: Callable[[str], str]) -> str:
         inner = _text(content.content, clean)
         if content.link:
             return f"[{inner}]({content.link})"
-        return {"sub": f"<br>{inner}" if inner else "", "strong": f"**{inner}**"}.get(content.form, inner)
+        return {"sub": f"<br>{inner}" if inner else "", "strong": f"**{inner}**"}.get(
+            content.form, inner
+        )
     return escape(clean(str(content)))
 
 
@@ -60,12 +70,16 @@ def _block(x: Any, clean: Callable[[str], str]) -> str:
             return f"{fence}{x.language}\n{printable(x.text, breaks=True)}\n{fence}"
         case b.Table():
             numbers = None if x.numbers is None else b.Fold("Numbers", [x.numbers])
-            return "\n\n".join(filter(None, (_table(x, clean), "" if numbers is None else _block(numbers, clean))))
+            return "\n\n".join(
+                filter(None, (_table(x, clean), "" if numbers is None else _block(numbers, clean)))
+            )
         case b.Fold():
             summary = _text(x.title, clean)
             return f"<details>\n<summary>{summary}</summary>\n\n{render(x.blocks, clean=clean)}\n</details>"
         case b.Section():
-            return render((b.Heading(x.title, 2), b.Paragraph(x.intro), *x.blocks), clean=clean).rstrip()
+            return render(
+                (b.Heading(x.title, 2), b.Paragraph(x.intro), *x.blocks), clean=clean
+            ).rstrip()
     raise AssertionError(f"no block that Markdown has: {x!r}")
 
 

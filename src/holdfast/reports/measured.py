@@ -1,4 +1,5 @@
-"""What lies in one model's evaluation folder, read as far as it goes, and how a model and its settings are called."""
+"""What lies in one model's evaluation folder, read as far as it goes, and how a model and its
+settings are called."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ Key = tuple[str, str]
 
 
 class Measured:
-    """What lies in one model's folder, read as far as it goes: `problems` names the files that could not be read.
+    """What lies in one model's folder, read as far as it goes: `problems` names the files that
+    could not be read.
 
     Args:
         folder: of one model.
@@ -36,21 +38,29 @@ class Measured:
                 evaluation = read_as(path, Evaluation)
             except DataError as error:
                 reason = str(error).replace(str(path), path.name)
-                self.problems.append(f"{label}: {path.name} could not be read and is left out here: {reason}")
+                self.problems.append(
+                    f"{label}: {path.name} could not be read and is left out here: {reason}"
+                )
                 continue
             self.evaluations[evaluation.suite, evaluation.name] = evaluation
             self._files[evaluation.suite, evaluation.name] = path
 
     def find(self, suite: str, name: str) -> Evaluation | None:
-        """The evaluation of an entry; by its name alone where no suite has both and one entry is called so."""
+        """The evaluation of an entry; by its name alone where no suite has both and one entry is
+        called so."""
         if (suite, name) in self.evaluations:
             return self.evaluations[suite, name]
-        namesakes = [evaluation for (_, other), evaluation in self.evaluations.items() if other == name]
+        namesakes = [
+            evaluation for (_, other), evaluation in self.evaluations.items() if other == name
+        ]
         return namesakes[0] if len(namesakes) == 1 else None
 
     def samples_file(self, evaluation: Evaluation) -> str:
         """Name of the file with the evaluation's rows."""
-        return self._files[evaluation.suite, evaluation.name].name.removesuffix(".json") + ".samples.jsonl"
+        return (
+            self._files[evaluation.suite, evaluation.name].name.removesuffix(".json")
+            + ".samples.jsonl"
+        )
 
     def rows(self, evaluation: Evaluation) -> list[dict[str, Any]] | None:
         """The evaluation's rows; None where they cannot be read, which `problems` then names."""
@@ -83,8 +93,12 @@ def names_of(keys: Sequence[Key]) -> list[str]:
 
 
 def subject_names(tasks: Sequence[str]) -> list[str]:
-    """Subtasks without what all their names begin with (`mmlu_anatomy` -> `anatomy`), underscores as spaces."""
-    first, last = min(tasks, default=""), max(tasks, default="")  # what these two share, all between them share
+    """Subtasks without what all their names begin with (`mmlu_anatomy` -> `anatomy`), underscores
+    as spaces."""
+    first, last = (
+        min(tasks, default=""),
+        max(tasks, default=""),
+    )  # what these two share, all between them share
     shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     cut = "".join(letter for letter, _ in shared).rfind("_") + 1 if first != last else 0
     return [task[cut:].replace("_", " ") or task for task in tasks]

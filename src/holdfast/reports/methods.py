@@ -1,4 +1,5 @@
-"""Retention methods in words, from what a run's record says of them; titles are the methods' own."""
+"""Retention methods in words, from what a run's record says of them; titles are the methods'
+own."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ def method_name(method: Mapping[str, Any]) -> str:
 
 
 def method_text(retention: Sequence[Mapping[str, Any]]) -> str:
-    """`label annealing (weight 1) + replay (fraction 0.05)`; "direct fine-tuning" for none. Of the settings those that
-    were set to something, and how strongly the method holds on; files by their last part."""
+    """`label annealing (weight 1) + replay (fraction 0.05)`; "direct fine-tuning" for none. Of the
+    settings those that were set to something, and how strongly the method holds on; files by their
+    last part."""
     texts = []
     for method in retention:
         defaults = _defaults(method)
@@ -36,8 +38,8 @@ def method_text(retention: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _defaults(method: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Settings at their default, but for the strength; none of a method that is not holdfast's, of which nothing is
-    known."""
+    """Settings at their default, but for the strength; none of a method that is not holdfast's, of
+    which nothing is known."""
     from holdfast.config.declare import settings_of
     from holdfast.retention.registry import METHODS
 
@@ -52,4 +54,8 @@ def kind_title(trial: TrialRecord) -> str:
     from holdfast.retention.registry import title
 
     names = trial.kind.split("+")
-    return DIRECT if trial.kind == "direct" else " + ".join(trial.titles.get(n) or title(n) for n in names)
+    return (
+        DIRECT
+        if trial.kind == "direct"
+        else " + ".join(trial.titles.get(n) or title(n) for n in names)
+    )

@@ -1,7 +1,8 @@
-"""One page on how fragile a checkpoint is, or each checkpoint of a ladder: what noise, few bits, pruning and steps
-towards other weights cost it, and how far the loss's curvature explains that.
+"""One page on how fragile a checkpoint is, or each checkpoint of a ladder: what noise, few bits,
+pruning and steps towards other weights cost it, and how far the loss's curvature explains that.
 
-Reads only the record (`records.probe`). Costs are signed so that a loss is positive, in the unit of each figure.
+Reads only the record (`records.probe`). Costs are signed so that a loss is positive, in the unit of
+each figure.
 """
 
 from __future__ import annotations
@@ -54,34 +55,55 @@ from holdfast.reports.charts import (
     tabulate,
     ticks_at,
 )
-from holdfast.reports.format import count, hardware_rows, hardware_text, join_and, joined, plural, setting, significant
+from holdfast.reports.format import (
+    count,
+    hardware_rows,
+    hardware_text,
+    join_and,
+    joined,
+    plural,
+    setting,
+    significant,
+)
 from holdfast.reports.study_page import TONES, lines
 
 MEANING = (
-    "Cost: what a figure loses when the weights are changed, against the model as it is, on the same documents or "
-    "questions; positive is worse. Intervals cover the samples, which are paired, and where noise was drawn several "
+    "Cost: what a figure loses when the weights are changed, against the model as it is, on the "
+    "same documents or "
+    "questions; positive is worse. Intervals cover the samples, which are paired, and where noise "
+    "was drawn several "
     "times the draws too; they say nothing of other training runs of the same model."
 )
 KINDS = {
     NOISE: "Gaussian noise: γ times the standard deviation that each tensor had when the model was initialised.",
     QUANTIZE: (
-        "Quantised: matrices rounded to nearest, without calibration data and without outliers kept apart; embeddings "
+        "Quantised: matrices rounded to nearest, without calibration data and without outliers "
+        "kept apart; embeddings "
         "and head stay. Methods that use data lose less."
     ),
     PRUNE: "Pruned: that share of each matrix's elements, those of the smallest magnitudes, set to zero.",
     TOWARD: "Toward a model: θ + share (θ' − θ); 1 is that model, more goes past it.",
 }
-TURNS = {"turns": "harms it from there on", "does not turn": "still helps it", "cannot tell": "cannot tell"}
+TURNS = {
+    "turns": "harms it from there on",
+    "does not turn": "still helps it",
+    "cannot tell": "cannot tell",
+}
 TURN_TONES = {"turns": "bad", "does not turn": "good", "cannot tell": "flat"}
 TURNING = (
-    "The inflection point (definition 4.2): the budget at which the changed model is at its best. Its interval are the "
-    "budgets that are not shown to be worse, over documents or questions and seeds of the noise, paired; it says "
-    "nothing of other pre-trainings. Few draws of noise seldom tell: three have two degrees of freedom."
+    "The inflection point (definition 4.2): the budget at which the changed model is at its best. "
+    "Its interval are the "
+    "budgets that are not shown to be worse, over documents or questions and seeds of the noise, "
+    "paired; it says "
+    "nothing of other pre-trainings. Few draws of noise seldom tell: three have two degrees of "
+    "freedom."
 )
 TREND_TONES = {"grows": "bad", "shrinks": "good", "cannot tell": "flat"}
 LADDER = (
-    'The paper "Overtrained Language Models" finds on such ladders that the cost of a fixed change grows with the '
-    "pre-training budget, and that the changed model gets worse from some budget on although its base gets better: "
+    'The paper "Overtrained Language Models" finds on such ladders that the cost of a fixed '
+    "change grows with the "
+    "pre-training budget, and that the changed model gets worse from some budget on although its "
+    "base gets better: "
     "the inflection point. Public ladders are confounded by learning rates that were not annealed."
 )
 PLAIN = Measure()
@@ -91,17 +113,26 @@ PLAIN = Measure()
 def probe_page(record: ProbeRecord) -> Page:
     """The page as blocks."""
     labels = [model.label for model in record.models]
-    title = f"How fragile {'is' if len(labels) == 1 else 'are'} {join_and(labels) if 0 < len(labels) < 4 else 'they'}?"
+    title = (
+        f"How fragile {'is' if len(labels) == 1 else 'are'} "
+        f"{join_and(labels) if 0 < len(labels) < 4 else 'they'}?"
+    )
     return Page(
         tab=f"{', '.join(labels[:3])}: holdfast probe",
         eyebrow="holdfast probe report",
         title=title,
         lead=summary(record),
         status=(record.status, TONES.get(record.status, "warn")),
-        details=joined(plural(len(labels), "model"), _budgets(record), record.models[0].origin if labels else ""),
+        details=joined(
+            plural(len(labels), "model"),
+            _budgets(record),
+            record.models[0].origin if labels else "",
+        ),
         blocks=[
             _ladder(record),
-            Section("What each change costs", [noise_chart(record), *cost_tables(record)], intro=MEANING),
+            Section(
+                "What each change costs", [noise_chart(record), *cost_tables(record)], intro=MEANING
+            ),
             *curvature_sections(record),
             notes(_how_to_read(record), "How to read it"),
             Section("What it ran on", [Panel(facts_or_nothing(_facts(record)), "card")]),
@@ -115,7 +146,9 @@ def _how_to_read(record: ProbeRecord) -> list[str]:
     sentences = [text for kind, text in KINDS.items() if kind in measured]
     rescaled = [model.label for model in record.models if model.stds == "tensor"]
     if rescaled:
-        sentences.append(f"Noise of {join_and(rescaled)} is scaled by the present standard deviations instead.")
+        sentences.append(
+            f"Noise of {join_and(rescaled)} is scaled by the present standard deviations instead."
+        )
     return [*sentences, *record.notes]
 
 
@@ -162,7 +195,10 @@ def _along_ladder(record: ProbeRecord, entry: str) -> str:
         if turn.entry == entry and turn.kind != AS_IT_IS and turn.verdict == "turns":
             turned.append(f"{change_text(turn)} beyond {count(turn.tokens)}")
     parts += [f"more pre-training harms the model under {join_and(turned)}"] if turned else []
-    budgets = f"from {count(record.models[0].tokens)} to {count(record.models[-1].tokens)} tokens of pre-training"
+    budgets = (
+        f"from {count(record.models[0].tokens)} to {count(record.models[-1].tokens)} tokens of "
+        "pre-training"
+    )
     return f"What changes cost on {_name(entry)} {budgets}: {'; '.join(parts)}."
 
 
@@ -205,15 +241,23 @@ def change_text(s: Sensitivity | Trend | Inflection) -> str:
         return f"{100 * s.size:g} % pruned"
     if s.kind == QUANTIZE:
         return s.label
-    return f"all the way to {s.label}" if s.size == 1 else f"{100 * s.size:g} % of the way to {s.label}"
+    return (
+        f"all the way to {s.label}"
+        if s.size == 1
+        else f"{100 * s.size:g} % of the way to {s.label}"
+    )
 
 
 def _budgets(record: ProbeRecord) -> str:
     tokens = present(model.tokens for model in record.models)
-    return f"{count(min(tokens))} to {count(max(tokens))} tokens of pre-training" if len(tokens) > 1 else ""
+    return (
+        f"{count(min(tokens))} to {count(max(tokens))} tokens of pre-training"
+        if len(tokens) > 1
+        else ""
+    )
 
 
-# --------------------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 def cost_tables(record: ProbeRecord) -> list[Table]:
@@ -236,7 +280,9 @@ def _cost_table(entry: str, costs: Sequence[Sensitivity], models: Sequence[Probe
         rows.append([change, *(by_model.get(model.label, "") for model in measured)])
     better = "higher" if costs[0].higher_is_better else "lower"
     title = f"{entry}: cost in {costs[0].unit} ({better} figures are better)"
-    return Table(columns=columns("Change", *map(_head, measured)), rows=rows, title=title, kind="dense")
+    return Table(
+        columns=columns("Change", *map(_head, measured)), rows=rows, title=title, kind="dense"
+    )
 
 
 def _head(model: ProbedModel) -> str:
@@ -255,14 +301,24 @@ def trend_table(record: ProbeRecord) -> Table:
     """From the smallest to the largest budget, a change a line."""
     rows = []
     for t in record.trends:
-        row = {"change": change_text(t), "verdict": chip(t.verdict, TREND_TONES[t.verdict]), "entry": _name(t.entry)}
+        row = {
+            "change": change_text(t),
+            "verdict": chip(t.verdict, TREND_TONES[t.verdict]),
+            "entry": _name(t.entry),
+        }
         for key, value in (("first", t.first), ("last", t.last)):
-            row[key] = PLAIN.texts(Figure(value=value, over_samples=t.difference.interval), sign=True)[0]
+            row[key] = PLAIN.texts(
+                Figure(value=value, over_samples=t.difference.interval), sign=True
+            )[0]
         difference = PLAIN.texts(t.difference, sign=True)
         rows.append(row | {"difference": figure(*difference, value=t.difference.value)})
     first, last = (count(model.tokens) for model in (record.models[0], record.models[-1]))
     words = {"Change": "change", "The cost": "verdict"} | _figure_column(record.trends)
-    figures = {f"At {first} tokens": "first", f"At {last} tokens": "last", "Difference": "difference"}
+    figures = {
+        f"At {first} tokens": "first",
+        f"At {last} tokens": "last",
+        "Difference": "difference",
+    }
     return tabulate(rows, [*heads(words, words=3), *heads(figures, words=0)], kind="dense")
 
 
@@ -277,9 +333,15 @@ def turn_tables(record: ProbeRecord) -> list[Block]:
         return []
     rows = []
     for t in record.inflections:
-        row: dict[str, Text] = {"change": "as it is" if t.kind == AS_IT_IS else change_text(t), "entry": _name(t.entry)}
+        row: dict[str, Text] = {
+            "change": "as it is" if t.kind == AS_IT_IS else change_text(t),
+            "entry": _name(t.entry),
+        }
         row |= {"verdict": chip(TURNS[t.verdict], TURN_TONES[t.verdict])}
-        row |= {"best": figure(count(t.tokens), budget_interval(t), value=t.tokens), "lost": _lost(t)}
+        row |= {
+            "best": figure(count(t.tokens), budget_interval(t), value=t.tokens),
+            "lost": _lost(t),
+        }
         rows.append(row)
     words = {"Model": "change", "More pre-training": "verdict"} | _figure_column(record.inflections)
     figures = {"Best at, tokens": "best", "Lost from there on": "lost"}
@@ -299,7 +361,7 @@ def _lost(t: Inflection) -> str:
     return "∞" if math.isinf(t.after) else f"{_short(t.after)} {t.unit}"
 
 
-# --------------------------------------------------------------------------------------------------------------- charts
+# ------------------------------------------------------------------------------------------- charts
 
 
 def noise_chart(record: ProbeRecord) -> Chart | None:
@@ -336,7 +398,8 @@ def _caption(costs: Sequence[Sensitivity]) -> str:
 
 
 def ladder_charts(record: ProbeRecord) -> list[Chart | None]:
-    """The figure and the cost against the budget, a line a change: figures 2 and 3 of the paper on one's own ladder."""
+    """The figure and the cost against the budget, a line a change: figures 2 and 3 of the paper on
+    one's own ladder."""
     costs = _of_first_entry(record)
     if not costs:
         return []
@@ -367,11 +430,13 @@ def ladder_charts(record: ProbeRecord) -> list[Chart | None]:
     )
     title = "What the change costs by budget"
     columns |= {"y": f"Cost, {unit}"}
-    cost_chart = lines(title, of_costs, x, _cost_axis(costs), columns=columns, caption=_caption(costs), height=380)
+    cost_chart = lines(
+        title, of_costs, x, _cost_axis(costs), columns=columns, caption=_caption(costs), height=380
+    )
     return [figures, cost_chart]
 
 
-# ------------------------------------------------------------------------------------------------------------ curvature
+# ---------------------------------------------------------------------------------------- curvature
 
 
 def curvature_sections(record: ProbeRecord) -> list[Section]:
@@ -383,9 +448,12 @@ def curvature_sections(record: ProbeRecord) -> list[Section]:
         charts += line_charts(sharpness, many=len(record.sharpness) > 1)
     first = record.sharpness[0]
     intro = (
-        f"Of the loss on {plural(first.documents, 'document')} ({first.tokens:,} tokens), nats a token. Noise "
-        "costs γ²/2 Tr(SH) on average where the loss is quadratic, S the variances at initialisation; traces "
-        f"are Hutchinson's estimates over {first.probes} random vectors, with their interval. The paper finds "
+        f"Of the loss on {plural(first.documents, 'document')} ({first.tokens:,} tokens), nats a "
+        "token. Noise "
+        "costs γ²/2 Tr(SH) on average where the loss is quadratic, S the variances at "
+        "initialisation; traces "
+        f"are Hutchinson's estimates over {first.probes} random vectors, with their interval. The "
+        "paper finds "
         "the loss above its quadratic approximation once steps are large."
     )
     blocks = [_sharpness_table(record.sharpness), *side_by_side(charts)]
@@ -455,7 +523,9 @@ def _line_chart(line: Line, points: Sequence[tuple[float, float]], model: str) -
 def _facts(record: ProbeRecord) -> list[tuple[str, Text]]:
     facts: list[tuple[str, Text]] = []
     for m in record.models:
-        facts.append((m.label, f"{m.name}, {m.architecture}, {count(m.parameters)} parameters, {m.dtype}"))
+        facts.append(
+            (m.label, f"{m.name}, {m.architecture}, {count(m.parameters)} parameters, {m.dtype}")
+        )
     for key, value in record.settings.items():
         if value not in (None, [], {}, "", False):
             facts.append((key.replace("_", " "), setting(value)))

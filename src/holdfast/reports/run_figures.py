@@ -1,5 +1,5 @@
-"""What a run's folder holds, read as far as it goes, and what a report says of it: facts, the verdict in a
-sentence, what is missing."""
+"""What a run's folder holds, read as far as it goes, and what a report says of it: facts, the
+verdict in a sentence, what is missing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,25 @@ from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.reports.along import Trajectory
 from holdfast.reports.blocks import Text, sub
 from holdfast.reports.charts import AS_IT_IS, Row
-from holdfast.reports.compared import GROUPS, PURPOSE, ComparisonRow, Rows, by_suite, entry_title, headline, ordered
-from holdfast.reports.format import count, duration, hardware_text, joined, percent, plural, significant
+from holdfast.reports.compared import (
+    GROUPS,
+    PURPOSE,
+    ComparisonRow,
+    Rows,
+    by_suite,
+    entry_title,
+    headline,
+    ordered,
+)
+from holdfast.reports.format import (
+    count,
+    duration,
+    hardware_text,
+    joined,
+    percent,
+    plural,
+    significant,
+)
 from holdfast.reports.measured import Measured
 from holdfast.reports.methods import method_text
 from holdfast.reports.training_charts import Log
@@ -34,7 +51,8 @@ class RunFigures:
     record: RunRecord
     rows: list[ComparisonRow]
     levels: list[dict[str, Text]]
-    """Figures of only one of the two models ("start" or "result"), or not compared for another reason."""
+    """Figures of only one of the two models ("start" or "result"), or not compared for another
+    reason."""
     metrics: Log
     trajectory: Trajectory
     """What was measured on the way, start and end with it; empty where nothing was."""
@@ -56,11 +74,19 @@ class RunFigures:
 
     @property
     def trained(self) -> dict[str, Any]:
-        """`{"steps", "tokens", "seconds", "tokens_per_second"}` from run.json, or from the log where the run did not
-        get to write them."""
+        """`{"steps", "tokens", "seconds", "tokens_per_second"}` from run.json, or from the log
+        where the run did not get to write them."""
         figures: dict[str, Any] = {}
-        for key, logged in (("steps", "step"), ("tokens", "tokens"), ("seconds", "seconds"), ("tokens_per_second", "")):
-            values = [self.record.training.get(key), *(row.get(logged) for row in reversed(self.metrics))]
+        for key, logged in (
+            ("steps", "step"),
+            ("tokens", "tokens"),
+            ("seconds", "seconds"),
+            ("tokens_per_second", ""),
+        ):
+            values = [
+                self.record.training.get(key),
+                *(row.get(logged) for row in reversed(self.metrics)),
+            ]
             figures[key] = next((value for value in values if value is not None), None)
         if figures["tokens_per_second"] is None and figures["tokens"] and figures["seconds"]:
             figures["tokens_per_second"] = figures["tokens"] / figures["seconds"]
@@ -78,18 +104,32 @@ class RunFigures:
         record, trained, model = self.record, self.trained, self.record.model
         steps, seconds = trained["steps"], trained["seconds"]
         facts = [
-            ("Model", joined(model.get("name"), model.get("architecture"), _size_of(model), model.get("origin"))),
+            (
+                "Model",
+                joined(
+                    model.get("name"),
+                    model.get("architecture"),
+                    _size_of(model),
+                    model.get("origin"),
+                ),
+            ),
             ("Data", _data(record.data)),
             ("Method", self.method),
             ("Steps", "none logged" if steps is None else significant(steps)),
             ("Tokens trained on", "" if trained["tokens"] is None else count(trained["tokens"])),
-            ("Training time", "" if seconds is None else joined(duration(seconds), *_speed(record, trained))),
+            (
+                "Training time",
+                "" if seconds is None else joined(duration(seconds), *_speed(record, trained)),
+            ),
             ("Seed", str(record.seed)),
             ("Hardware", hardware_text(record.hardware)),
         ]
         if record.parents:
             facts.append(("Derived from", "; ".join(map(_parent, record.parents))))
-        facts += [("Started", record.created), ("Finished", record.finished or f"no ({record.status})")]
+        facts += [
+            ("Started", record.created),
+            ("Finished", record.finished or f"no ({record.status})"),
+        ]
         return [(label, text or NOT_RECORDED) for label, text in facts]
 
     @property
@@ -106,10 +146,14 @@ class RunFigures:
     def not_compared(self) -> list[str]:
         """Of these what concerns evaluations."""
         if not self.rows and not self.levels:
-            return ["No evaluation lies in this folder: what the model learnt and lost was not measured."]
+            return [
+                "No evaluation lies in this folder: what the model learnt and lost was not "
+                "measured."
+            ]
         if not self.rows:
             return [
-                "Only one of the two models was evaluated, or the two were not compared; the figures below stand alone."
+                "Only one of the two models was evaluated, or the two were not compared; the "
+                "figures below stand alone."
             ]
         absent = [suite for suite in GROUPS if suite not in by_suite(self.rows)]
         words = "No {} measure was compared, so this report cannot say anything about {}."
@@ -126,12 +170,16 @@ def _size_of(model: Row) -> str:
         return ""
     size = f"{count(parameters)} parameters"
     if trainable and trainable != parameters:
-        size += f", {count(trainable)} trained ({percent(100 * trainable / parameters, sign=False)})"
+        size += (
+            f", {count(trainable)} trained ({percent(100 * trainable / parameters, sign=False)})"
+        )
     return size
 
 
 def _data(data: Row) -> str:
-    examples, tokens, replayed = (data.get(key) for key in ("examples", "tokens", "replay_examples"))
+    examples, tokens, replayed = (
+        data.get(key) for key in ("examples", "tokens", "replay_examples")
+    )
     parts = [data.get("name")]
     if examples is not None:
         parts.append(plural(int(examples), "example"))
@@ -149,14 +197,16 @@ def _speed(record: RunRecord, trained: Row) -> tuple[str, str]:
 
 
 def read_run(folder: RunFolder) -> RunFigures:
-    """Reads a run folder as far as it goes: unfinished runs and unreadable files are reported, not refused.
+    """Reads a run folder as far as it goes: unfinished runs and unreadable files are reported, not
+    refused.
 
     Raises:
         DataError: there is no `run.json`, or it cannot be read, so there is no run to report on.
     """
     if not folder.exists():
         raise DataError(
-            f"Expected the folder of a run at {folder.path}, but it has no run.json. Give the output folder of a "
+            f"Expected the folder of a run at {folder.path}, but it has no run.json. Give the "
+            "output folder of a "
             f"holdfast run."
         )
     unread: list[str] = []
@@ -207,7 +257,15 @@ def _levels(which: str, e: Evaluation) -> list[dict[str, Text]]:
         if RESTATED.get(name) not in e.metrics:
             what = entry_title(e.suite, e.name), sub(f"{name}, {metric.unit}")
             value, interval = AS_IT_IS.texts(metric)
-            rows.append({"measure": what, "which": which, "value": value, "interval": interval, "n": f"{metric.n:,}"})
+            rows.append(
+                {
+                    "measure": what,
+                    "which": which,
+                    "value": value,
+                    "interval": interval,
+                    "n": f"{metric.n:,}",
+                }
+            )
     return rows
 
 
@@ -215,9 +273,17 @@ def verdict_sentence(record: RunRecord, rows: Rows) -> str:
     """The run in one sentence of plain words, from its status and its primary comparisons."""
     if rows:
         return headline([row.raw for row in rows])
-    what = {"running": "has not finished", "interrupted": "was interrupted", "failed": "failed"}.get(record.status)
+    what = {
+        "running": "has not finished",
+        "interrupted": "was interrupted",
+        "failed": "failed",
+    }.get(record.status)
     if what:
-        return f"The run {what} (stage: {record.stage}), so there is no comparison with the starting model yet."
+        return (
+            f"The run {what} (stage: {record.stage}), so there is no comparison with the starting "
+            "model yet."
+        )
     return (
-        "Training finished, but start and result were not compared, so what was learnt and what was lost is not known."
+        "Training finished, but start and result were not compared, so what was learnt and what "
+        "was lost is not known."
     )

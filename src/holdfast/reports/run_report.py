@@ -1,7 +1,8 @@
-"""One run: what was asked, what changed for better and for worse, how training went, what it ran on. `report.html`, and
-the shorter words in the terminal.
+"""One run: what was asked, what changed for better and for worse, how training went, what it ran
+on. `report.html`, and the shorter words in the terminal.
 
-Reads the run folder only. Runs that were interrupted or failed get a report too; what is missing is named.
+Reads the run folder only. Runs that were interrupted or failed get a report too; what is missing is
+named.
 """
 
 from __future__ import annotations
@@ -67,10 +68,13 @@ from holdfast.statistics.decision import loss_decision
 if TYPE_CHECKING:
     from rich.console import Console
 
-LEVELS = heads({"Measure": "measure", "Model": "which", "Value": "value", "Interval": "interval", "n": "n"}, words=2)
+LEVELS = heads(
+    {"Measure": "measure", "Model": "which", "Value": "value", "Interval": "interval", "n": "n"},
+    words=2,
+)
 
 
-# ------------------------------------------------------------------------------------------------------------ the page
+# ----------------------------------------------------------------------------------------- the page
 
 
 def write_run_report(folder: RunFolder) -> Path:
@@ -122,13 +126,18 @@ def _state_banners(run: RunFigures) -> list[Block]:
         go_on = f" Start it again with the same folder to go on.{reason}"
         banners.append(Banner((Span(f"The run was interrupted {where}", "strong"), go_on), "warn"))
     elif record.status == "running":
-        text = f"The run had not ended when this page was written; its last stage was “{record.stage}”."
+        text = (
+            "The run had not ended when this page was written; its last stage was "
+            f"“{record.stage}”."
+        )
         banners.append(Banner(text))
     broken: dict[str, None] = {}
     for row in run.rows:
         if row.raw.failed is not None:
             broken[f"{row.raw.suite}/{row.name}: {row.raw.failed}"] = None
-    banners += problems("NaN or infinity: nothing follows from these comparisons.", list(broken), "bad")
+    banners += problems(
+        "NaN or infinity: nothing follows from these comparisons.", list(broken), "bad"
+    )
     return banners + problems("Some files could not be read.", run.problems)
 
 
@@ -137,7 +146,11 @@ def _run_tiles(run: RunFigures) -> list[Tile]:
     tiles = []
     for suite in GROUPS:
         primary = [row for row in run.rows if row.raw.suite == suite and row.raw.primary]
-        tiles.append(suite_tile(primary) if primary else Tile(group_title(suite), "not compared", PURPOSE[suite]))
+        tiles.append(
+            suite_tile(primary)
+            if primary
+            else Tile(group_title(suite), "not compared", PURPOSE[suite])
+        )
     return tiles
 
 
@@ -157,7 +170,8 @@ def change_tables(run: RunFigures) -> list[Block]:
         note = decision_note(loss_decision([row.raw for row in run.rows]))
         first, again = one_unit(run.rows)
         text = (
-            f"{difference_words(run.rows)} One training run is behind these figures: how far another seed would move "
+            f"{difference_words(run.rows)} One training run is behind these figures: how far "
+            "another seed would move "
             "them is not in the intervals."
         )
         blocks = [note] if note is not None else []
@@ -176,7 +190,10 @@ def _training_section(run: RunFigures) -> Section:
     """The curves of the log."""
     charts = training_charts(run.metrics, run.record.retention)
     if not charts:
-        return Section("Training", [Paragraph("No training step was logged, so there are no curves to show.", "note")])
+        return Section(
+            "Training",
+            [Paragraph("No training step was logged, so there are no curves to show.", "note")],
+        )
     charts.sort(key=lambda chart: chart.height <= SMALL)
     large = sum(chart.height > SMALL for chart in charts)
     wide = ["half" if large == 2 else "full"] * large + widths(len(charts) - large)
@@ -184,13 +201,18 @@ def _training_section(run: RunFigures) -> Section:
     if len(run.metrics) >= SMOOTHED_FROM:
         blocks.append(Paragraph("Thin lines: as logged. Bold lines: trailing mean.", "note"))
     if run.record.retention and not any(chart.title.startswith("KL") for chart in charts):
-        text = "No divergence from a teacher was logged: the method works without one, or logging began later."
+        text = (
+            "No divergence from a teacher was logged: the method works without one, or logging "
+            "began later."
+        )
         blocks.append(Paragraph(text, "note"))
     return Section("Training", blocks)
 
 
 def _placed(charts: Sequence[Chart], wide: Sequence[str]) -> list[Block]:
-    return [dataclasses.replace(chart, width=width) for chart, width in zip(charts, wide, strict=True)]
+    return [
+        dataclasses.replace(chart, width=width) for chart, width in zip(charts, wide, strict=True)
+    ]
 
 
 def _along_section(run: RunFigures) -> Section | None:
@@ -207,14 +229,28 @@ def _distance(run: RunFigures) -> Section:
 def _to_repeat(run: RunFigures) -> Section:
     record = run.record
     settings = flatten(record.config)
-    model, data = (str(source.get("hash") or NOT_RECORDED) for source in (record.model, record.data))
-    identity = [("config fingerprint", record.config_key or NOT_RECORDED), ("model hash", model), ("data hash", data)]
-    folds = {f"Settings ({plural(len(settings), 'key')})": settings, "Versions": list(record.versions.items())}
-    folds |= {"Hardware": hardware_rows(record.hardware), "Fingerprints": [*identity, ("seed", str(record.seed))]}
-    return Section("To repeat it", [Fold(title, facts_or_nothing(items)) for title, items in folds.items()])
+    model, data = (
+        str(source.get("hash") or NOT_RECORDED) for source in (record.model, record.data)
+    )
+    identity = [
+        ("config fingerprint", record.config_key or NOT_RECORDED),
+        ("model hash", model),
+        ("data hash", data),
+    ]
+    folds = {
+        f"Settings ({plural(len(settings), 'key')})": settings,
+        "Versions": list(record.versions.items()),
+    }
+    folds |= {
+        "Hardware": hardware_rows(record.hardware),
+        "Fingerprints": [*identity, ("seed", str(record.seed))],
+    }
+    return Section(
+        "To repeat it", [Fold(title, facts_or_nothing(items)) for title, items in folds.items()]
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ terminal
+# ----------------------------------------------------------------------------------------- terminal
 
 
 def print_run_summary(folder: RunFolder, console: Console | None = None) -> None:
@@ -225,7 +261,10 @@ def print_run_summary(folder: RunFolder, console: Console | None = None) -> None
     """
     run = read_run(folder)
     record = run.record
-    blocks: list[Block] = [Paragraph(f"{run.title} ({record.status})", "strong"), Paragraph(run.verdict)]
+    blocks: list[Block] = [
+        Paragraph(f"{run.title} ({record.status})", "strong"),
+        Paragraph(run.verdict),
+    ]
     if record.error:
         blocks.append(Paragraph(f"Stage {record.stage}: {record.error}", "bad"))
     blocks += [*paragraphs(run.problems, "warn"), Paragraph("")]
@@ -246,13 +285,20 @@ def brief_facts(run: RunFigures) -> list[tuple[str, Text]]:
     facts.append(("Method", run.method))
     if trained["steps"] is not None:
         tokens = f"{count(trained['tokens'])} tokens"
-        facts.append(("Training", f"{significant(trained['steps'])} steps, {tokens}, {duration(trained['seconds'])}"))
+        facts.append(
+            (
+                "Training",
+                f"{significant(trained['steps'])} steps, {tokens}, {duration(trained['seconds'])}",
+            )
+        )
     if move is not None:
         reach = percent(100 * move.relative, sign=False)
         facts.append(("Distance", f"up to {reach} of a layer's norm ({_layer(move)})"))
     if run.trajectory:
         parts = [f"{plural(len(run.trajectory), 'point')} up to step {run.trajectory[-1][0]}"]
         for name, step in completions(run.trajectory).items():
-            parts.append(f"{name}: format {'not complete' if step is None else f'complete from step {step}'}")
+            parts.append(
+                f"{name}: format {'not complete' if step is None else f'complete from step {step}'}"
+            )
         facts.append(("Along training", "; ".join(parts)))
     return facts

@@ -1,5 +1,6 @@
-"""The page of a sequence study (Soup to Go), and what the terminal prints: what each way of training keeps of the
-earlier tasks and learns of the last one. Axes of losses run downwards, so that better is up and to the right."""
+"""The page of a sequence study (Soup to Go), and what the terminal prints: what each way of
+training keeps of the earlier tasks and learns of the last one. Axes of losses run downwards, so
+that better is up and to the right."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.records.figure import Figure
 from holdfast.records.measure import Measure
-from holdfast.records.sequence import MERGE, SEQUENTIAL, SINGLE, ArmResult, SequenceModel, SequenceRecord
+from holdfast.records.sequence import (
+    MERGE,
+    SEQUENTIAL,
+    SINGLE,
+    ArmResult,
+    SequenceModel,
+    SequenceRecord,
+)
 from holdfast.reports import blocks as b
 from holdfast.reports.charts import COLOURS, Axis, Chart, Rule, Value
 from holdfast.reports.format import join_and, plural, significant
@@ -39,15 +47,21 @@ MEASURES = {
 MOST_TASKS = 4
 """That a page draws one by one."""
 MOST_LOST = 0.25
-"""Of what sequential fine-tuning learns of the last task, that an arm of the headline may learn less."""
+"""Of what sequential fine-tuning learns of the last task, that an arm of the headline may learn
+less."""
 READING = (
     "The first task is trained in the same way in every arm, so its model is made once.",
-    "An arm's methods hold on to the model after the task before; replay draws on all earlier tasks' data.",
-    "Better than sequential: paired by seed and sample, above 0 is better, whatever the task's metric.",
-    "Forgetting is the best score of a task before the last stage minus its last one, mean over earlier tasks. In the "
+    "An arm's methods hold on to the model after the task before; replay draws on all earlier "
+    "tasks' data.",
+    "Better than sequential: paired by seed and sample, above 0 is better, whatever the task's "
+    "metric.",
+    "Forgetting is the best score of a task before the last stage minus its last one, mean over "
+    "earlier tasks. In the "
     "tables of tasks by stage losses are negative, so that higher is better everywhere.",
-    "Multitask training has all data at once and is the upper line; merges are of the single-task models.",
-    "With one seed intervals cover evaluated samples alone. No figure is corrected for the number of arms.",
+    "Multitask training has all data at once and is the upper line; merges are of the single-task "
+    "models.",
+    "With one seed intervals cover evaluated samples alone. No figure is corrected for the number "
+    "of arms.",
 )
 
 
@@ -61,11 +75,19 @@ def sequence_page(record: SequenceRecord) -> b.Page:
     sections: list[b.Block | None] = [_order_section(record, order) for order in record.orders]
     sections.append(jobs_section("Models", record.models, more))
     return study_page(
-        record, "sequence report", summary(record), sections, reading=READING, jobs=record.models, details=details
+        record,
+        "sequence report",
+        summary(record),
+        sections,
+        reading=READING,
+        jobs=record.models,
+        details=details,
     )
 
 
-def print_sequence(record: SequenceRecord, folder: str | Path, console: Console | None = None) -> None:
+def print_sequence(
+    record: SequenceRecord, folder: str | Path, console: Console | None = None
+) -> None:
     """Prints the answer, the scores of every arm, and where the page is.
 
     Args:
@@ -96,8 +118,8 @@ def _first_of(arms: Sequence[ArmResult], kind: str) -> ArmResult | None:
 
 
 def _shown_tasks(order: Sequence[str]) -> list[str]:
-    """All tasks of a short chain; of a long one the first, one in the middle and the last two, the others being in the
-    matrix."""
+    """All tasks of a short chain; of a long one the first, one in the middle and the last two, the
+    others being in the matrix."""
     if len(order) <= MOST_TASKS:
         return list(order)
     return [order[0], order[len(order) // 2 - 1], order[-2], order[-1]]
@@ -108,21 +130,25 @@ def _not_shown(order: Sequence[str]) -> list[b.Block]:
     others = [task for task in order if task not in _shown_tasks(order)]
     if not others:
         return []
-    return [b.Paragraph(f"Not shown here: {join_and(others)}; see the page's tables of tasks by stage.")]
+    return [
+        b.Paragraph(f"Not shown here: {join_and(others)}; see the page's tables of tasks by stage.")
+    ]
 
 
-# --------------------------------------------------------------------------------------------------------------- answer
+# ------------------------------------------------------------------------------------------- answer
 
 
 def summary(record: SequenceRecord) -> str:
-    """Of the first order: what sequential fine-tuning forgets, and which arm without old data forgets least among those
-    that learn the last task nearly as well."""
+    """Of the first order: what sequential fine-tuning forgets, and which arm without old data
+    forgets least among those that learn the last task nearly as well."""
     order = record.orders[0]
     arms = _scored_arms(record, order)
     sequential = _first_of(arms, SEQUENTIAL)
     if sequential is None:
         left = sum(model.state != "complete" for model in record.models)
-        return f"Not measured yet: {plural(left, 'model')} of {len(record.models)} still to be made."
+        return (
+            f"Not measured yet: {plural(left, 'model')} of {len(record.models)} still to be made."
+        )
     last = order[-1]
     learnt = abs(sequential.scores[last].value - record.tasks[last].before)
     rivals = []
@@ -134,10 +160,14 @@ def summary(record: SequenceRecord) -> str:
     forgotten = _forgotten_sentence(record, sequential, _first_of(arms, SINGLE))
     best = _best_sentence(record, rivals, order)
     such = "such arms" if best else f"arms without old data that learn {last} nearly as well"
-    return " ".join(filter(None, [forgotten, best, _keep_sentence(record, sequential, rivals, such)]))
+    return " ".join(
+        filter(None, [forgotten, best, _keep_sentence(record, sequential, rivals, such)])
+    )
 
 
-def _forgotten_sentence(record: SequenceRecord, sequential: ArmResult, single: ArmResult | None) -> str:
+def _forgotten_sentence(
+    record: SequenceRecord, sequential: ArmResult, single: ArmResult | None
+) -> str:
     """What sequential fine-tuning scores on the tasks, beside training each of them alone."""
     order = sequential.order
     tasks = _shown_tasks(order)
@@ -150,29 +180,41 @@ def _forgotten_sentence(record: SequenceRecord, sequential: ArmResult, single: A
         scores.append(text)
     names = join_and(order) if tasks == order else f"{len(order)} tasks, {order[0]} to {order[-1]},"
     earlier = ", ".join(scores[:-1])
-    return f"After {names} one after the other, sequential fine-tuning scores {earlier} and {scores[-1]}."
+    return (
+        f"After {names} one after the other, sequential fine-tuning scores {earlier} and "
+        f"{scores[-1]}."
+    )
 
 
-def _best_sentence(record: SequenceRecord, rivals: Sequence[ArmResult], order: Sequence[str]) -> str:
-    """The rival that keeps most of the earlier tasks, mean over them; "" where their units have none."""
+def _best_sentence(
+    record: SequenceRecord, rivals: Sequence[ArmResult], order: Sequence[str]
+) -> str:
+    """The rival that keeps most of the earlier tasks, mean over them; "" where their units have
+    none."""
     earlier = order[:-1]
     comparable = [arm for arm in rivals if set(earlier) <= set(arm.against)]
     if not comparable or len({record.tasks[task].unit for task in earlier}) > 1:
         return ""
-    best = max(comparable, key=lambda arm: statistics.fmean(arm.against[task].value for task in earlier))
+    best = max(
+        comparable, key=lambda arm: statistics.fmean(arm.against[task].value for task in earlier)
+    )
     scores = []
     for task in _shown_tasks(order):
         scores.append(f"{_measure(record, task).text(best.scores[task])} on {task}")
     count = len(comparable)
     return (
-        f"Of the arms that train one task after the other without old data, {count} learn {order[-1]} nearly as well; "
+        f"Of the arms that train one task after the other without old data, {count} learn "
+        f"{order[-1]} nearly as well; "
         f"of these {best.arm} keeps most: {', '.join(scores)}."
         + (" As the best of several it is flattered." if count > 1 else "")
     )
 
 
-def _keep_sentence(record: SequenceRecord, sequential: ArmResult, rivals: Sequence[ArmResult], such: str) -> str:
-    """What the first entry of `keep` comes to, and what the best of `such` arms keeps; "" without one."""
+def _keep_sentence(
+    record: SequenceRecord, sequential: ArmResult, rivals: Sequence[ArmResult], such: str
+) -> str:
+    """What the first entry of `keep` comes to, and what the best of `such` arms keeps; "" without
+    one."""
     name = next(iter(record.keep), "")
     ends: dict[str, Figure] = {}
     for arm in (sequential, *rivals):
@@ -183,7 +225,10 @@ def _keep_sentence(record: SequenceRecord, sequential: ArmResult, rivals: Sequen
         return ""
     measure = _measure(record, name)
     before = measure.texts(Figure(value=record.keep[name].before))[0]
-    text = f"Of {name}, {before} at the start, sequential fine-tuning leaves {measure.text(ends.pop(sequential.arm))}"
+    text = (
+        f"Of {name}, {before} at the start, sequential fine-tuning leaves "
+        f"{measure.text(ends.pop(sequential.arm))}"
+    )
     if not ends:
         return f"{text}."
     choose = max if measure.higher_is_better else min
@@ -192,7 +237,7 @@ def _keep_sentence(record: SequenceRecord, sequential: ArmResult, rivals: Sequen
     return f"{text}; {of} {measure.text(ends[best])}."
 
 
-# ------------------------------------------------------------------------------------------------------------- an order
+# ----------------------------------------------------------------------------------------- an order
 
 
 def _order_section(record: SequenceRecord, order: list[str]) -> b.Section | None:
@@ -265,7 +310,9 @@ def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str
     )
 
 
-def _figures(attribute: str, key: str, measure: Measure, *, sign: bool = False) -> Callable[[ArmResult], b.Text]:
+def _figures(
+    attribute: str, key: str, measure: Measure, *, sign: bool = False
+) -> Callable[[ArmResult], b.Text]:
     """The cells of a column: one of the figures of each arm."""
     return lambda arm: cell(measure, getattr(arm, attribute).get(key), sign=sign)
 
@@ -294,7 +341,9 @@ def _keep_chart(record: SequenceRecord, arms: Sequence[ArmResult], name: str) ->
         if len(after) == len(arm.order) and arm.kind != SINGLE:
             values = [record.keep[name].before, *after]
             stages = list(range(len(values)))
-            rows.append({"line": arm.arm, "x": stages, "y": [measure.factor * value for value in values]})
+            rows.append(
+                {"line": arm.arm, "x": stages, "y": [measure.factor * value for value in values]}
+            )
     return lines(
         f"{name} along the tasks",
         rows,
@@ -305,7 +354,9 @@ def _keep_chart(record: SequenceRecord, arms: Sequence[ArmResult], name: str) ->
     )
 
 
-def _loss_chart(record: SequenceRecord, arms: Sequence[ArmResult], order: list[str], task: str) -> Chart | None:
+def _loss_chart(
+    record: SequenceRecord, arms: Sequence[ArmResult], order: list[str], task: str
+) -> Chart | None:
     """An earlier task's held-out loss along later training: the paper's figures 8 and 9."""
     later = len(order) - 1 - order.index(task)
     rows = []
@@ -332,7 +383,9 @@ def _loss_chart(record: SequenceRecord, arms: Sequence[ArmResult], order: list[s
     )
 
 
-def _loss_curves(models: Sequence[SequenceModel], name: str, task: str) -> list[list[tuple[float, float]]]:
+def _loss_curves(
+    models: Sequence[SequenceModel], name: str, task: str
+) -> list[list[tuple[float, float]]]:
     """A task's held-out loss while a model was trained, a curve a seed."""
     return [model.curves[task] for model in models if model.name == name and model.curves.get(task)]
 
@@ -343,7 +396,9 @@ def _measure_table(arms: Sequence[ArmResult]) -> b.Table | None:
     for name, title in MEASURES.items():
         cells[title] = _figures("measures", name, Measure())
     for name in ("average_accuracy", "forgetting"):
-        cells[f"{MEASURES[name]} - sequential"] = _figures("measures_against", name, Measure(), sign=True)
+        cells[f"{MEASURES[name]} - sequential"] = _figures(
+            "measures_against", name, Measure(), sign=True
+        )
     measured = [arm for arm in arms if arm.measures]
     return grid(measured, cells) if measured else None
 
@@ -352,4 +407,6 @@ def _matrix(arm: ArmResult) -> b.Fold:
     rows = []
     for stage, scores in zip(["base", *arm.order], arm.matrix, strict=True):
         rows.append([stage, *map(significant, scores)])
-    return b.Fold(f"Tasks by stage: {arm.arm}", [b.Table(columns=b.columns("After", *arm.order), rows=rows)])
+    return b.Fold(
+        f"Tasks by stage: {arm.arm}", [b.Table(columns=b.columns("After", *arm.order), rows=rows)]
+    )

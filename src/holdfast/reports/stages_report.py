@@ -1,5 +1,5 @@
-"""The page of a stages study (Pattern Shifting or Knowledge Losing), and what the terminal prints: what each checkpoint
-has forgotten, in words first, and what to do about it."""
+"""The page of a stages study (Pattern Shifting or Knowledge Losing), and what the terminal prints:
+what each checkpoint has forgotten, in words first, and what to do about it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,13 @@ from holdfast.statistics.paired import paired_test
 if TYPE_CHECKING:
     from rich.console import Console
 
-TONES: dict[str, b.Tone] = {GAINED: "good", NONE: "good", PSEUDO: "warn", ACTUAL: "bad", INCONCLUSIVE: "flat"}
+TONES: dict[str, b.Tone] = {
+    GAINED: "good",
+    NONE: "good",
+    PSEUDO: "warn",
+    ACTUAL: "bad",
+    INCONCLUSIVE: "flat",
+}
 GROUNDS = {
     GAINED: ("good", "gained"),
     NONE: ("good", "none"),
@@ -69,7 +75,8 @@ STYLES = {
 TEXT = Measure(name="plain text", unit="nats per token", higher_is_better=False)
 PART = Measure(share=True, bounded=False)
 CHANGES = (
-    "Fine-tuned and restored: changes against the base. Came back: the share of the fall that restoring brought back."
+    "Fine-tuned and restored: changes against the base. Came back: the share of the fall that "
+    "restoring brought back."
 )
 CHARACTERISTICS = {
     "mass": Measure(name="Probability on the options", share=True),
@@ -79,18 +86,25 @@ CHARACTERISTICS = {
 }
 """Metrics that are drawn by checkpoint beside what is judged."""
 PATTERN = (
-    "Held-out plain text of the kind that the base was trained on: what it costs after fine-tuning, and after "
+    "Held-out plain text of the kind that the base was trained on: what it costs after "
+    "fine-tuning, and after "
     "restoring."
 )
 READING = (
-    "The control is the base put through the same restoring: what restoring costs, or teaches, it shows too.",
-    "A loss of no more than the margin counts as none. Verdicts follow from one-sided paired tests over the questions "
-    "(exact for right and wrong answers), adjusted by Holm's method over all checkpoints and tasks.",
-    "Pseudo forgetting: the score fell, the text pattern is back after restoring, and so is the score. Actual "
-    "forgetting: the pattern is back and the score is below both the base's and the control's. A part of the fall may "
+    "The control is the base put through the same restoring: what restoring costs, or teaches, it "
+    "shows too.",
+    "A loss of no more than the margin counts as none. Verdicts follow from one-sided paired "
+    "tests over the questions "
+    "(exact for right and wrong answers), adjusted by Holm's method over all checkpoints and "
+    "tasks.",
+    "Pseudo forgetting: the score fell, the text pattern is back after restoring, and so is the "
+    "score. Actual "
+    "forgetting: the pattern is back and the score is below both the base's and the control's. A "
+    "part of the fall may "
     "have come back all the same; its share is given.",
     "Inconclusive is no verdict: the reason says what would decide.",
-    "The choice of a checkpoint by this page is a choice among several; measure it anew on other questions.",
+    "The choice of a checkpoint by this page is a choice among several; measure it anew on other "
+    "questions.",
 )
 
 
@@ -112,7 +126,14 @@ def stages_page(record: StagesRecord) -> b.Page:
     details = [str(base), checkpoints]
     facts = _facts(record)
     return study_page(
-        record, "diagnosis", summary(record), sections, reading=READING, jobs=jobs, details=details, facts=facts
+        record,
+        "diagnosis",
+        summary(record),
+        sections,
+        reading=READING,
+        jobs=jobs,
+        details=details,
+        facts=facts,
     )
 
 
@@ -129,11 +150,12 @@ def print_stages(record: StagesRecord, folder: str | Path, console: Console | No
     print_study(record, summary(record), tables, folder, console)
 
 
-# --------------------------------------------------------------------------------------------------------------- answer
+# ------------------------------------------------------------------------------------------- answer
 
 
 def summary(record: StagesRecord) -> str:
-    """The answer: what the last checkpoint has forgotten of each task, where that begins, and what to do."""
+    """The answer: what the last checkpoint has forgotten of each task, where that begins, and what
+    to do."""
     if not record.verdicts:
         left = sum(model.state != "complete" for model in _restored_models(record))
         return f"Not judged yet: {plural(left, 'model')} still to be restored."
@@ -147,18 +169,24 @@ def summary(record: StagesRecord) -> str:
         last = verdicts[-1]
         labels = record.checkpoints[last.arm]
         begins = next((t for t in record.transitions if (t.arm, t.task) == (last.arm, key)), None)
-        sentences.append(f"{task.name}: after {labels[last.place - 1]}, {last.verdict}. {reason_in_words(last)}")
+        sentences.append(
+            f"{task.name}: after {labels[last.place - 1]}, {last.verdict}. {reason_in_words(last)}"
+        )
         sentences.append(advice(verdicts, labels, begins))
         remedy = record.of(record.arms[1], key) if len(record.arms) > 1 else []
         if remedy:
             verb = "stays" if remedy[-1].verdict == last.verdict else "becomes"
-            remedied.append(f"{task.name} {verb} {remedy[-1].verdict}: {reason_in_words(remedy[-1])}")
+            remedied.append(
+                f"{task.name} {verb} {remedy[-1].verdict}: {reason_in_words(remedy[-1])}"
+            )
     if remedied:
         sentences.append(f"With the remedy, {' '.join(remedied)}")
     return " ".join(filter(None, sentences))
 
 
-def advice(verdicts: Sequence[StageVerdict], labels: Sequence[str], begins: Transition | None) -> str:
+def advice(
+    verdicts: Sequence[StageVerdict], labels: Sequence[str], begins: Transition | None
+) -> str:
     """What to do about the verdicts on a task.
 
     Args:
@@ -184,7 +212,9 @@ def advice(verdicts: Sequence[StageVerdict], labels: Sequence[str], begins: Tran
     back = ""
     if last.came_back is not None:
         back = f"; restoring brings back {100 * last.came_back.value:.0f} % of the fall"
-    since = f" Actual forgetting begins at {_span(begins, labels)}." if begins and begins.place else ""
+    since = (
+        f" Actual forgetting begins at {_span(begins, labels)}." if begins and begins.place else ""
+    )
     return f"{stop}, or hold on to the base (label annealing, replay){back}.{since}"
 
 
@@ -192,13 +222,17 @@ def _span(transition: Transition, labels: Sequence[str]) -> str:
     """The checkpoint at which actual forgetting begins, and between which ones it may."""
 
     def name_of(checkpoint: int | None) -> str:
-        return "after the last one" if checkpoint is None or checkpoint > len(labels) else labels[checkpoint - 1]
+        return (
+            "after the last one"
+            if checkpoint is None or checkpoint > len(labels)
+            else labels[checkpoint - 1]
+        )
 
     name, low, high = map(name_of, (transition.place, *transition.interval))
     return name if low == high else f"{name} {between(low, high)}"
 
 
-# ---------------------------------------------------------------------------------------------------------------- table
+# -------------------------------------------------------------------------------------------- table
 
 
 def _verdicts(record: StagesRecord, arm: str) -> b.Section | None:
@@ -207,16 +241,22 @@ def _verdicts(record: StagesRecord, arm: str) -> b.Section | None:
     reasons = []
     for verdict in record.verdicts:
         if verdict.arm == arm:
-            reasons.append(f"{labels[verdict.place - 1]}, {verdict.task}: {reason_in_words(verdict)}")
+            reasons.append(
+                f"{labels[verdict.place - 1]}, {verdict.task}: {reason_in_words(verdict)}"
+            )
     if not reasons:
         return None
     begins = []
     for transition in record.transitions:
         if transition.arm == arm and transition.place:
-            begins.append(f"{transition.task}: actual forgetting begins at {_span(transition, labels)}.")
+            begins.append(
+                f"{transition.task}: actual forgetting begins at {_span(transition, labels)}."
+            )
     why = b.Fold("Why", [b.Bullets(reasons)])
     where = b.Bullets(begins) if begins else None
-    return section(f"Verdicts: {arm}", _verdict_table(record, arm), where, why, anchor=f"verdicts-{arm}")
+    return section(
+        f"Verdicts: {arm}", _verdict_table(record, arm), where, why, anchor=f"verdicts-{arm}"
+    )
 
 
 def _verdict_table(record: StagesRecord, arm: str) -> b.Table:
@@ -250,13 +290,19 @@ def _change(comparison: Comparison | None) -> b.Text:
     return cell(Measure.of(comparison, comparison.before, comparison.after), gain, sign=True)
 
 
-# --------------------------------------------------------------------------------------------------------------- charts
+# ------------------------------------------------------------------------------------------- charts
 
 
 def _by_checkpoint(
-    record: StagesRecord, arm: str, entry: tuple[str, str], measure: Measure, title: str, **options: Any
+    record: StagesRecord,
+    arm: str,
+    entry: tuple[str, str],
+    measure: Measure,
+    title: str,
+    **options: Any,
 ) -> Chart | None:
-    """A metric of an entry by checkpoint, fine-tuned and restored; of base and control as lines across."""
+    """A metric of an entry by checkpoint, fine-tuned and restored; of base and control as lines
+    across."""
     key, metric = entry
     labels = record.checkpoints[arm]
     rows = []
@@ -268,12 +314,18 @@ def _by_checkpoint(
         value = Value.of(figure, measure)
         if model.arm == arm:
             line = "fine-tuned" if model.role == TUNED else "restored"
-            rows.append({"line": line, "x": model.place, "checkpoint": labels[model.place - 1], "y": value})
+            rows.append(
+                {"line": line, "x": model.place, "checkpoint": labels[model.place - 1], "y": value}
+            )
         elif not model.arm:
             levels["base" if model.role == BASE else "base, restored"] = value
     names = [label.removeprefix("epoch ") for label in labels]
     columns = {"line": "Model", "checkpoint": "Checkpoint", "y": measure.name}
-    settings: dict[str, Any] = {"caption": "95 % over questions.", "levels": levels, "styles": STYLES} | options
+    settings: dict[str, Any] = {
+        "caption": "95 % over questions.",
+        "levels": levels,
+        "styles": STYLES,
+    } | options
     x, y = steps_axis("checkpoint", names, first=1), Axis(title=measure.axis)
     return lines(f"{title} ({arm})", rows, x, y, columns=columns, **settings)
 
@@ -305,7 +357,8 @@ def _scores(record: StagesRecord, arm: str, task: TaskAbout) -> Chart | None:
 def _plain_text(record: StagesRecord, arm: str) -> Chart | None:
     """What held-out plain text costs."""
     caption = (
-        "Held-out probing passages. The pattern is back where the restored model is at the base's or the control's, "
+        "Held-out probing passages. The pattern is back where the restored model is at the base's "
+        "or the control's, "
         f"within {record.config.get('tolerance')} nats."
     )
     entry = (f"{PROBING}/{PROBING}", "nats_per_token")
@@ -313,7 +366,8 @@ def _plain_text(record: StagesRecord, arm: str) -> Chart | None:
 
 
 def _characteristics(record: StagesRecord) -> list[Chart | None]:
-    """What the models say at the answer position, and how much of the outputs they know by heart."""
+    """What the models say at the answer position, and how much of the outputs they know by
+    heart."""
     base = record.model(BASE)
     if base is None:
         return []
@@ -322,7 +376,9 @@ def _characteristics(record: StagesRecord) -> list[Chart | None]:
         entry = key.partition("/")[2]
         for metric, measure in CHARACTERISTICS.items():
             if metric in metrics:
-                charts.append(_by_checkpoint(record, arm, (key, metric), measure, f"{measure.name}: {entry}"))
+                charts.append(
+                    _by_checkpoint(record, arm, (key, metric), measure, f"{measure.name}: {entry}")
+                )
     return charts
 
 
@@ -337,11 +393,16 @@ def _along(record: StagesRecord, arm: str) -> b.Section | None:
             if counts[key] > 2:
                 evaluations[key] = evaluation
         trajectory.append((measured.step, evaluations))
-    intro = "Measured on the way, at the steps that were asked for. The format of the answers is learnt within a few."
-    return section(f"Along fine-tuning: {arm}", *along_charts(trajectory), intro=intro, anchor=f"along-{arm}")
+    intro = (
+        "Measured on the way, at the steps that were asked for. The format of the answers is "
+        "learnt within a few."
+    )
+    return section(
+        f"Along fine-tuning: {arm}", *along_charts(trajectory), intro=intro, anchor=f"along-{arm}"
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------- facts
+# -------------------------------------------------------------------------------------------- facts
 
 
 def _restored_models(record: StagesRecord) -> list[MeasuredModel]:
@@ -361,7 +422,11 @@ def _facts(record: StagesRecord) -> list[tuple[str, b.Text]]:
     margins = record.config.get("margin") or ["none"]
     facts: list[tuple[str, b.Text]] = [("Margin", join_and(list(map(str, margins))))]
     counts = record.texts.get("counts", {})
-    for key, title in {"restoring": "To restore on", "probing": "To probe with", "all": "Corpus"}.items():
+    for key, title in {
+        "restoring": "To restore on",
+        "probing": "To probe with",
+        "all": "Corpus",
+    }.items():
         if key in counts:
             passages = plural(counts[key]["passages"], "passage")
             facts.append((title, f"{passages}, {counts[key]['nats_per_token']:.3f} nats per token"))
@@ -370,7 +435,7 @@ def _facts(record: StagesRecord) -> list[tuple[str, b.Text]]:
     return facts
 
 
-# ---------------------------------------------------------------------------------------------------------- why
+# ---------------------------------------------------------------------------------------------- why
 
 
 def reason_in_words(v: StageVerdict) -> str:
@@ -379,16 +444,21 @@ def reason_in_words(v: StageVerdict) -> str:
         return v.reason
     sentences: dict[str, Callable[[StageVerdict], str]] = {
         "gained": lambda v: f"Fine-tuning brought {_signed(v.tuned)}.",
-        "within margin": lambda v: f"Fine-tuning changed it by {_signed(v.tuned)}, a loss of no more than the margin.",
+        "within margin": lambda v: (
+            f"Fine-tuning changed it by {_signed(v.tuned)}, a loss of no more than the margin."
+        ),
         "came back": lambda v: f"It fell by {_lost(v.tuned)} and came back: {_beside(v)}.",
         "loss left": lambda v: (
-            f"It fell by {_lost(v.tuned)}, and a loss is left when the pattern is back: {_beside(v)}."
+            f"It fell by {_lost(v.tuned)}, and a loss is left when the pattern is back: "
+            f"{_beside(v)}."
         ),
         "tuned not scored": lambda v: f"It cannot be scored: {v.tuned.failed}",
         "base at chance": lambda v: (
             "The base is not shown to do better than chance, so that there is nothing to forget."
         ),
-        "within noise": lambda v: f"A change of {_signed(v.tuned)} is within noise{_would_decide(v.tuned)}.",
+        "within noise": lambda v: (
+            f"A change of {_signed(v.tuned)} is within noise{_would_decide(v.tuned)}."
+        ),
         "not restored": lambda v: f"It fell by {_lost(v.tuned)} and was not restored.",
         "restored not scored": _not_scored,
         "restoring costs": _restoring_costs,
@@ -401,13 +471,18 @@ def reason_in_words(v: StageVerdict) -> str:
 def _not_scored(v: StageVerdict) -> str:
     comparisons = (v.restored, v.against_control, v.control, v.pattern)
     failures = [c.failed for c in comparisons if c is not None and c.failed is not None]
-    return f"What was restored cannot be scored: {failures[0]}" if failures else "What was restored cannot be scored."
+    return (
+        f"What was restored cannot be scored: {failures[0]}"
+        if failures
+        else "What was restored cannot be scored."
+    )
 
 
 def _restoring_costs(v: StageVerdict) -> str:
     assert v.control is not None
     return (
-        f"Restoring alone costs the base {_lost(v.control)}, and {_number(v.control_tolerance, v.control)} is allowed. "
+        f"Restoring alone costs the base {_lost(v.control)}, and "
+        f"{_number(v.control_tolerance, v.control)} is allowed. "
         "Restore more gently: a lower rate, or text that is nearer to what the base was trained on."
     )
 
@@ -415,20 +490,28 @@ def _restoring_costs(v: StageVerdict) -> str:
 def _pattern_not_back(v: StageVerdict) -> str:
     assert v.pattern is not None
     return (
-        f"The pattern is not shown to be back: plain text costs {v.pattern.difference:+.3f} {v.pattern.unit} against "
-        f"the base, and {v.pattern_tolerance:g} are allowed. Restore for longer, or at a higher rate."
+        f"The pattern is not shown to be back: plain text costs {v.pattern.difference:+.3f} "
+        f"{v.pattern.unit} against "
+        f"the base, and {v.pattern_tolerance:g} are allowed. Restore for longer, or at a higher "
+        "rate."
     )
 
 
 def _neither(v: StageVerdict) -> str:
     assert v.against_control is not None
-    text = f"It fell by {_lost(v.tuned)}. Restored, it is neither shown to be back nor to be below: {_beside(v)}"
+    text = (
+        f"It fell by {_lost(v.tuned)}. Restored, it is neither shown to be back nor to be below: "
+        f"{_beside(v)}"
+    )
     return f"{text}{_would_decide(v.against_control)}."
 
 
 def _beside(v: StageVerdict) -> str:
     assert v.restored is not None and v.against_control is not None
-    return f"{_signed(v.restored)} against the base, {_signed(v.against_control)} against the restored base"
+    return (
+        f"{_signed(v.restored)} against the base, {_signed(v.against_control)} against the "
+        "restored base"
+    )
 
 
 def _number(value: float, c: Comparison) -> str:
@@ -452,4 +535,8 @@ def _would_decide(c: Comparison) -> str:
     if test is None or c.tolerated <= 0.0:
         return ""
     times = test.needed(c.tolerated, level_of(c.confidence))
-    return f"; some {math.ceil(times * c.n):,} questions would decide, there are {c.n:,}" if 1.0 < times < 1e6 else ""
+    return (
+        f"; some {math.ceil(times * c.n):,} questions would decide, there are {c.n:,}"
+        if 1.0 < times < 1e6
+        else ""
+    )

@@ -1,7 +1,8 @@
-"""The frame of a study's page: what failed, the answer, the study's own sections, notes, how to read the page, and how
-the study was made; and the charts and tables that studies share.
+"""The frame of a study's page: what failed, the answer, the study's own sections, notes, how to
+read the page, and how the study was made; and the charts and tables that studies share.
 
-A study's own sections are `lines`, `scatter` and `grid` over its figures. How a figure reads, its `Measure` says.
+A study's own sections are `lines`, `scatter` and `grid` over its figures. How a figure reads, its
+`Measure` says.
 """
 
 from __future__ import annotations
@@ -14,8 +15,29 @@ from typing import TYPE_CHECKING, Any
 from holdfast.records.figure import Figure
 from holdfast.records.measure import Measure
 from holdfast.reports import blocks as b
-from holdfast.reports.blocks import Bullets, Facts, Page, Panel, Paragraph, Section, Span, Table, Text, Tone
-from holdfast.reports.charts import DASHES, Axis, Chart, Col, Item, Mark, Value, line_style, tabulate
+from holdfast.reports.blocks import (
+    Bullets,
+    Facts,
+    Page,
+    Panel,
+    Paragraph,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tone,
+)
+from holdfast.reports.charts import (
+    DASHES,
+    Axis,
+    Chart,
+    Col,
+    Item,
+    Mark,
+    Value,
+    line_style,
+    tabulate,
+)
 from holdfast.reports.format import count, duration, flatten, hardware_rows, joined, plural
 
 if TYPE_CHECKING:
@@ -35,10 +57,11 @@ MOST_NAMES = 14
 """Lines that a chart's legend names; with more of them the table and the words at the mouse do."""
 
 Cells = Mapping[Text, str | Callable[[Any], Any]]
-"""Columns of a table by title: a key or an attribute of its items, or what makes the cell of one."""
+"""Columns of a table by title: a key or an attribute of its items, or what makes the cell of
+one."""
 
 
-# -------------------------------------------------------------------------------------------------------------- figures
+# ------------------------------------------------------------------------------------------ figures
 
 
 def cell(measure: Measure, figure: Figure | None, *, sign: bool = False, missing: str = "") -> Text:
@@ -47,19 +70,20 @@ def cell(measure: Measure, figure: Figure | None, *, sign: bool = False, missing
 
 
 def measure_axis(measure: Measure, title: str = "") -> Axis:
-    """An axis of a measure, by the measure's own title unless another is given; losses run downwards, so that better is
-    up and to the right."""
+    """An axis of a measure, by the measure's own title unless another is given; losses run
+    downwards, so that better is up and to the right."""
     reverse = {} if measure.higher_is_better else {"autorange": "reversed"}
     return Axis(title=title or measure.axis, more=reverse)
 
 
 def steps_axis(title: str, names: Sequence[str], first: int = 0) -> Axis:
-    """An axis with a name at each of the places `first`, `first` + 1, ..., and half a place of room at its ends."""
+    """An axis with a name at each of the places `first`, `first` + 1, ..., and half a place of room
+    at its ends."""
     ticks = list(enumerate(names, first))
     return Axis(title=title, ticks=ticks, range=(first - 0.5, first + len(names) - 0.5))
 
 
-# --------------------------------------------------------------------------------------------------------------- charts
+# ------------------------------------------------------------------------------------------- charts
 
 
 def lines(
@@ -77,12 +101,14 @@ def lines(
 
     Args:
         title: of the chart.
-        rows: each with `line`, `x` and `y`: numbers or values, or two lists, of a row that is a whole curve.
+        rows: each with `line`, `x` and `y`: numbers or values, or two lists, of a row that is a
+            whole curve.
         x: the axis across.
         y: the axis upright.
         columns: of the table below the chart, titles by key; "end" is the last y of a curve.
         levels: drawn across the chart, by name.
-        styles: what the mark of a line has other than its colour, symbol and dash, by the line's name.
+        styles: what the mark of a line has other than its colour, symbol and dash, by the line's
+            name.
         options: of `Chart`.
     """
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -104,9 +130,14 @@ def lines(
     heads = []
     for key, text in columns.items():
         heads.append(Col(text, key, numeric=not isinstance(ordered[0][key], str)))
-    settings: dict[str, Any] = {"legend": None if len(marks) <= MOST_NAMES else False, "height": 360} | options
+    settings: dict[str, Any] = {
+        "legend": None if len(marks) <= MOST_NAMES else False,
+        "height": 360,
+    } | options
     settings["caption"] = " ".join([*filter(None, [settings.get("caption")]), *sentences])
-    return Chart(title=title, rows=ordered, columns=heads, marks=[*across, *marks], x=x, y=y, **settings)
+    return Chart(
+        title=title, rows=ordered, columns=heads, marks=[*across, *marks], x=x, y=y, **settings
+    )
 
 
 def _level_marks(levels: Mapping[str, Value], x: Axis) -> tuple[list[Mark], list[str]]:
@@ -136,11 +167,14 @@ def scatter(
     return lines(title, rows, x, y, styles=points, **options)
 
 
-# ---------------------------------------------------------------------------------------------------- sections, tables
+# --------------------------------------------------------------------------------- sections, tables
 
 
-def section(title: str, *blocks: b.Block | None, intro: str = "", anchor: str = "") -> Section | None:
-    """Blocks under a heading, charts that follow each other two a row; None where all are missing."""
+def section(
+    title: str, *blocks: b.Block | None, intro: str = "", anchor: str = ""
+) -> Section | None:
+    """Blocks under a heading, charts that follow each other two a row; None where all are
+    missing."""
     present = [block for block in blocks if block is not None]
     placed: list[b.Block] = []
     for are_charts, run in itertools.groupby(present, key=lambda block: isinstance(block, Chart)):
@@ -150,7 +184,8 @@ def section(title: str, *blocks: b.Block | None, intro: str = "", anchor: str = 
 
 
 def grid(items: Iterable[Item], cells: Cells, *, words: int = 1, **options: Any) -> Table:
-    """A line an item; the first `words` columns hold words, the others figures. `options` are those of `Table`."""
+    """A line an item; the first `words` columns hold words, the others figures. `options` are those
+    of `Table`."""
     columns = []
     for index, (title, of) in enumerate(cells.items()):
         columns.append(Col(title, of, numeric=index >= words, wide=index == 0))
@@ -170,7 +205,7 @@ def jobs_section(title: str, jobs: Sequence[Any], cells: Cells) -> Section:
     return Section(title, [grid(jobs, columns | dict(cells), words=2)], anchor="models")
 
 
-# ------------------------------------------------------------------------------------------------------------- the page
+# ----------------------------------------------------------------------------------------- the page
 
 
 def study_page(
@@ -192,7 +227,8 @@ def study_page(
         lead: the answer in a sentence or two.
         sections: of its own; None is passed over.
         reading: how to read the page, a sentence or two an item.
-        jobs: what it made (`label`, `state`, `reason`, `seconds`): which of them failed, and how long they took.
+        jobs: what it made (`label`, `state`, `reason`, `seconds`): which of them failed, and how
+            long they took.
         details: below the answer.
         facts: how it was made, beside what every record says of that.
     """
@@ -204,7 +240,9 @@ def study_page(
     known = Facts([fact for fact in about if fact[1]])
     blocks = [*b.problems(f"{plural(len(failures), 'job')} failed.", failures), *sections]
     blocks.append(b.notes(record.notes, anchor="notes"))
-    blocks.append(Section("How to read this page", [Panel([Bullets(reading)], "card")], anchor="reading"))
+    blocks.append(
+        Section("How to read this page", [Panel([Bullets(reading)], "card")], anchor="reading")
+    )
     blocks.append(Section("The study", [Panel([known], "card")]))
     blocks.append(b.fold_facts("Configuration", flatten(record.config)))
     tone = TONES.get(record.status, "flat")
@@ -221,7 +259,11 @@ def study_page(
 
 
 def print_study(
-    record: Any, lead: str, blocks: Iterable[b.Block], folder: str | Path, console: Console | None = None
+    record: Any,
+    lead: str,
+    blocks: Iterable[b.Block],
+    folder: str | Path,
+    console: Console | None = None,
 ) -> None:
     """Prints the answer, some blocks of the page, the notes, and where the page is.
 
@@ -236,4 +278,6 @@ def print_study(
 
     head = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(lead)]
     notes = b.paragraphs(record.notes, before="Note: ")
-    Printer(console).show([*head, *blocks, *notes, Paragraph(f"Page: {Path(folder) / 'report.html'}")])
+    Printer(console).show(
+        [*head, *blocks, *notes, Paragraph(f"Page: {Path(folder) / 'report.html'}")]
+    )

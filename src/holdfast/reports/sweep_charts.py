@@ -1,9 +1,10 @@
 """Plots of a sweep: the frontier of every pair of measures.
 
-A frontier plot has keep across and learn up, both the metric itself in its unit; an arrow says where better lies. Bars
-are the intervals of the paired change (seeds and samples), drawn around the trial's value. A *curve* joins trials of
-one method that differ in its strength only, such as label annealing at temperature 2 with growing weight. The
-legend, the hover text and the table say what each point is.
+A frontier plot has keep across and learn up, both the metric itself in its unit; an arrow says
+where better lies. Bars are the intervals of the paired change (seeds and samples), drawn around the
+trial's value. A *curve* joins trials of one method that differ in its strength only, such as label
+annealing at temperature 2 with growing weight. The legend, the hover text and the table say what
+each point is.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Gains = dict[int, tuple[Gain, Gain]]
 """Trial -> (keep gain, learn gain)."""
 Range = tuple[float, float]
 BARS = (
-    "Bars: 95 % intervals of the change from the start. Broad line: not exceeded on both sides by any other trial. "
+    "Bars: 95 % intervals of the change from the start. Broad line: not exceeded on both sides by "
+    "any other trial. "
     "Curves join trials of one method in the order of its strength."
 )
 WIDE: dict[str, Any] = {"height": 540, "width": "full", "legend": True}
@@ -38,7 +40,13 @@ NARROW: dict[str, Any] = {"height": 340, "width": "half", "legend": False}
 START_NUMBER = -1
 """The start, among trials."""
 START: dict[str, Any] = {"colour": "ink", "symbol": "star", "size": 15}
-FRONT: dict[str, Any] = {"kind": "line", "opacity": 0.22, "width": 7.0, "markers": False, "colour": "muted"}
+FRONT: dict[str, Any] = {
+    "kind": "line",
+    "opacity": 0.22,
+    "width": 7.0,
+    "markers": False,
+    "colour": "muted",
+}
 RING: dict[str, Any] = {"symbol": "circle-open", "colour": "ink", "size": 22.0}
 
 
@@ -54,7 +62,9 @@ def kind_styles(trials: Sequence[TrialFigures]) -> dict[str, dict[str, Any]]:
     return styles
 
 
-def window(core: Sequence[float], points: Mapping[int, tuple[float, Range | None]]) -> tuple[Range, set[int]]:
+def window(
+    core: Sequence[float], points: Mapping[int, tuple[float, Range | None]]
+) -> tuple[Range, set[int]]:
     """A range around what matters, which whatever lies far off does not stretch.
 
     Args:
@@ -62,7 +72,8 @@ def window(core: Sequence[float], points: Mapping[int, tuple[float, Range | None
         points: number -> (value, its interval).
 
     Returns:
-        (the range that holds the core, and the points within reach with their intervals; the numbers of the others).
+        (the range that holds the core, and the points within reach with their intervals; the
+        numbers of the others).
     """
     low, high = min(core), max(core)
     farthest = max((abs(value - low) for value, _ in points.values()), default=0.0)
@@ -87,7 +98,7 @@ def _outside_text(trials: Iterable[int]) -> str:
     return f" Outside the plot: {'trial' if len(numbers) == 1 else 'trials'} {', '.join(numbers)}."
 
 
-# -------------------------------------------------------------------------------------------------------------- curves
+# ------------------------------------------------------------------------------------------- curves
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,8 +113,8 @@ class TrialCurve:
 
 
 def trial_curves(trials: Sequence[TrialFigures]) -> list[TrialCurve]:
-    """Trials by method, then by all they have in common but the strength, each in the order of it; a trial alone in
-    that is not joined."""
+    """Trials by method, then by all they have in common but the strength, each in the order of it;
+    a trial alone in that is not joined."""
     kinds: dict[str, list[TrialFigures]] = {}
     for t in trials:
         kinds.setdefault(t.trial.kind, []).append(t)
@@ -118,7 +129,9 @@ def _curves_of_kind(trials: Sequence[TrialFigures]) -> list[TrialCurve]:
     strength = strength_key([t.trial for t in trials])
     groups: dict[tuple[tuple[str, str], ...], list[TrialFigures]] = {}
     for t in trials:
-        params = {key: repr(value) for key, value in t.trial.params.items()}  # to the last digit: random rates differ
+        params = {
+            key: repr(value) for key, value in t.trial.params.items()
+        }  # to the last digit: random rates differ
         params.pop(strength or "", None)
         groups.setdefault(tuple(sorted(params.items())), []).append(t)
     shared = set.intersection(*map(set, groups))
@@ -138,8 +151,8 @@ def _curves_of_kind(trials: Sequence[TrialFigures]) -> list[TrialCurve]:
 
 
 def strength_key(trials: Sequence[TrialRecord]) -> str | None:
-    """The varied parameter that says how strongly trials of one kind hold on to the start; None where none of them has
-    one."""
+    """The varied parameter that says how strongly trials of one kind hold on to the start; None
+    where none of them has one."""
     from holdfast.retention.registry import declared
 
     values: dict[str, set[float]] = {}
@@ -156,7 +169,7 @@ def strength_key(trials: Sequence[TrialRecord]) -> str | None:
     return None
 
 
-# ------------------------------------------------------------------------------------------------------------ frontier
+# ----------------------------------------------------------------------------------------- frontier
 
 
 def frontier_chart(
@@ -226,7 +239,12 @@ def frontier_chart(
 def _row(curve: TrialCurve, trial: TrialRecord, gains: Gains) -> dict[str, Any]:
     """A trial: the metrics themselves, each with the interval of its change, and the changes."""
     keep, learn = gains[trial.number]
-    row = {"line": curve.name, "number": trial.number, "label": trial.label, "trial": str(trial.number)}
+    row = {
+        "line": curve.name,
+        "number": trial.number,
+        "label": trial.label,
+        "trial": str(trial.number),
+    }
     row |= {"settings": parameters_text(varied_params(trial))}
     row |= {"x": _after(keep), "keep": Value.of(keep, GAIN, sign=True)}
     return row | {"y": _after(learn), "learn": Value.of(learn, GAIN, sign=True)}
@@ -235,7 +253,9 @@ def _row(curve: TrialCurve, trial: TrialRecord, gains: Gains) -> dict[str, Any]:
 def _start_row(keep: Gain, learn: Gain) -> dict[str, Any]:
     row: dict[str, Any] = {"line": "start", "number": START_NUMBER, "label": "start"}
     for key, gain in (("x", keep), ("y", learn)):
-        row[key] = Value(value=gain.before, text=number(gain.before, max(4, decimals_for(gain.interval))))
+        row[key] = Value(
+            value=gain.before, text=number(gain.before, max(4, decimals_for(gain.interval)))
+        )
     return row
 
 
@@ -252,7 +272,8 @@ def _front(gains: Gains) -> list[int]:
 
 
 def _range(start: float, core: set[int], gains: Mapping[int, Gain]) -> tuple[Range, set[int]]:
-    """The range of an axis around the start and the trials of the core; and the trials that lie far off."""
+    """The range of an axis around the start and the trials of the core; and the trials that lie far
+    off."""
     points = {}
     core_values = [start]
     for trial, gain in gains.items():
@@ -263,17 +284,34 @@ def _range(start: float, core: set[int], gains: Mapping[int, Gain]) -> tuple[Ran
 
 
 def _frontier_columns(up: Objective, across: Objective) -> dict[str, str]:
-    columns = {"label": "Label", "trial": "Trial", "settings": "Settings", "y": f"Target ({up.unit})"}
+    columns = {
+        "label": "Label",
+        "trial": "Trial",
+        "settings": "Settings",
+        "y": f"Target ({up.unit})",
+    }
     return columns | {"learn": "Learn gain", "x": f"Keep ({across.unit})", "keep": "Keep gain"}
 
 
 def _axis_title(side: Objective, between: str, *, wide: bool) -> str:
-    return f"{shorten(side.label, 60 if wide else 34)}{between}({side.unit}, {direction(side.higher_is_better)})"
+    return (
+        f"{shorten(side.label, 60 if wide else 34)}{between}({side.unit}, "
+        f"{direction(side.higher_is_better)})"
+    )
 
 
 def _arrow(*, right: bool, up: bool) -> Note:
     """In the corner of the worst, pointing away from it: that is where the fewest trials lie."""
-    arrow: dict[str, Any] = {"showarrow": True, "arrowhead": 2, "arrowwidth": 2, "arrowcolor": "var(--good)"}
-    arrow |= {"xanchor": "left" if right else "right", "ax": -34 if right else 34, "ay": 30 if up else -30}
+    arrow: dict[str, Any] = {
+        "showarrow": True,
+        "arrowhead": 2,
+        "arrowwidth": 2,
+        "arrowcolor": "var(--good)",
+    }
+    arrow |= {
+        "xanchor": "left" if right else "right",
+        "ax": -34 if right else 34,
+        "ay": 30 if up else -30,
+    }
     x, y = 0.2 if right else 0.8, 0.15 if up else 0.85
     return Note(text="better", colour="good", paper=True, more=arrow, x=x, y=y)

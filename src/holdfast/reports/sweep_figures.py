@@ -1,5 +1,5 @@
-"""The figures of a sweep in words, for its page and for the terminal, so that the two cannot disagree. Gains, shares
-and choices are those of `holdfast.statistics.selection`."""
+"""The figures of a sweep in words, for its page and for the terminal, so that the two cannot
+disagree. Gains, shares and choices are those of `holdfast.statistics.selection`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def parse_time(text: str | None) -> datetime.datetime | None:
     return time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
 
 
-# --------------------------------------------------------------------------------------------------------------- words
+# -------------------------------------------------------------------------------------------- words
 
 
 def with_minus_signs(text: str) -> str:
@@ -100,8 +100,8 @@ def gain_texts(gain: HasInterval) -> tuple[str, str]:
 
 
 def share_texts(share: Share | None) -> tuple[str, str]:
-    """(share, interval), or why there is none: "n/a" where there is nothing to take a share of, or it cannot be told
-    from nothing."""
+    """(share, interval), or why there is none: "n/a" where there is nothing to take a share of, or
+    it cannot be told from nothing."""
     if share is None:
         return "n/a", ""
     if share.value is None or share.open:
@@ -114,7 +114,9 @@ def counts_text(record: StudyRecord) -> str:
     """`19 complete, 1 running, 1 failed`: trials by state, in the order of reading."""
     counts = collections.Counter(trial.state for trial in record.trials)
     states = [*STATES, *sorted(set(counts) - set(STATES))]
-    return ", ".join(f"{counts[state]} {state}" for state in states if counts[state]) or "no trial yet"
+    return (
+        ", ".join(f"{counts[state]} {state}" for state in states if counts[state]) or "no trial yet"
+    )
 
 
 def rule_title(selection: Selection) -> str:
@@ -123,13 +125,16 @@ def rule_title(selection: Selection) -> str:
 
 
 def kept_text(selection: Selection, record: StudyRecord) -> str:
-    """What the chosen trial keeps and loses, as words that follow "it": shares of what direct fine-tuning did, where
-    that can be told from zero, else the gains themselves."""
+    """What the chosen trial keeps and loses, as words that follow "it": shares of what direct
+    fine-tuning did, where that can be told from zero, else the gains themselves."""
     if selection.learn is None or selection.keep is None:
         return ""
     learn = _change_text(record.learn, selection.learn)
     if _known(selection.kept):
-        learn = f"keeps {_share_text(selection.kept)} of direct fine-tuning's gain on {record.learn.label}"
+        learn = (
+            f"keeps {_share_text(selection.kept)} of direct fine-tuning's gain on "
+            f"{record.learn.label}"
+        )
     keep = f"{_change_text(record.keep, selection.keep)} (more is better)"
     if _known(selection.avoided):
         keep = f"avoids {_share_text(selection.avoided)} of its loss on {record.keep.label}"
@@ -151,16 +156,23 @@ def _change_text(side: Objective, gain: Gain) -> str:
 
 def chosen_on(selection: Selection) -> str:
     """On what a rule chose, as words."""
-    return "on the same data" if selection.validation is None else f"by {selection.validation} and what is kept"
+    return (
+        "on the same data"
+        if selection.validation is None
+        else f"by {selection.validation} and what is kept"
+    )
 
 
 def summary(record: StudyRecord, selections: Sequence[Selection]) -> str:
-    """How far the study is, what its rule chose, what that keeps and loses, and how far it can be believed."""
+    """How far the study is, what its rule chose, what that keeps and loses, and how far it can be
+    believed."""
     counting = sum(incomplete(trial, record) is None for trial in record.trials)
     sentences = []
     if record.status != "finished":
         status = UNDER_WAY.get(record.status, record.status)
-        sentences.append(f"The study {status}: {counting} of {plural(len(record.trials), 'trial')} count so far.")
+        sentences.append(
+            f"The study {status}: {counting} of {plural(len(record.trials), 'trial')} count so far."
+        )
     if not counting:
         sentences.append("No trial is complete with all its seeds yet, so nothing can be chosen.")
     elif not selections:
@@ -173,7 +185,9 @@ def summary(record: StudyRecord, selections: Sequence[Selection]) -> str:
 def _choice(selection: Selection, record: StudyRecord) -> str:
     """What a rule chose and what that keeps."""
     if selection.chosen is None:
-        return f"The rule {rule_title(selection)} chooses none: {with_minus_signs(selection.reason)}."
+        return (
+            f"The rule {rule_title(selection)} chooses none: {with_minus_signs(selection.reason)}."
+        )
     trial = f"{selection.label} (trial {selection.chosen})"
     return f"The rule {rule_title(selection)} chooses {trial}: it {kept_text(selection, record)}."
 
@@ -183,14 +197,15 @@ def _chosen_by(record: StudyRecord) -> str:
     if record.validation is None:
         return ""
     return (
-        f"Direct fine-tuning's rate and the trial are chosen by {record.validation.label} (validation), which is in no "
+        f"Direct fine-tuning's rate and the trial are chosen by {record.validation.label} "
+        "(validation), which is in no "
         f"figure of what is learnt, {record.learn.label}."
     )
 
 
 def _optimism(selection: Selection) -> str:
-    """What qualifies the figures of a rule's choice, with what the rule earns on seeds that it did not choose by, where
-    that is known; "" where there was nothing to choose from."""
+    """What qualifies the figures of a rule's choice, with what the rule earns on seeds that it did
+    not choose by, where that is known; "" where there was nothing to choose from."""
     count = len(selection.candidates)
     learn, keep = selection.learn, selection.keep
     if count < 2 or selection.chosen is None or learn is None or keep is None:
@@ -199,12 +214,15 @@ def _optimism(selection: Selection) -> str:
     if selection.rule_learn is None or selection.rule_keep is None:
         return f"{text}; by how much, one seed does not tell."
     unseen = []
-    for side, rule, chosen in (("learn", selection.rule_learn, learn), ("keep", selection.rule_keep, keep)):
+    for side, rule, chosen in (
+        ("learn", selection.rule_learn, learn),
+        ("keep", selection.rule_keep, keep),
+    ):
         unseen.append(f"{gain_texts(rule)[0]} on {side} ({gain_texts(chosen)[0]} here)")
     return f"{text}: on seeds that it did not choose by, the rule gains {' and '.join(unseen)}."
 
 
-# ---------------------------------------------------------------------------------------------------------- parameters
+# --------------------------------------------------------------------------------------- parameters
 
 
 def parameter_name(key: str) -> str:

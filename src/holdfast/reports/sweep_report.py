@@ -1,8 +1,9 @@
-"""The page of a sweep: what its rule chose, the frontier, every trial, the rules side by side, and the command that
-trains the choice.
+"""The page of a sweep: what its rule chose, the frontier, every trial, the rules side by side, and
+the command that trains the choice.
 
-Reads a `StudyRecord` and the `Selection`s made of it (`holdfast.statistics.selection`), so it can be written at any
-moment of a study: what is still under way is marked as such. Which trial to take is not decided here.
+Reads a `StudyRecord` and the `Selection`s made of it (`holdfast.statistics.selection`), so it can
+be written at any moment of a study: what is still under way is marked as such. Which trial to take
+is not decided here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,20 @@ from urllib.parse import quote
 
 from holdfast.records.study import StudyRecord
 from holdfast.reports import blocks as b
-from holdfast.reports.blocks import Block, Fold, Heading, Panel, Paragraph, Section, Span, Text, Tile, chip, figure, sub
+from holdfast.reports.blocks import (
+    Block,
+    Fold,
+    Heading,
+    Panel,
+    Paragraph,
+    Section,
+    Span,
+    Text,
+    Tile,
+    chip,
+    figure,
+    sub,
+)
 from holdfast.reports.format import direction, duration, plural
 from holdfast.reports.methods import kind_title
 from holdfast.reports.study_page import grid, section, state_chip, study_page
@@ -42,28 +56,38 @@ MOST_PLOTS = 12
 MOST_STABLE = 4
 """Trials that are named among those that a rule chooses from draw to draw."""
 READING = (
-    "A gain is the change from the start, its sign turned so that more is better, mean over the side's measures and "
+    "A gain is the change from the start, its sign turned so that more is better, mean over the "
+    "side's measures and "
     "over the seeds.",
-    "A trial is on the Pareto frontier when no other is at least as good on both sides and better on one. The start is "
+    "A trial is on the Pareto frontier when no other is at least as good on both sides and better "
+    "on one. The start is "
     "a point of it too.",
-    "Gain kept and loss avoided are shares of what direct fine-tuning did, with Fieller's intervals; none where "
+    "Gain kept and loss avoided are shares of what direct fine-tuning did, with Fieller's "
+    "intervals; none where "
     "direct's own change may be zero.",
-    "Only complete trials with every seed and measure count; pruned, failed and lost ones are in the table with their "
+    "Only complete trials with every seed and measure count; pruned, failed and lost ones are in "
+    "the table with their "
     "reason.",
 )
 ONE_SEED = (
-    f"Intervals are at 95 % and cover {SAMPLES}, because there is one seed: another seed may land outside.",
+    f"Intervals are at 95 % and cover {SAMPLES}, because there is one seed: another seed may land "
+    "outside.",
 )  # fmt: skip
 SEVERAL_SEEDS = (
-    "Intervals are at 95 % and cover training seeds (t distribution) and evaluated samples together.",
-    "The chosen trial looks a little better than it is, because noise helped to choose it. “On seeds it did not choose "
-    "by” scores the rule instead: it chooses on all seeds but one and is scored on that one, in turn. Take that figure "
+    "Intervals are at 95 % and cover training seeds (t distribution) and evaluated samples "
+    "together.",
+    "The chosen trial looks a little better than it is, because noise helped to choose it. “On "
+    "seeds it did not choose "
+    "by” scores the rule instead: it chooses on all seeds but one and is scored on that one, in "
+    "turn. Take that figure "
     "for what to expect.",
-    "Stability: the rule chooses again on seeds drawn with replacement. A choice that changes from draw to draw is one "
+    "Stability: the rule chooses again on seeds drawn with replacement. A choice that changes "
+    "from draw to draw is one "
     "among equals.",
 )
 SHARES_OF_DIRECT = (
-    "Gain kept: the trial's learn gain over direct fine-tuning's. Loss avoided: 1 minus the trial's keep loss over "
+    "Gain kept: the trial's learn gain over direct fine-tuning's. Loss avoided: 1 minus the "
+    "trial's keep loss over "
     "direct's. Time: of the worker, all seeds together."
 )
 
@@ -81,14 +105,18 @@ def sweep_page(
     Args:
         record: finished or not.
         here: the page's folder, which links to the runs' reports start from.
-        selections: what the rules chose, the study's own rule first, as `holdfast.statistics.selection.select_all`
-            gives it.
+        selections: what the rules chose, the study's own rule first, as
+            `holdfast.statistics.selection.select_all` gives it.
         command: what trains the chosen trial; shown as it is.
         config_yaml: the configuration that `command` names; shown as it is.
     """
     trials = read_trials(record)
     first = selections[0] if selections else None
-    rules = rule_panels(record, selections) if any(selection.candidates for selection in selections) else []
+    rules = (
+        rule_panels(record, selections)
+        if any(selection.candidates for selection in selections)
+        else []
+    )
     sections: list[Block | None] = [b.Tiles(sweep_tiles(first)), _frontier(record, trials, first)]
     sections.append(section("The rules side by side", *rules, anchor="rules"))
     sections.append(_training(first, command, config_yaml))
@@ -98,7 +126,9 @@ def sweep_page(
     details += [f"{side.side}: {side.label}" for side in (record.learn, record.keep)]
     reading = [*READING, *(SEVERAL_SEEDS if len(record.seeds) > 1 else ONE_SEED)]
     text = summary(record, selections)
-    return study_page(record, "sweep", text, sections, reading=reading, details=details, facts=_facts(record))
+    return study_page(
+        record, "sweep", text, sections, reading=reading, details=details, facts=_facts(record)
+    )
 
 
 def sweep_tiles(first: Selection | None) -> list[Tile]:
@@ -109,7 +139,9 @@ def sweep_tiles(first: Selection | None) -> list[Tile]:
     for title, share in (("Gain kept", first.kept), ("Loss avoided", first.avoided)):
         if share is not None and share.value is not None:
             text, below = share_texts(share)
-            tiles.append(Tile(f"{title}, trial {first.chosen}", text, f"of direct fine-tuning's {below}"))
+            tiles.append(
+                Tile(f"{title}, trial {first.chosen}", text, f"of direct fine-tuning's {below}")
+            )
     return tiles
 
 
@@ -120,7 +152,9 @@ def _tone(gain: Gain) -> b.Tone:
     return "good" if gain.value > 0 else "bad"
 
 
-def _frontier(record: StudyRecord, trials: Sequence[TrialFigures], first: Selection | None) -> Section:
+def _frontier(
+    record: StudyRecord, trials: Sequence[TrialFigures], first: Selection | None
+) -> Section:
     """Learn against keep: the objectives, then every pair of single measures."""
     sides = (record.learn, record.keep)
     main = frontier_chart(record, trials, sides, first)
@@ -130,14 +164,18 @@ def _frontier(record: StudyRecord, trials: Sequence[TrialFigures], first: Select
     entries = [side.entries for side in sides]
     pairs = [pair for pair in record.pairs if [side.entries for side in pair] != entries]
     blocks: list[Block] = [main]
-    blocks += [frontier_chart(record, trials, pair, first, wide=False) for pair in pairs[:MOST_PLOTS]]
+    blocks += [
+        frontier_chart(record, trials, pair, first, wide=False) for pair in pairs[:MOST_PLOTS]
+    ]
     if len(pairs) > MOST_PLOTS:
-        text = f"Of {plural(len(pairs), 'pair')} of single measures the first {MOST_PLOTS} are drawn."
+        text = (
+            f"Of {plural(len(pairs), 'pair')} of single measures the first {MOST_PLOTS} are drawn."
+        )
         blocks.append(Paragraph(text, "note"))
     return Section("Learn against keep", blocks, anchor="frontier")
 
 
-# --------------------------------------------------------------------------------------------------------------- rules
+# -------------------------------------------------------------------------------------------- rules
 
 
 def rule_panels(record: StudyRecord, selections: Sequence[Selection]) -> list[Panel]:
@@ -153,13 +191,19 @@ def _rule(s: Selection, record: StudyRecord, *, own: bool) -> Panel:
     blocks += [_sentence(s.text), Paragraph(choice, "taken"), _sentence(s.reason)]
     if s.learn is not None and s.keep is not None:
         gains = [("Learn", figure(*gain_texts(s.learn))), ("Keep", figure(*gain_texts(s.keep)))]
-        shares = [("Gain kept", figure(*share_texts(s.kept))), ("Loss avoided", figure(*share_texts(s.avoided)))]
+        shares = [
+            ("Gain kept", figure(*share_texts(s.kept))),
+            ("Loss avoided", figure(*share_texts(s.avoided))),
+        ]
         blocks.append(b.Facts([*gains, *shares]))
     if s.stability is not None:
         draws = _stability(s, s.stability, record)
         blocks += [Heading(f"Chosen in {s.draws:,} draws of the seeds"), b.Bullets(draws)]
     if s.rule_learn is not None and s.rule_keep is not None:
-        unseen = [("Learn", figure(*gain_texts(s.rule_learn))), ("Keep", figure(*gain_texts(s.rule_keep)))]
+        unseen = [
+            ("Learn", figure(*gain_texts(s.rule_learn))),
+            ("Keep", figure(*gain_texts(s.rule_keep))),
+        ]
         blocks += [Heading("On seeds it did not choose by"), b.Facts(unseen)]
     if s.seeds_reason is not None:
         blocks.append(Paragraph(f"No stability: {s.seeds_reason}.", "note"))
@@ -167,7 +211,9 @@ def _rule(s: Selection, record: StudyRecord, *, own: bool) -> Panel:
         lines = []
         for trial in s.dropped:
             lines.append(f"trial {trial.number}, {trial.label}: {with_minus_signs(trial.reason)}")
-        blocks.append(Fold(f"{plural(len(s.dropped), 'trial')} dropped, and why", [b.Bullets(lines)]))
+        blocks.append(
+            Fold(f"{plural(len(s.dropped), 'trial')} dropped, and why", [b.Bullets(lines)])
+        )
     return Panel(blocks, "rule own" if own else "rule")
 
 
@@ -194,12 +240,14 @@ def _training(first: Selection | None, command: str, config_yaml: str) -> Sectio
     if first is None or first.chosen is None:
         return None
     code = b.Code(command) if command else None
-    configuration = Fold("The configuration", [b.Code(config_yaml)], open=True) if config_yaml else None
+    configuration = (
+        Fold("The configuration", [b.Code(config_yaml)], open=True) if config_yaml else None
+    )
     intro = f"The command that trains {first.label} once more, with the study's settings:"
     return section("Train the chosen trial", code, configuration, intro=intro, anchor="train")
 
 
-# --------------------------------------------------------------------------------------------------------------- table
+# -------------------------------------------------------------------------------------------- table
 
 
 def trials_section(
@@ -217,7 +265,9 @@ def trials_section(
         here: the page's folder, which links to runs start from.
     """
     if not trials:
-        return Section("All trials", [Paragraph("No trial was begun yet.", "note")], anchor="trials")
+        return Section(
+            "All trials", [Paragraph("No trial was begun yet.", "note")], anchor="trials"
+        )
     rules: dict[int | None, str] = {}
     for s in selections:
         rules[s.chosen] = f"{rules[s.chosen]}, {s.rule}" if s.chosen in rules else s.rule
@@ -237,7 +287,9 @@ def trials_section(
     for t in trials:
         tones.append("taken" if t.trial.number in rules else "" if t.counts else "minor")
     table = grid(trials, cells, words=2, kind="dense trials", tones=tones, find="trial")
-    return Section("All trials", [table, Paragraph(_legend(record, trials), "note")], anchor="trials")
+    return Section(
+        "All trials", [table, Paragraph(_legend(record, trials), "note")], anchor="trials"
+    )
 
 
 def _legend(record: StudyRecord, trials: Sequence[TrialFigures]) -> str:
@@ -246,7 +298,10 @@ def _legend(record: StudyRecord, trials: Sequence[TrialFigures]) -> str:
     for side in (record.learn, record.keep):
         better = direction(side.higher_is_better)
         sides.append(f"{side.side} {side.label} ({side.unit}, {better} in itself)")
-    text = f"Gains are against the start, more is better: {', '.join(sides)}, means over the seeds with 95 % intervals."
+    text = (
+        f"Gains are against the start, more is better: {', '.join(sides)}, means over the seeds "
+        "with 95 % intervals."
+    )
     samples = ""
     for t in trials:
         if t.counts and t.learn is not None and t.keep is not None:
@@ -263,7 +318,9 @@ def _details(t: TrialFigures) -> list[Text]:
     texts.append(", ".join(text for text in settings if text not in trial.label))
     details: list[Text] = [sub(" · ".join(filter(None, texts)))]
     if t.trouble and trial.state not in ("running", "waiting"):
-        details.append(sub(with_minus_signs(t.trouble), tone="bad" if trial.state == "failed" else ""))
+        details.append(
+            sub(with_minus_signs(t.trouble), tone="bad" if trial.state == "failed" else "")
+        )
     return details
 
 
@@ -274,7 +331,11 @@ def _time(t: TrialFigures) -> Text:
 
 def _state(t: TrialFigures, record: StudyRecord) -> Text:
     done = len({run.seed for run in t.trial.runs} & set(record.seeds))
-    of = sub(f"{done} of {plural(len(record.seeds), 'seed')}") if t.trial.state == "running" else None
+    of = (
+        sub(f"{done} of {plural(len(record.seeds), 'seed')}")
+        if t.trial.state == "running"
+        else None
+    )
     return state_chip(t.trial.state), of
 
 
@@ -290,7 +351,9 @@ def _gain_cell(gain: Gain | None, t: TrialFigures) -> Text:
 def _share_cell(share: Share, t: TrialFigures) -> Text:
     if share.value is not None:
         text, interval = share_texts(share)
-        return figure(text, interval if share.interval else "", value=math.nan if share.open else share.value)
+        return figure(
+            text, interval if share.interval else "", value=math.nan if share.open else share.value
+        )
     if not t.counts:
         return ""
     return Span("reference" if t.trial.kind == "direct" else "n/a", value=math.nan)
@@ -307,7 +370,7 @@ def _seeds(t: TrialFigures, here: Path) -> Text:
     return texts
 
 
-# -------------------------------------------------------------------------------------------------------------- others
+# ------------------------------------------------------------------------------------------- others
 
 
 def _facts(record: StudyRecord) -> list[tuple[str, Text]]:

@@ -1,5 +1,5 @@
-"""A sweep in a terminal: blocks of its page. Where no terminal is watching, the same words come without colours, boxes
-and line breaks, so that `grep` and logs can have them."""
+"""A sweep in a terminal: blocks of its page. Where no terminal is watching, the same words come
+without colours, boxes and line breaks, so that `grep` and logs can have them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def print_sweep(record: StudyRecord, selections: Sequence[Selection], console: Console | None = None) -> None:
+def print_sweep(
+    record: StudyRecord, selections: Sequence[Selection], console: Console | None = None
+) -> None:
     """Prints every trial, what the rules choose, and how firmly.
 
     Args:
         record: finished or not.
-        selections: the study's own rule first, as `holdfast.statistics.selection.select_all` gives it.
+        selections: the study's own rule first, as `holdfast.statistics.selection.select_all` gives
+            it.
         console: where to print; the terminal by default.
     """
     out = Printer(console)

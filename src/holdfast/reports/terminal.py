@@ -1,4 +1,5 @@
-"""Blocks in a terminal: rich tables that fit into 80 columns, of a chart the table of its numbers."""
+"""Blocks in a terminal: rich tables that fit into 80 columns, of a chart the table of its
+numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.text import Text
 
-STYLE = {"good": "green", "bad": "red", "flat": "dim", "warn": "yellow", "minor": "dim", "taken": "bold"}
+STYLE = {
+    "good": "green",
+    "bad": "red",
+    "flat": "dim",
+    "warn": "yellow",
+    "minor": "dim",
+    "taken": "bold",
+}
 STYLE |= {"note": "dim", "strong": "bold"}
 LABEL = 16
 """Characters that a row's name keeps in a narrow terminal."""
@@ -33,8 +41,9 @@ class Shown:
 
 
 class Printer:
-    """Prints text and tables on a console, in plain ASCII where the console cannot show more; user text is never read
-    as markup. Lines end where a terminal does; where none is watching a row of a table is one line."""
+    """Prints text and tables on a console, in plain ASCII where the console cannot show more; user
+    text is never read as markup. Lines end where a terminal does; where none is watching a row of a
+    table is one line."""
 
     def __init__(self, console: Console | None) -> None:
         from rich.console import Console as RichConsole
@@ -114,9 +123,11 @@ class Printer:
             out.append(self.text(str(content)), style=style)
         return out
 
-    def _parts(self, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> list[tuple[int, int]]:
-        """The columns, from one to another, of each table that a table is shown as: all of them where they fit, else as
-        many at a time as do. The first one is shown with each."""
+    def _parts(
+        self, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]
+    ) -> list[tuple[int, int]]:
+        """The columns, from one to another, of each table that a table is shown as: all of them
+        where they fit, else as many at a time as do. The first one is shown with each."""
         needed = _needed(columns, rows)
         if len(columns) < 3 or sum(needed) + 2 * len(needed) <= self.console.width:
             return [(1, len(columns))]
@@ -129,7 +140,9 @@ class Printer:
             left -= width + 2
         return list(itertools.pairwise([*starts, len(columns)]))
 
-    def _rich_table(self, title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> Any:
+    def _rich_table(
+        self, title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]
+    ) -> Any:
         """The table that rich prints."""
         from rich import box
         from rich.table import Table
@@ -138,7 +151,9 @@ class Printer:
         table = Table(title_justify="left", box=frame, pad_edge=False, padding=(0, 1, 0, 0))
         table.title = self._line(title, "bold") if title else None
         needed = _needed(columns, rows)
-        fits = sum(needed) + 2 * len(needed) <= self.console.width  # else figures break at spaces: they are never cut
+        fits = (
+            sum(needed) + 2 * len(needed) <= self.console.width
+        )  # else figures break at spaces: they are never cut
         for (name, figure), width in zip(columns, needed, strict=True):
             size = {"min_width": width if fits else None, "no_wrap": figure and fits}
             justify: Literal["right", "left"] = "right" if figure else "left"
@@ -149,7 +164,8 @@ class Printer:
 
 
 def _needed(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> list[int]:
-    """The characters that each column takes at least: titles and figures are not broken, names break between words."""
+    """The characters that each column takes at least: titles and figures are not broken, names
+    break between words."""
     needed = []
     for index, (title, figure) in enumerate(columns):
         text = "\n".join(row[index].plain for row in rows)
@@ -194,7 +210,8 @@ def _fact_lines(facts: b.Facts) -> list[str]:
 
 
 def plain_table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligned columns, one line a row: what a cell holds in several lines stands there side by side."""
+    """Aligned columns, one line a row: what a cell holds in several lines stands there side by
+    side."""
     padded = []
     for index, (title, figure) in enumerate(columns):
         cells = [title.replace("\n", " ")]

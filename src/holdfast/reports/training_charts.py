@@ -1,5 +1,5 @@
-"""The log of a training run as charts: losses, rates, a budget's trajectory, the methods' own figures; and how far each
-layer moved."""
+"""The log of a training run as charts: losses, rates, a budget's trajectory, the methods' own
+figures; and how far each layer moved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from holdfast.reports.format import moved, significant, signs_kept
 
 Log = Sequence[Mapping[str, Any]]
 """Rows of `metrics.jsonl`."""
-NOT_LOGGED = {"step", "epoch", "tokens", "seconds", "num_tokens", "mean_token_accuracy", "total_flos"}
+NOT_LOGGED = {
+    "step",
+    "epoch",
+    "tokens",
+    "seconds",
+    "num_tokens",
+    "mean_token_accuracy",
+    "total_flos",
+}
 """Keys of the log that say where a row stands, not what a method did."""
 DRAWN = {"loss", "ce", "kl", "learning_rate", "grad_norm", "token_accuracy"}
 BUDGET_KEYS = frozenset({"budget_constraint", "budget_limit", "budget_strength"})
@@ -33,7 +41,10 @@ class Curve(NamedTuple):
 
 
 LOSS, CROSS_ENTROPY = Curve("loss", "loss", "accent"), Curve("ce", "cross-entropy", "second")
-RATE, GRADIENT = Curve("learning_rate", "learning rate", "accent"), Curve("grad_norm", "gradient norm", "accent")
+RATE, GRADIENT = (
+    Curve("learning_rate", "learning rate", "accent"),
+    Curve("grad_norm", "gradient norm", "accent"),
+)
 KL = (Curve("kl", "KL", "second"), Curve("eval_kl", "held-out KL", "good", True))
 ACCURACY = (
     Curve("token_accuracy", "token accuracy", "accent"),
@@ -41,14 +52,15 @@ ACCURACY = (
 )
 BUDGET = (Curve("budget_constraint", "measured", "second"), Curve("budget_limit", "budget", "bad"))
 ON_THE_WAY = (
-    "The budget holds for the end of the run. On the way the measured value may lie above it, as it does in a run "
+    "The budget holds for the end of the run. On the way the measured value may lie above it, as "
+    "it does in a run "
     "whose strength is right from the start, and sinks to it with the learning rate."
 )
 
 
 def training_charts(metrics: Log, retention: Log = ()) -> list[Chart]:
-    """Loss, KL, learning rate, gradient norm, token accuracy, a budget's trajectory and the methods' own figures, as
-    far as they were logged.
+    """Loss, KL, learning rate, gradient norm, token accuracy, a budget's trajectory and the
+    methods' own figures, as far as they were logged.
 
     Args:
         metrics: rows of `metrics.jsonl`.
@@ -61,32 +73,54 @@ def training_charts(metrics: Log, retention: Log = ()) -> list[Chart]:
     loss = [LOSS if "loss" in numbers else CROSS_ENTROPY._replace(colour="accent")]
     loss += [CROSS_ENTROPY] if "kl" in numbers else []
     validation = (
-        ("eval_ce", "held-out cross-entropy") if {"kl", "eval_ce"} <= numbers else ("eval_loss", "held-out loss")
+        ("eval_ce", "held-out cross-entropy")
+        if {"kl", "eval_ce"} <= numbers
+        else ("eval_loss", "held-out loss")
     )
     loss.append(Curve(*validation, "good", True))
     charts = [logged_curves(metrics, loss, "Loss", "nats/token", may_be_log=True)]
     charts.append(logged_curves(metrics, KL, "KL to the teacher", "nats/token"))
     charts.append(logged_curves(metrics, [RATE], "Learning rate", height=SMALL))
-    charts.append(logged_curves(metrics, [GRADIENT], "Gradient norm", "L2", may_be_log=True, height=SMALL))
+    charts.append(
+        logged_curves(metrics, [GRADIENT], "Gradient norm", "L2", may_be_log=True, height=SMALL)
+    )
     charts.append(logged_curves(metrics, ACCURACY, "Token accuracy", "fraction", height=SMALL))
     for key in sorted(numbers - NOT_LOGGED - DRAWN - BUDGET_KEYS):
         if not key.startswith(("eval_", "train_")):
-            charts.append(logged_curves(metrics, [Curve(key, key, "third")], key.replace("_", " "), height=SMALL))
+            charts.append(
+                logged_curves(
+                    metrics, [Curve(key, key, "third")], key.replace("_", " "), height=SMALL
+                )
+            )
     return present([*charts, *budget_charts(metrics, retention)])
 
 
 def budget_charts(metrics: Log, retention: Log = ()) -> list[Chart | None]:
-    """A budget's constraint against its limit, and the strength that was found (see `retention.methods.budget`)."""
-    in_points = any(m.get("method") == "budget" and m.get("metric_drop") is not None for m in retention)
-    unit, strength = "points" if in_points else "nats/token", Curve("budget_strength", "strength", "third")
+    """A budget's constraint against its limit, and the strength that was found (see
+    `retention.methods.budget`)."""
+    in_points = any(
+        m.get("method") == "budget" and m.get("metric_drop") is not None for m in retention
+    )
+    unit, strength = (
+        "points" if in_points else "nats/token",
+        Curve("budget_strength", "strength", "third"),
+    )
     return [
         logged_curves(metrics, BUDGET, "Forgetting against its budget", unit, caption=ON_THE_WAY),
-        logged_curves(metrics, [strength], "Strength found by the budget", "coefficient", may_be_log=True),
+        logged_curves(
+            metrics, [strength], "Strength found by the budget", "coefficient", may_be_log=True
+        ),
     ]
 
 
 def logged_curves(
-    metrics: Log, curves: Iterable[Curve], title: str, unit: str = "", *, may_be_log: bool = False, **options: Any
+    metrics: Log,
+    curves: Iterable[Curve],
+    title: str,
+    unit: str = "",
+    *,
+    may_be_log: bool = False,
+    **options: Any,
 ) -> Chart | None:
     """Logged quantities against the optimiser step; None where none was logged.
 
@@ -136,7 +170,14 @@ def logged_curves(
 
 
 CURVE_COLUMNS = heads(
-    {"Curve": "name", "First": "first", "Lowest": "low", "Highest": "high", "Last": "last", "Values logged": "logged"}
+    {
+        "Curve": "name",
+        "First": "first",
+        "Lowest": "low",
+        "Highest": "high",
+        "Last": "last",
+        "Values logged": "logged",
+    }
 )
 
 
@@ -148,10 +189,16 @@ def _ends(numbers: Sequence[float], ys: Sequence[float]) -> dict[str, str]:
     return {name: significant(value) for name, value in ends.items()}
 
 
-# ------------------------------------------------------------------------------------------------------------ distance
+# ----------------------------------------------------------------------------------------- distance
 
 
-DISTANCE = {"Layer": "layer", "Relative L2": "relative", "L2": "l2", "Cosine": "cosine", "Signs kept": "signs"}
+DISTANCE = {
+    "Layer": "layer",
+    "Relative L2": "relative",
+    "L2": "l2",
+    "Cosine": "cosine",
+    "Signs kept": "signs",
+}
 DISTANCE |= {"Parameters": "parameters"}
 LAYER_CHART = Chart(
     title="Distance from the start, layer by layer",
@@ -161,7 +208,8 @@ LAYER_CHART = Chart(
     x=Axis(title="layer", more={"type": "category", "tickangle": "auto"}),
     y=Axis(title="% of the layer's norm", from_zero=True),
     caption=(
-        "L2 norm of (result \u2212 start) over the L2 norm of the start, per layer; other colour: outside the blocks."
+        "L2 norm of (result \u2212 start) over the L2 norm of the start, per layer; other colour: "
+        "outside the blocks."
     ),
     height=290,
     layout={"bargap": 0.25},
@@ -169,14 +217,19 @@ LAYER_CHART = Chart(
 
 
 def layer_chart(distance: Sequence[LayerDistance]) -> Chart | None:
-    """Relative L2 distance of each layer from the start, as bars in the order of the model; signs kept where they were
-    recorded."""
+    """Relative L2 distance of each layer from the start, as bars in the order of the model; signs
+    kept where they were recorded."""
     if not distance:
         return None
     rows, endless, signs = [], [], False
     for d in distance:
         colour = "accent" if d.layer.isdigit() else "second"
-        row = {"layer": d.layer, "y": 100 * d.relative, "colour": colour, "parameters": f"{d.parameters:,}"}
+        row = {
+            "layer": d.layer,
+            "y": 100 * d.relative,
+            "colour": colour,
+            "parameters": f"{d.parameters:,}",
+        }
         rows.append(row | distance_texts(d))
         signs |= math.isfinite(d.sign_agreement)
         if not math.isfinite(d.relative):

@@ -1,9 +1,10 @@
-"""`report.html` of an update (Balancing Continuous Pre-Training), and what the terminal prints: the answer first, then
-the figures, then how they came about.
+"""`report.html` of an update (Balancing Continuous Pre-Training), and what the terminal prints: the
+answer first, then the figures, then how they came about.
 
-Reads the record and the evaluation folders of its models, nothing else; it can be written at any moment, and names what
-is missing. Verdicts are those of the paired comparisons in the record: "no change beyond noise" means that the interval
-of the difference holds 0, not that there is no difference. Intervals of a table are those of one model alone.
+Reads the record and the evaluation folders of its models, nothing else; it can be written at any
+moment, and names what is missing. Verdicts are those of the paired comparisons in the record: "no
+change beyond noise" means that the interval of the difference holds 0, not that there is no
+difference. Intervals of a table are those of one model alone.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ if TYPE_CHECKING:
 
 REPORT_FILE = "report.html"
 MOST_PAIRS = 2
-"""With the result, in a terminal: against the instruct model and, if it was made, against the continued one. All are on
-the page."""
+"""With the result, in a terminal: against the instruct model and, if it was made, against the
+continued one. All are on the page."""
 
 
-# ------------------------------------------------------------------------------------------------------------- measures
+# ----------------------------------------------------------------------------------------- measures
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,11 +113,13 @@ class Results:
             evaluations = EvaluationFolder(folder / (model.evaluations or ".no-evaluations"))
             measured = Measured(evaluations, model.label or model.name)
             self.measured[model.name] = measured
-            self.problems += [problem for problem in measured.problems if problem not in self.problems]
+            self.problems += [
+                problem for problem in measured.problems if problem not in self.problems
+            ]
         families = [model.family for model in record.models if model.start in (BASE, INSTRUCT)]
         self.families = list(dict.fromkeys([*record.families, *families]))
-        """The pairs of the record and those that its bases and instruct models are of; a derived model may go by a name
-        of its own."""
+        """The pairs of the record and those that its bases and instruct models are of; a derived
+        model may go by a name of its own."""
 
     def label(self, name: str) -> str:
         """The label of a model by its name; the name where the record has none."""
@@ -124,13 +127,15 @@ class Results:
 
     @functools.cached_property
     def entries(self) -> list[ResultRow]:
-        """Every metric of every entry that a model measured: learn, keep, other suites, averages last; within an
-        entry the one that leads first."""
+        """Every metric of every entry that a model measured: learn, keep, other suites, averages
+        last; within an entry the one that leads first."""
         entries: dict[tuple[str, str], list[Evaluation]] = {}
         for measured in self.measured.values():
             for key, evaluation in measured.evaluations.items():
                 entries.setdefault(key, []).append(evaluation)
-        keys = sorted(entries, key=lambda key: (entries[key][0].kind == "average", group_rank(key[0])))
+        keys = sorted(
+            entries, key=lambda key: (entries[key][0].kind == "average", group_rank(key[0]))
+        )
         rows = []
         for key, title in zip(keys, names_of(keys), strict=True):
             lead = entries[key][0].primary
@@ -145,7 +150,11 @@ class Results:
     def _row(self, key: tuple[str, str], metric: str, title: str, *, leads: bool) -> ResultRow:
         (suite, name), values = key, self.values(*key, metric)
         first = next(iter(values.values()))
-        words = [group_title(suite), metric, first.unit if first.unit != metric.split(",")[0] else ""]
+        words = [
+            group_title(suite),
+            metric,
+            first.unit if first.unit != metric.split(",")[0] else "",
+        ]
         score = name if "/" not in title and suite in (*GROUPS, "average") else f"{suite}: {name}"
         score += f", {reading}" if (reading := metric.partition(",")[2]) else ""
         return ResultRow(
@@ -155,26 +164,34 @@ class Results:
             suite=suite,
             name=name,
             score=score.replace("_", " "),
-            unit="%" if is_share(first.unit, metric, [v.value for v in values.values()]) else first.unit,
+            unit="%"
+            if is_share(first.unit, metric, [v.value for v in values.values()])
+            else first.unit,
             higher_is_better=first.higher_is_better,
             leads=leads,
         )
 
     def values(self, suite: str, name: str, metric: str) -> dict[str, Metric]:
-        """A metric of an entry by model. An entry without a suite is the only one of its name; a metric of another
-        name before its filter is taken where there is one alone."""
+        """A metric of an entry by model. An entry without a suite is the only one of its name; a
+        metric of another name before its filter is taken where there is one alone."""
         values = {}
         for model, measured in self.measured.items():
-            evaluation = measured.evaluations.get((suite, name)) if suite else measured.find("", name)
+            evaluation = (
+                measured.evaluations.get((suite, name)) if suite else measured.find("", name)
+            )
             names = called(metric, evaluation.metrics) if evaluation is not None else []
             if evaluation is not None and len(names) == 1:
                 values[model] = evaluation.metrics[names[0]]
         return values
 
     def of_result(self) -> list[ModelPair]:
-        """What the model that an update is about was compared with: the instruct model and, if it was made, the
-        continued one come first."""
-        return [pair for pair in self.record.pairs if pair.after == self.record.result and pair.comparisons]
+        """What the model that an update is about was compared with: the instruct model and, if it
+        was made, the continued one come first."""
+        return [
+            pair
+            for pair in self.record.pairs
+            if pair.after == self.record.result and pair.comparisons
+        ]
 
 
 def lower(of: Metric | ResultRow) -> str:
@@ -183,9 +200,12 @@ def lower(of: Metric | ResultRow) -> str:
 
 
 def shown_name(model: StudiedModel) -> str:
-    """What a given model is called by people: the last part of its folder, or its name on the hub."""
+    """What a given model is called by people: the last part of its folder, or its name on the
+    hub."""
     cached = re.search(r"models--([\w.-]+?)--([\w.-]+)", model.path)
-    return f"{cached[1]}/{cached[2]}" if cached else last_part(model.path) or model.label or model.name
+    return (
+        f"{cached[1]}/{cached[2]}" if cached else last_part(model.path) or model.label or model.name
+    )
 
 
 def breakable(text: str) -> str:
@@ -193,7 +213,7 @@ def breakable(text: str) -> str:
     return text.replace("_", "_\u200b")
 
 
-# -------------------------------------------------------------------------------------------------- the page as a whole
+# ------------------------------------------------------------------------------ the page as a whole
 
 
 def write_update_report(folder: str | os.PathLike[str], record: ResidualRecord) -> Path:
@@ -220,7 +240,9 @@ def update_page(record: ResidualRecord, folder: Path) -> b.Page:
     return whole_page(r, "update", summary(r), tiles, sections)
 
 
-def whole_page(r: Results, what: str, answer: str, tiles: Sequence[Tile], sections: Sequence[b.Block | None]) -> b.Page:
+def whole_page(
+    r: Results, what: str, answer: str, tiles: Sequence[Tile], sections: Sequence[b.Block | None]
+) -> b.Page:
     """A page of what was measured, with how it came about below.
 
     Args:
@@ -242,7 +264,9 @@ def whole_page(r: Results, what: str, answer: str, tiles: Sequence[Tile], sectio
     )
 
 
-def print_update(record: ResidualRecord, folder: str | Path, console: Console | None = None) -> None:
+def print_update(
+    record: ResidualRecord, folder: str | Path, console: Console | None = None
+) -> None:
     """Prints the answer, what every model measured, the pairs of the result and where the page is.
 
     Args:
@@ -259,13 +283,19 @@ def print_results(r: Results, answer: str, console: Console | None = None) -> No
     from holdfast.reports.terminal import Printer
 
     record = r.record
-    blocks: list[b.Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(answer)]
+    blocks: list[b.Block] = [
+        Paragraph(f"{record.name} ({record.status})", "strong"),
+        Paragraph(answer),
+    ]
     for model in r.models:
         if model.state != "complete":
             state = f"{model.state}: {model.reason}" if model.reason else model.state
             blocks.append(Paragraph(f"{r.label(model.name)}: {state}", "bad"))
     for pair in r.of_result()[:MOST_PAIRS]:
-        blocks += [Paragraph(pair.question, "strong"), Paragraph(f"  {pair_title(pair, r)}", "note")]
+        blocks += [
+            Paragraph(pair.question, "strong"),
+            Paragraph(f"  {pair_title(pair, r)}", "note"),
+        ]
         blocks += brief_tables(primary_of(ordered(pair.comparisons)))
     facts = [("New text", corpus_text(r))] if record.corpus else []
     for model in r.models:
@@ -276,7 +306,7 @@ def print_results(r: Results, answer: str, console: Console | None = None) -> No
     Printer(console).show([*blocks, Facts(facts), *notes])
 
 
-# -------------------------------------------------------------------------------------------------------------- answer
+# ------------------------------------------------------------------------------------------- answer
 
 
 def summary(r: Results) -> str:
@@ -307,8 +337,8 @@ def _banners(r: Results) -> list[b.Block]:
 
 
 def _warnings(r: Results) -> list[str]:
-    """Sentences on pairs that do not look like a base and its child: with the evidence, or among the notes
-    (`holdfast.checkpoints.ancestry`)."""
+    """Sentences on pairs that do not look like a base and its child: with the evidence, or among
+    the notes (`holdfast.checkpoints.ancestry`)."""
     warnings = []
     for evidence in r.record.ancestry:
         warnings += evidence["warnings"]
@@ -323,7 +353,7 @@ def token_tile(r: Results) -> list[Tile]:
     return [Tile("New tokens", count(tokens), below)] if tokens > 0 else []
 
 
-# ------------------------------------------------------------------------------------------------------------- figures
+# ------------------------------------------------------------------------------------------ figures
 
 
 def _pairs(r: Results) -> Section | None:
@@ -334,10 +364,20 @@ def _pairs(r: Results) -> Section | None:
         if not pair.comparisons:
             continue
         rows = ordered(pair.comparisons)
-        blocks += [b.Heading(pair.question or pair_title(pair, r)), Paragraph(headline(pair.comparisons))]
-        blocks += [*b.side_by_side(gains(primary_of(rows))), Fold(f"Figures ({len(rows):,})", [measures(rows)])]
+        blocks += [
+            b.Heading(pair.question or pair_title(pair, r)),
+            Paragraph(headline(pair.comparisons)),
+        ]
+        blocks += [
+            *b.side_by_side(gains(primary_of(rows))),
+            Fold(f"Figures ({len(rows):,})", [measures(rows)]),
+        ]
         compared += rows
-    return Section("Compared pairs", [*blocks, difference_note(compared)], anchor="pairs") if blocks else None
+    return (
+        Section("Compared pairs", [*blocks, difference_note(compared)], anchor="pairs")
+        if blocks
+        else None
+    )
 
 
 def pair_title(pair: ModelPair, r: Results) -> str:
@@ -352,11 +392,15 @@ def _measures(r: Results) -> list[b.Block]:
 
     def column(model: StudiedModel) -> Col:
         def figure(row: ResultRow) -> Text:
-            return b.figure(*metric_texts(row.values[model.name])) if model.name in row.values else ""
+            return (
+                b.figure(*metric_texts(row.values[model.name])) if model.name in row.values else ""
+            )
 
         return Col((model.label or model.name, unfinished_chip(model.state)), figure)
 
-    columns = [Col("Measure", lambda row: (breakable(row.title), sub(breakable(row.words))), numeric=False)]
+    columns = [
+        Col("Measure", lambda row: (breakable(row.title), sub(breakable(row.words))), numeric=False)
+    ]
     columns += map(column, r.models)
     leading: list[ResultRow] = []
     others: list[ResultRow] = []
@@ -364,8 +408,13 @@ def _measures(r: Results) -> list[b.Block]:
         (leading if row.leads else others).append(row)
     blocks: list[b.Block] = [tabulate(leading, columns, kind="figures")]
     if others:
-        blocks.append(Fold(f"Other metrics ({len(others):,})", [tabulate(others, columns, kind="figures")]))
-    return [*blocks, Paragraph("Below each figure: its interval over the samples of the model alone.", "note")]
+        blocks.append(
+            Fold(f"Other metrics ({len(others):,})", [tabulate(others, columns, kind="figures")])
+        )
+    return [
+        *blocks,
+        Paragraph("Below each figure: its interval over the samples of the model alone.", "note"),
+    ]
 
 
 def unfinished_chip(state: str) -> Text:
@@ -373,7 +422,7 @@ def unfinished_chip(state: str) -> Text:
     return state_chip(state) if state != "complete" else None
 
 
-# --------------------------------------------------------------------------------------------------------------- models
+# ------------------------------------------------------------------------------------------- models
 
 
 def _models(r: Results) -> Section:
@@ -393,7 +442,11 @@ def _models(r: Results) -> Section:
 
 def _where(folder: Path, model: StudiedModel) -> Text:
     inside = bool(model.path) and not model.given and (folder / model.path / REPORT_FILE).is_file()
-    link = sub(Span("report of the run", link=quote(f"{model.path}/{REPORT_FILE}"))) if inside else None
+    link = (
+        sub(Span("report of the run", link=quote(f"{model.path}/{REPORT_FILE}")))
+        if inside
+        else None
+    )
     path = shown_name(model) if model.given or not model.path else model.path
     return path, link, sub(Span(model.hash[:16], "code")) if model.hash else None
 
@@ -408,19 +461,26 @@ def _ancestry(r: Results) -> list[str]:
             if layer["layer"] == "total":
                 total = LayerDistance(**layer)
                 sentences.append(
-                    f"{title}: over all weights the difference has {moved(total.relative)} of the base's norm, and the "
-                    f"cosine is {number(total.cosine, 4)}, on a sample of {count(total.parameters)} weights.{child}"
+                    f"{title}: over all weights the difference has {moved(total.relative)} of the "
+                    "base's norm, and the "
+                    f"cosine is {number(total.cosine, 4)}, on a sample of "
+                    f"{count(total.parameters)} weights.{child}"
                 )
     return sentences
 
 
 READING = [
-    "The residual is what instruction tuning changed: instruct \u2212 base, weight by weight. Added to the base after "
-    "it was continued on new text, it is meant to bring instruction following back without instruction data "
+    "The residual is what instruction tuning changed: instruct \u2212 base, weight by weight. "
+    "Added to the base after "
+    "it was continued on new text, it is meant to bring instruction following back without "
+    "instruction data "
     "(Balancing Continuous Pre-Training, equations 1 and 2).",
-    "Verdicts are of paired comparisons: both models answered the same samples. Gained or lost: the interval of the "
-    "difference excludes 0. No change beyond noise is not proof of no change; the interval says how large one may be.",
-    "Where one training run stands behind a model, how far another seed would move it is in no interval.",
+    "Verdicts are of paired comparisons: both models answered the same samples. Gained or lost: "
+    "the interval of the "
+    "difference excludes 0. No change beyond noise is not proof of no change; the interval says "
+    "how large one may be.",
+    "Where one training run stands behind a model, how far another seed would move it is in no "
+    "interval.",
     "Tokens are those trained on, as counted. FLOPs are those of the training behind a model.",
 ]
 
@@ -430,5 +490,7 @@ def _corpus(r: Results) -> Section:
     for name, text in flatten(r.record.corpus):
         facts.append((name.replace(".", ": ").replace("_", " "), text))
     if not r.record.corpus.get("first_date"):
-        facts.append(("dates", "none recorded: whether the text is new to the models is not known from it"))
+        facts.append(
+            ("dates", "none recorded: whether the text is new to the models is not known from it")
+        )
     return Section("New text", [Panel([Facts(facts)], "card")], anchor="corpus")

@@ -1,13 +1,15 @@
 """Anchors: the parameters that a method pulls back to.
 
-The anchor of a run is by default its start model; methods may name an earlier checkpoint instead. `anchor_folder` alone
-says what a name means, before anything is loaded and when it is: a folder with safetensors, which may be a model's, a
-finished run's, or under LoRA an adapter's. References are read from the disk; a model of the hub is downloaded first.
-`open_anchor` alone says whether its tensors fit, whether they are then kept in memory or streamed.
+The anchor of a run is by default its start model; methods may name an earlier checkpoint instead.
+`anchor_folder` alone says what a name means, before anything is loaded and when it is: a folder
+with safetensors, which may be a model's, a finished run's, or under LoRA an adapter's. References
+are read from the disk; a model of the hub is downloaded first. `open_anchor` alone says whether its
+tensors fit, whether they are then kept in memory or streamed.
 
-Methods that share an anchor share one copy. Anchors are kept by parameter name, so full fine-tuning (all weights) and
-LoRA (the adapter's weights) are the same code, and in their own dtype: the start's is the parameters', a file's is the
-file's, so that a half-precision run does not round a float32 anchor.
+Methods that share an anchor share one copy. Anchors are kept by parameter name, so full fine-tuning
+(all weights) and LoRA (the adapter's weights) are the same code, and in their own dtype: the
+start's is the parameters', a file's is the file's, so that a half-precision run does not round a
+float32 anchor.
 """
 
 from __future__ import annotations
@@ -34,21 +36,28 @@ if TYPE_CHECKING:
 START = "start"
 """The name of the start model as an anchor."""
 Keep = Annotated[Literal["device", "cpu", "disk"], Meta(decides=False, former=("keep",))]
-"""Where an anchor may be kept between steps: beside the parameters, in host memory, or in a file that is streamed."""
-KeepAuto = Annotated[Literal["auto", "device", "cpu", "disk"], Meta(decides=False, former=("keep",))]
-"""The same, or "auto": on the disk for a folder, which lies there anyway, and on the device for the start."""
+"""Where an anchor may be kept between steps: beside the parameters, in host memory, or in a file
+that is streamed."""
+KeepAuto = Annotated[
+    Literal["auto", "device", "cpu", "disk"], Meta(decides=False, former=("keep",))
+]
+"""The same, or "auto": on the disk for a folder, which lies there anyway, and on the device for the
+start."""
 
 
 class Anchors:
     """Copies of parameters to pull back to, made when first asked for.
 
     Args:
-        named: the trainable parameters of the start model by name. Must still hold the start's values when `get` is
-            first called, so create it before a training checkpoint is loaded.
-        adapter: the configuration of the LoRA adapter that they are of, as PEFT writes it; None: they are of none.
+        named: the trainable parameters of the start model by name. Must still hold the start's
+            values when `get` is first called, so create it before a training checkpoint is loaded.
+        adapter: the configuration of the LoRA adapter that they are of, as PEFT writes it; None:
+            they are of none.
     """
 
-    def __init__(self, named: Mapping[str, torch.Tensor], adapter: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, named: Mapping[str, torch.Tensor], adapter: Mapping[str, Any] | None = None
+    ) -> None:
         self._named = named
         self._adapter = adapter
         self._copies: dict[str, dict[str, torch.Tensor]] = {}
@@ -65,8 +74,8 @@ class Anchors:
             anchor: "start" or what `anchor_folder` takes, of the same architecture.
 
         Raises:
-            ModelError: the folder lacks parameters or has other shapes, all of them are named; or it is an adapter
-                whose factors are multiplied by another number than the run's.
+            ModelError: the folder lacks parameters or has other shapes, all of them are named; or
+                it is an adapter whose factors are multiplied by another number than the run's.
         """
         if anchor not in self._copies:
             self._check_scale(anchor)
@@ -77,12 +86,13 @@ class Anchors:
         return self._copies[anchor]
 
     def keep(self, anchor: str, where: str) -> Kept:
-        """The anchor where it is to be kept; what is not on the device is not shared between methods.
+        """The anchor where it is to be kept; what is not on the device is not shared between
+        methods.
 
         Args:
             anchor: as of `get`.
-            where: one of `KeepAuto`. "disk" streams a named folder as it is, and writes the start's parameters to a
-                file without a name, which is gone when the process ends.
+            where: one of `KeepAuto`. "disk" streams a named folder as it is, and writes the start's
+                parameters to a file without a name, which is gone when the process ends.
 
         Raises:
             ModelError: as `get`.
@@ -105,14 +115,24 @@ class Anchors:
     def _check_scale(self, anchor: str) -> None:
         from holdfast.checkpoints.adapter_settings import adapter_config, is_adapter, scale_of
 
-        if anchor == START or self._adapter is None or not is_adapter(folder := anchor_folder(anchor)):
+        if (
+            anchor == START
+            or self._adapter is None
+            or not is_adapter(folder := anchor_folder(anchor))
+        ):
             return
         theirs, ours = scale_of(adapter_config(folder)), scale_of(self._adapter)
-        differing = [f"{name} {theirs[name]} there, {ours[name]} here" for name in ours if theirs[name] != ours[name]]
+        differing = [
+            f"{name} {theirs[name]} there, {ours[name]} here"
+            for name in ours
+            if theirs[name] != ours[name]
+        ]
         if differing:
             raise ModelError(
-                f"The reference {anchor} is an adapter whose factors mean other weights than this run's: "
-                f"{'; '.join(differing)}. Train with its lora_r, lora_alpha, use_rslora and use_dora."
+                f"The reference {anchor} is an adapter whose factors mean other weights than this "
+                "run's: "
+                f"{'; '.join(differing)}. Train with its lora_r, lora_alpha, use_rslora and "
+                "use_dora."
             )
 
 
@@ -129,17 +149,21 @@ def anchor_folder(name: str) -> Path:
         parent = path.parent
         if not parent.is_dir():
             raise ModelError(
-                f"no such folder: {name}. The folder {parent} does not exist either. References are read from the "
+                f"no such folder: {name}. The folder {parent} does not exist either. References "
+                "are read from the "
                 f"disk: download a model of the hub first and name its folder."
             )
         raise ModelError(
-            f"no such folder: {name}.{did_you_mean(path.name, [p.name for p in parent.iterdir() if p.is_dir()])}"
+            "no such folder: "
+            f"{name}.{did_you_mean(path.name, [p.name for p in parent.iterdir() if p.is_dir()])}"
         )
     try:
         weight_files(path)
     except ModelError as error:
         inside = [p for p in path.iterdir() if p.is_dir() and any(p.glob("*.safetensors"))]
-        latest = max(inside, key=lambda p: (len(p.name), p.name), default=None)  # checkpoint-9 before checkpoint-10
+        latest = max(
+            inside, key=lambda p: (len(p.name), p.name), default=None
+        )  # checkpoint-9 before checkpoint-10
         raise ModelError(
             f"{error}{f' Its folder {latest.name} has weights: use {latest}.' if latest else ''}"
         ) from None
@@ -156,7 +180,8 @@ def open_anchor(name: str, named: Mapping[str, torch.Tensor]) -> CheckpointReade
 
 
 def load_anchor(name: str, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The anchor's tensors in memory, by the parameters' names, with their device and sharding and the file's dtype.
+    """The anchor's tensors in memory, by the parameters' names, with their device and sharding and
+    the file's dtype.
 
     Raises:
         ModelError: as `open_anchor`.
@@ -167,7 +192,8 @@ def load_anchor(name: str, named: Mapping[str, torch.Tensor]) -> dict[str, torch
 
 
 def streamed(folder: str | Path, named: Mapping[str, torch.Tensor]) -> CheckpointReader:
-    """An open folder whose tensors fit the parameters; removing it during the run does not matter then.
+    """An open folder whose tensors fit the parameters; removing it during the run does not matter
+    then.
 
     Raises:
         ModelError: the folder lacks parameters or has other shapes; all of them are named.
@@ -185,13 +211,17 @@ def _fitting(
     from holdfast.checkpoints.reader import CheckpointReader
 
     reader = CheckpointReader(folder)
-    pairs = counterparts(named, reader, header=f"The reference {folder} does not fit the model being trained")
+    pairs = counterparts(
+        named, reader, header=f"The reference {folder} does not fit the model being trained"
+    )
     for _, key in pairs:
         reader.read(key, 0, 0, np.empty(0, np.uint8))  # opens the file
     return reader, pairs
 
 
-def anchor_problems(key: str, name: str, named: Mapping[str, torch.Tensor] | None = None) -> list[Problem]:
+def anchor_problems(
+    key: str, name: str, named: Mapping[str, torch.Tensor] | None = None
+) -> list[Problem]:
     """A problem where an anchor is not there or does not fit; "start" always does.
 
     Args:
@@ -211,9 +241,11 @@ def anchor_problems(key: str, name: str, named: Mapping[str, torch.Tensor] | Non
     return []
 
 
-def meaning_problems(methods: Sequence[RetentionMethod], config: Mapping[str, Any]) -> list[Problem]:
-    """A sentence for each anchor whose configuration says that its weights mean something else than those of the model
-    that is trained: their average is neither's.
+def meaning_problems(
+    methods: Sequence[RetentionMethod], config: Mapping[str, Any]
+) -> list[Problem]:
+    """A sentence for each anchor whose configuration says that its weights mean something else than
+    those of the model that is trained: their average is neither's.
 
     Args:
         methods: their parameter `reference` names a folder of weights, where they have it.
@@ -236,7 +268,8 @@ def meaning_problems(methods: Sequence[RetentionMethod], config: Mapping[str, An
 
 
 def unnamed_file(tensors: Mapping[str, torch.Tensor]) -> CheckpointReader:
-    """Tensors in a file that has no name any more once it is open, so nothing is left behind however the process ends.
+    """Tensors in a file that has no name any more once it is open, so nothing is left behind
+    however the process ends.
 
     Raises:
         StorageError: the disk has no room for them.
@@ -268,7 +301,8 @@ def _place(anchor: str, where: str) -> str:
 
 
 def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A copy of `tensor` with the device and (for DTensors and parts) the sharding of `parameter`."""
+    """A copy of `tensor` with the device and (for DTensors and parts) the sharding of
+    `parameter`."""
     import torch
 
     from holdfast.checkpoints.live_tensors import as_part, part_in
@@ -285,11 +319,14 @@ def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def aligned(anchor: dict[str, torch.Tensor], named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The anchor as the parameters are now: the same object where nothing changed, sharded and moved where a parallel
-    wrapper did so to them.
+def aligned(
+    anchor: dict[str, torch.Tensor], named: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The anchor as the parameters are now: the same object where nothing changed, sharded and
+    moved where a parallel wrapper did so to them.
 
-    Anchors are taken before training begins, and FSDP2 turns parameters into DTensors after that, DeepSpeed into parts.
+    Anchors are taken before training begins, and FSDP2 turns parameters into DTensors after that,
+    DeepSpeed into parts.
     """
     from holdfast.checkpoints.live_tensors import part_in
 
@@ -297,7 +334,11 @@ def aligned(anchor: dict[str, torch.Tensor], named: Mapping[str, torch.Tensor]) 
     if first is None:
         return anchor
     tensor = anchor[next(iter(named))]
-    if type(tensor) is type(first.data) and tensor.device == first.device and part_in(tensor) == part_in(first):
+    if (
+        type(tensor) is type(first.data)
+        and tensor.device == first.device
+        and part_in(tensor) == part_in(first)
+    ):
         return anchor
     tensors = {}
     for name, parameter in named.items():

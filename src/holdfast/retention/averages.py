@@ -1,14 +1,16 @@
 """What SFA and WiSE-FT share: averages of the trained weights with an anchor's.
 
-Under LoRA the weights that are averaged are the merged ones: where theta_o's product B A is 0 because one factor is, as
-at the start, the average is (1 - beta) times the product, so that factor is scaled and the other left as it is.
-Otherwise the average has a higher rank than the adapter, and each factor is averaged on its own.
+Under LoRA the weights that are averaged are the merged ones: where theta_o's product B A is 0
+because one factor is, as at the start, the average is (1 - beta) times the product, so that factor
+is scaled and the other left as it is. Otherwise the average has a higher rank than the adapter, and
+each factor is averaged on its own.
 
 DoRA (W' = m (W + B A) / |W + B A|) is refused: averages of m, B and A are not those of W'.
 
-Cost: one pass over the trainable parameters per average; no second model in the forward pass. The start is kept as a
-copy of the trainable parameters (`keep`: on the device, in host memory, or in a file). A named folder is read anew at
-each average, tensor by tensor, each rank its own part, and nothing is kept.
+Cost: one pass over the trainable parameters per average; no second model in the forward pass. The
+    start is kept as a
+copy of the trainable parameters (`keep`: on the device, in host memory, or in a file). A named
+folder is read anew at each average, tensor by tensor, each rank its own part, and nothing is kept.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ _FACTOR = re.compile(r"\.lora_(?:embedding_)?([AB])(?=\.|$)")
 
 
 def factored_problems(method: str, named: NamedParams) -> list[Problem]:
-    """A problem where the trained parameters are DoRA's or OSF's, whose averages are not those of the weights."""
+    """A problem where the trained parameters are DoRA's or OSF's, whose averages are not those of
+    the weights."""
     if any(".osf_svd_params." in name for name in named):
         return [
             Problem(
                 (),
-                f"the average of OSF's factors is not that of the weights. Train without {method} and average "
+                f"the average of OSF's factors is not that of the weights. Train without {method} "
+                "and average "
                 f"the merged weights: 'holdfast merge'",
             )
         ]
@@ -43,14 +47,16 @@ def factored_problems(method: str, named: NamedParams) -> list[Problem]:
     return [
         Problem(
             (),
-            "the average of a DoRA adapter's magnitudes and factors is not that of the weights. Leave out "
+            "the average of a DoRA adapter's magnitudes and factors is not that of the weights. "
+            "Leave out "
             f"use_dora, or train without {method} and average the merged weights: 'holdfast merge'",
         )
     ]
 
 
 def partners_of_zero(anchor: Kept) -> frozenset[str]:
-    """The LoRA factors of an anchor whose partner is 0 everywhere: averaging the partner alone averages the product.
+    """The LoRA factors of an anchor whose partner is 0 everywhere: averaging the partner alone
+    averages the product.
 
     Returns:
         Names as checkpoints have them.
@@ -62,7 +68,9 @@ def partners_of_zero(anchor: Kept) -> frozenset[str]:
     def is_zero(name: str) -> bool:
         if isinstance(anchor, Mapping):
             return not bool(anchor[name].any())
-        entry = anchor.entries[name]  # read, not mapped: a streamed anchor's file may have no name any more
+        entry = anchor.entries[
+            name
+        ]  # read, not mapped: a streamed anchor's file may have no name any more
         elements = math.prod(entry.shape)
         return (
             not anchor.read(name, 0, elements, np.empty(elements * entry.dtype.itemsize, np.uint8))
@@ -112,7 +120,11 @@ class Average(Passive):
             return
         if isinstance(self.anchor, dict):
             self.anchor = aligned(self.anchor, named)
-        lerp_({n: p for n, p in named.items() if checkpoint_names(n)[0] not in self.left_alone}, self.anchor, self.beta)
+        lerp_(
+            {n: p for n, p in named.items() if checkpoint_names(n)[0] not in self.left_alone},
+            self.anchor,
+            self.beta,
+        )
         self.count += 1
         if self.reset_optimizer and step.reset_optimizer is not None:
             step.reset_optimizer()

@@ -1,17 +1,21 @@
-"""The diagonal of the Fisher information: how much each parameter matters to what the model says about some data.
+"""The diagonal of the Fisher information: how much each parameter matters to what the model says
+about some data.
 
     F = 1/N * sum_n g_n^2          g_n = d/d theta  sum_t log p(y_t | x_<=t)
                                    over the trained tokens t of sample n, squared
                                    elementwise
 
-N is the number of trained tokens of all samples together, so F is in squared nats per trained token. The reason: the
-loss of fine-tuning is a mean over tokens, and the Laplace approximation of the old data's loss around theta_o is a sum
-over its tokens, `1/2 sum_i (sum_n g_n,i^2) (theta_i - theta_o,i)^2`. Divided by N it is a mean over tokens too, and a
-penalty `coefficient/2 sum_i F_i (theta_i - theta_o,i)^2` with coefficient 1 weighs a token of the old data like one of
-the new.
+N is the number of trained tokens of all samples together, so F is in squared nats per trained
+token. The reason: the loss of fine-tuning is a mean over tokens, and the Laplace approximation of
+the old data's loss around theta_o is a sum over its tokens,
+`1/2 sum_i (sum_n g_n,i^2) (theta_i - theta_o,i)^2`. Divided by N it is a mean over tokens too, and
+a penalty `coefficient/2 sum_i F_i (theta_i - theta_o,i)^2` with coefficient 1 weighs a token of the
+old data like one of the new.
 
-Gradients are squared per sample and then added up. Squaring a batch's mean gradient, as is often seen, gives another
-thing: it shrinks with the batch size and vanishes where gradients cancel, at the optimum of all places.
+Gradients are squared per sample and then added up. Squaring a batch's mean gradient, as is often
+seen, gives another
+thing: it shrinks with the batch size and vanishes where gradients cancel, at the optimum of all
+    places.
 
 | estimator | labels | |
 |---|---|---|
@@ -20,14 +24,16 @@ data |
 | sampled | drawn from the model | an unbiased estimate of the diagonal of the Fisher information at the data's contexts
 |
 
-Samples are taken whole: under "sampled" labels the terms of two tokens of a sample have mean 0 against each other, so a
-whole sequence costs one backward pass and estimates the same as token by token; under "empirical" labels they need not
-have, and the sequence's gradient is what is squared.
+Samples are taken whole: under "sampled" labels the terms of two tokens of a sample have mean 0
+against each other, so a whole sequence costs one backward pass and estimates the same as token by
+token; under "empirical" labels they need not have, and the sequence's gradient is what is squared.
 
-A Fisher diagonal is kept as a folder: `fisher.safetensors` (float32, names as checkpoints write them) and `fisher.json`
-(what it was computed of). The folder is complete or absent. `holdfast merge --method fisher` takes it as it is.
+A Fisher diagonal is kept as a folder: `fisher.safetensors` (float32, names as checkpoints write
+them) and `fisher.json` (what it was computed of). The folder is complete or absent.
+`holdfast merge --method fisher` takes it as it is.
 
-References: Kirkpatrick et al. 2017, Overcoming catastrophic forgetting in neural networks (arXiv:1612.00796), section
+References: Kirkpatrick et al. 2017, Overcoming catastrophic forgetting in neural networks
+    (arXiv:1612.00796), section
 2; Kunstner et al. 2019, Limitations of the empirical Fisher approximation (arXiv:1905.12558).
 """
 
@@ -66,17 +72,24 @@ class Diagonal(NamedTuple):
     """A diagonal Fisher information."""
 
     values: dict[str, torch.Tensor]
-    """By parameter: its shape, on its device, 0 or more, float32 (float64 for float64 parameters), squared nats per
-    trained token."""
+    """By parameter: its shape, on its device, 0 or more, float32 (float64 for float64 parameters),
+    squared nats per trained token."""
     samples: int
     tokens: int
     """Trained tokens of all samples."""
 
 
 def diagonal_fisher(
-    services: Services, named: NamedParams, rows: Dataset, *, sampled: bool, seed: int, label: str = "the data"
+    services: Services,
+    named: NamedParams,
+    rows: Dataset,
+    *,
+    sampled: bool,
+    seed: int,
+    label: str = "the data",
 ) -> Diagonal:
-    """The diagonal Fisher information of a model on rows; the same on all ranks, which all have to call it.
+    """The diagonal Fisher information of a model on rows; the same on all ranks, which all have to
+    call it.
 
     Args:
         services: gives the gradients, sample by sample, and sums over ranks.
@@ -105,7 +118,9 @@ def diagonal_fisher(
         else contextlib.nullcontext(lambda amount: None)
     )
     with bar as advance:
-        processes = {"processes": torch.ones((), dtype=torch.int64, device=next(iter(sums.values())).device)}
+        processes = {
+            "processes": torch.ones((), dtype=torch.int64, device=next(iter(sums.values())).device)
+        }
         services.sum_(processes)
         try:
             for tokens, gradients in services.sample_gradients(rows, sampled=sampled, seed=seed):
@@ -118,15 +133,20 @@ def diagonal_fisher(
                 advance(float(processes["processes"]))
         except NonFiniteLogits as error:
             raise ModelError(
-                f"The Fisher information of {label} cannot be computed: the model's logits are not finite ({error})."
+                f"The Fisher information of {label} cannot be computed: the model's logits are "
+                f"not finite ({error})."
             ) from error
-    together = {name: torch.tensor(count, device=processes["processes"].device) for name, count in counts.items()}
+    together = {
+        name: torch.tensor(count, device=processes["processes"].device)
+        for name, count in counts.items()
+    }
     services.sum_(together)
     services.sum_(sums)
     samples, tokens = int(together["samples"]), int(together["tokens"])
     if tokens == 0:
         raise DataError(
-            f"Expected samples with trained tokens in {label}, found none; a Fisher information of nothing is 0 "
+            f"Expected samples with trained tokens in {label}, found none; a Fisher information "
+            "of nothing is 0 "
             f"everywhere."
         )
     for total in sums.values():
@@ -134,9 +154,11 @@ def diagonal_fisher(
     broken = [name for name, total in sums.items() if not bool(torch.isfinite(total).all())]
     if broken:
         raise ModelError(
-            f"The Fisher information of {label} is not finite in {len(broken)} of {len(sums)} parameters: "
+            f"The Fisher information of {label} is not finite in {len(broken)} of {len(sums)} "
+            "parameters: "
             f"{', '.join(broken[:3])}. "
-            "Compute it in float32 or bfloat16 (float16 gradients overflow), and check that the model's loss on the "
+            "Compute it in float32 or bfloat16 (float16 gradients overflow), and check that the "
+            "model's loss on the "
             "data is finite."
         )
     return Diagonal(sums, samples, tokens)
@@ -152,7 +174,8 @@ def made_of(
     model: Mapping[str, str],
     earlier: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What a Fisher diagonal is computed of, as its record says it; "made_of" in it is a hash of the rest.
+    """What a Fisher diagonal is computed of, as its record says it; "made_of" in it is a hash of
+    the rest.
 
     Args:
         rows: the chosen ones, tokenised.
@@ -188,7 +211,8 @@ def choose_rows(rows: Dataset, samples: int, *, seed: int, label: str) -> Datase
     """Up to `samples` rows that have a trained token, drawn without replacement, in their order.
 
     Args:
-        rows: tokenised, `input_ids` and `labels` (-100: not trained; the first label of a row is never predicted).
+        rows: tokenised, `input_ids` and `labels` (-100: not trained; the first label of a row is
+            never predicted).
         samples: how many at most.
         seed: of the draw.
         label: what errors call the rows.
@@ -208,34 +232,37 @@ def choose_rows(rows: Dataset, samples: int, *, seed: int, label: str) -> Datase
             chosen.append(index)
     if not chosen:
         raise DataError(
-            f"Expected samples with trained tokens in {label}, found none in {len(rows)}. Is every prompt as long as "
+            f"Expected samples with trained tokens in {label}, found none in {len(rows)}. Is "
+            "every prompt as long as "
             f"the window?"
         )
     return rows.select(sorted(chosen))
 
 
 def rows_hash(rows: Dataset) -> str:
-    """SHA-256 over token ids and labels, 64 hexadecimal digits: of what was trained on, whatever file or hub id it came
-    from."""
+    """SHA-256 over token ids and labels, 64 hexadecimal digits: of what was trained on, whatever
+    file or hub id it came from."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(repr((list(row["input_ids"]), list(row["labels"]))).encode())
     return digest.hexdigest()
 
 
-# ---------------------------------------------------------------------------------------------------- which model it is
+# -------------------------------------------------------------------------------- which model it is
 
 
 def fingerprints(named: NamedParams, held: Kept | None = None) -> dict[str, str]:
     """16 hexadecimal digits for the values of each parameter, by its name in checkpoints.
 
-    About 65,536 values of each, evenly spread, are looked at after rounding to bfloat16: the same weights loaded in
-    float32 and in bfloat16 are one model, and weights that differ by less than that are too. Weights that are loaded in
-    float16 from a file in another dtype are rounded twice, so that they may count as another model.
+    About 65,536 values of each, evenly spread, are looked at after rounding to bfloat16: the same
+    weights loaded in float32 and in bfloat16 are one model, and weights that differ by less than
+    that are too. Weights that are loaded in float16 from a file in another dtype are rounded twice,
+    so that they may count as another model.
 
     Args:
         named: plain parameters.
-        held: other values under the same names, in memory or in an open folder; None: the parameters' own.
+        held: other values under the same names, in memory or in an open folder; None: the
+            parameters' own.
 
     Raises:
         ModelError: `held` lacks parameters or has other shapes; all of them are named.
@@ -243,7 +270,9 @@ def fingerprints(named: NamedParams, held: Kept | None = None) -> dict[str, str]
     from holdfast.checkpoints.live import counterparts
     from holdfast.checkpoints.live_tensors import checkpoint_names
 
-    pairs = counterparts(named, named if held is None else held, header="The weights do not fit the model")
+    pairs = counterparts(
+        named, named if held is None else held, header="The weights do not fit the model"
+    )
     return {
         checkpoint_names(target.name)[0]: _digest(_tensor(named if held is None else held, key))
         for target, key in pairs
@@ -264,7 +293,7 @@ def _digest(tensor: torch.Tensor) -> str:
     return hashlib.blake2b(values.view(torch.int16).numpy().tobytes(), digest_size=8).hexdigest()
 
 
-# -------------------------------------------------------------------------------------------------------------- on disk
+# ------------------------------------------------------------------------------------------ on disk
 
 
 class SavedFisher:
@@ -274,7 +303,8 @@ class SavedFisher:
         folder: as `save_fisher` writes it.
 
     Raises:
-        ModelError: no such folder, no Fisher diagonal in it, files that cannot be read or do not belong together.
+        ModelError: no such folder, no Fisher diagonal in it, files that cannot be read or do not
+            belong together.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -286,18 +316,22 @@ class SavedFisher:
             raise ModelError(" ".join(problems))
         try:
             self.record: dict[str, Any] = read_json(self.folder / RECORD)
-            known = self.record["kind"] == KIND and isinstance(self.record["model"]["weights"], dict)
+            known = self.record["kind"] == KIND and isinstance(
+                self.record["model"]["weights"], dict
+            )
         except (DataError, KeyError, TypeError):
             known = False
         if not known:
             raise ModelError(
-                f"{self.folder / RECORD} does not describe a Fisher diagonal. Compute it again with 'holdfast fisher'."
+                f"{self.folder / RECORD} does not describe a Fisher diagonal. Compute it again "
+                "with 'holdfast fisher'."
             )
         self.reader: CheckpointReader = CheckpointReader(self.folder)
         wrong = sorted(set(self.reader.entries) ^ set(self.record["model"]["weights"]))
         if wrong:
             raise ModelError(
-                f"{self.folder}: {FILE} and {RECORD} do not belong together; {len(wrong)} tensors are in one of them "
+                f"{self.folder}: {FILE} and {RECORD} do not belong together; {len(wrong)} tensors "
+                "are in one of them "
                 f"only: {', '.join(wrong[:3])}. "
                 "Compute it again with 'holdfast fisher'."
             )
@@ -329,14 +363,15 @@ class SavedFisher:
         return [
             f"The Fisher information {self.folder} is of another model "
             f"({self.record['model'].get('name') or 'the start of a run'}): the values of "
-            f"{len(wrong)} of {len(weights)} parameters differ ({names}). Expected that of the anchor; compute it "
+            f"{len(wrong)} of {len(weights)} parameters differ ({names}). Expected that of the "
+            "anchor; compute it "
             f"with 'holdfast fisher', or give "
             "data as well to use this one as that of earlier tasks."
         ]
 
     def kept(self, named: NamedParams, where: str) -> Kept:
-        """The values where they are to be kept: beside the parameters, in host memory, or on the disk, streamed
-        (`retention.anchor.Keep`)."""
+        """The values where they are to be kept: beside the parameters, in host memory, or on the
+        disk, streamed (`retention.anchor.Keep`)."""
         from holdfast.retention.anchor import like, streamed
 
         if where == "disk":
@@ -356,10 +391,14 @@ class SavedFisher:
         from holdfast.checkpoints.live import counterparts
 
         header = f"The Fisher information {self.folder} does not fit the model being trained"
-        return [(target.name, key) for target, key in counterparts(named, self.reader, header=header)]
+        return [
+            (target.name, key) for target, key in counterparts(named, self.reader, header=header)
+        ]
 
 
-def save_fisher(folder: str | os.PathLike[str], values: NamedParams, record: Mapping[str, Any]) -> None:
+def save_fisher(
+    folder: str | os.PathLike[str], values: NamedParams, record: Mapping[str, Any]
+) -> None:
     """Writes a Fisher diagonal, complete or not at all; one that is there is replaced.
 
     Args:
@@ -375,11 +414,23 @@ def save_fisher(folder: str | os.PathLike[str], values: NamedParams, record: Map
     from safetensors.torch import save_file
 
     from holdfast.checkpoints.live_tensors import checkpoint_names
-    from holdfast.checkpoints.writer import disk_errors, fsync_path, replace_folder, restore_replaced
+    from holdfast.checkpoints.writer import (
+        disk_errors,
+        fsync_path,
+        replace_folder,
+        restore_replaced,
+    )
 
     folder = expanded(folder)
-    stored = {checkpoint_names(name)[0]: tensor.detach().float().cpu().contiguous() for name, tensor in values.items()}
-    described = {"kind": KIND, **record, "values": {name: _digest(tensor) for name, tensor in stored.items()}}
+    stored = {
+        checkpoint_names(name)[0]: tensor.detach().float().cpu().contiguous()
+        for name, tensor in values.items()
+    }
+    described = {
+        "kind": KIND,
+        **record,
+        "values": {name: _digest(tensor) for name, tensor in stored.items()},
+    }
     with disk_errors(folder), NewFolder(folder.parent, content=False):
         restore_replaced(folder)
         with scratch_folder(folder.parent, f".{folder.name}-") as scratch:
@@ -413,4 +464,7 @@ def fisher_folder_problems(folder: str) -> list[str]:
         if (inside / RECORD).is_file()
         else " Compute it with 'holdfast fisher MODEL --data FILE'."
     )
-    return [f"Expected a Fisher diagonal ({FILE} and {RECORD}) in {folder}, found no {' and no '.join(missing)}.{hint}"]
+    return [
+        f"Expected a Fisher diagonal ({FILE} and {RECORD}) in {folder}, found no "
+        f"{' and no '.join(missing)}.{hint}"
+    ]

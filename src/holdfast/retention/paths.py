@@ -1,7 +1,8 @@
-"""Paths among a method's parameters, looked at before anything is loaded. Sentences, no exceptions; no torch.
+"""Paths among a method's parameters, looked at before anything is loaded. Sentences, no exceptions;
+no torch.
 
-Replay data may also be a hub data set: only a name that means a path (see `holdfast.data.sources.is_path`) has to
-exist. Anchors are looked at by `holdfast.retention.anchor`.
+Replay data may also be a hub data set: only a name that means a path (see
+`holdfast.data.sources.is_path`) has to exist. Anchors are looked at by `holdfast.retention.anchor`.
 """
 
 from __future__ import annotations
@@ -20,4 +21,10 @@ def data_problems(key: str, name: str) -> list[Problem]:
     path = expanded(name)
     if not name or not is_path(name) or path.exists():
         return []
-    return [Problem(key, f"no such file or folder: {name} (working directory: {Path.cwd()}).{nearest_sibling(path)}")]
+    return [
+        Problem(
+            key,
+            f"no such file or folder: {name} (working directory: "
+            f"{Path.cwd()}).{nearest_sibling(path)}",
+        )
+    ]

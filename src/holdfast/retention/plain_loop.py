@@ -11,10 +11,11 @@ for inputs, labels in batches:                                 # `steps` of them
     retention.after_step()
 ```
 
-The hooks run at the same moments as in `holdfast train`. Methods that act on the gradient or on the weights work: L2,
-EWC, SFA, WiSE-FT, EMA and your own. Methods of the data and of the loss are refused, and so are methods that look at
-the optimiser's state. Replay needs no hook: mix old samples into the batches. EWC takes the Fisher information as a
-folder (`fisher`); it cannot compute it here.
+The hooks run at the same moments as in `holdfast train`. Methods that act on the gradient or on the
+weights work: L2, EWC, SFA, WiSE-FT, EMA and your own. Methods of the data and of the loss are
+refused, and so are methods that look at the optimiser's state. Replay needs no hook: mix old
+samples into the batches. EWC takes the Fisher information as a folder (`fisher`); it cannot compute
+it here.
 
 The loop runs in one process. Nothing is saved, so an interrupted training starts again.
 """
@@ -47,7 +48,11 @@ PLACES = ("gradient", "weights")
 
 
 def attach_retention(
-    methods: Sequence[RetentionMethod], model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, total_steps: int
+    methods: Sequence[RetentionMethod],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    total_steps: int,
 ) -> AttachedRetention:
     """Starts retention methods on a model as it is now; these weights are what they hold on to.
 
@@ -61,7 +66,8 @@ def attach_retention(
         The hooks, to be called once an optimiser step.
 
     Raises:
-        ConfigError: methods that cannot work in a plain loop or do not fit the training; all of them.
+        ConfigError: methods that cannot work in a plain loop or do not fit the training; all of
+            them.
         ModelError: an anchor or a Fisher information of another model.
     """
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -70,11 +76,17 @@ def attach_retention(
     for method in active_methods:
         if method.place not in PLACES or OPTIMIZER_STATE in method.needs:
             problems.append(
-                f"{method.name}: expected a method that acts on gradients or weights alone, as l2, ewc, sfa, wise_ft "
-                f"and ema do; {method.name} needs more than a plain loop offers. Use 'holdfast train'."
+                f"{method.name}: expected a method that acts on gradients or weights alone, as "
+                "l2, ewc, sfa, wise_ft "
+                f"and ema do; {method.name} needs more than a plain loop offers. Use 'holdfast "
+                "train'."
             )
             continue
-        of_method = [*method.problems(), *method.check_run(total_steps=total_steps), *method.check_weights(parameters)]
+        of_method = [
+            *method.problems(),
+            *method.check_run(total_steps=total_steps),
+            *method.check_weights(parameters),
+        ]
         problems += problems_below(method, of_method)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
@@ -100,7 +112,8 @@ class AttachedRetention:
         self._total_steps, self._step = total_steps, 0
 
     def add_gradients(self) -> None:
-        """Adds the methods' gradients; call it once an optimiser step, after backward and before clipping."""
+        """Adds the methods' gradients; call it once an optimiser step, after backward and before
+        clipping."""
         self._step += 1
         info = self._info()
         for method in self._active:
@@ -126,6 +139,7 @@ class _NoServices:
 
     def __getattr__(self, name: str) -> Any:
         raise ConfigError(
-            f"retention: expected methods that need no data in a plain loop, but one asked for {name}. "
+            "retention: expected methods that need no data in a plain loop, but one asked for "
+            f"{name}. "
             f"Give ewc its Fisher information (fisher: FOLDER) in place of data."
         )

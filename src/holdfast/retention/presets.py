@@ -5,8 +5,9 @@ retention: [asft]                    # or  asft: {weight: 0.05}
 retention: auto                      # nothing to choose, and no old data
 ```
 
-A preset stands for its methods: a run has those, records those, and is the same run as one that names them. Among the
-alternatives of a study it may have lists of values (`asft: {weight: [0.05, 0.1]}`), as methods do.
+A preset stands for its methods: a run has those, records those, and is the same run as one that
+names them. Among the alternatives of a study it may have lists of values
+(`asft: {weight: [0.05, 0.1]}`), as methods do.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Preset(ABC):
         """The same as a configuration writes it.
 
         Args:
-            parameters: as given, those that are not given at their defaults; in a study a value may be a list or a
-                range.
+            parameters: as given, those that are not given at their defaults; in a study a value may
+                be a list or a range.
         """
 
 
@@ -74,7 +75,8 @@ class ASFT(Preset):
     strength: ClassVar[tuple[str, ...]] = ("weight",)
 
     weight: Annotated[float, Meta(gt=0)] = 0.1
-    """Lambda, weight of the forward KL: 0.1 is the published code's default, its examples have 0.05."""
+    """Lambda, weight of the forward KL: 0.1 is the published code's default, its examples have
+    0.05."""
 
     @classmethod
     def entries(cls, parameters: Mapping[str, Any]) -> list[dict[str, dict[str, Any]]]:
@@ -86,16 +88,19 @@ class ASFT(Preset):
 
 @dataclass(frozen=True, kw_only=True)
 class Auto(Preset):
-    """What a search over ways without old data found to keep most at nearly all of the gain: the start model's own text
-    with its KL alone, a little of that KL at the new tokens, and an end that is stepped back towards the start.
+    """What a search over ways without old data found to keep most at nearly all of the gain: the
+    start model's own text with its KL alone, a little of that KL at the new tokens, and an end that
+    is stepped back towards the start.
 
-    The figures, and on which models, stand in docs/methods.md under "auto". Its values were found on one small model;
-    the learning rate is not among them and stays the user's.
+    The figures, and on which models, stand in docs/methods.md under "auto". Its values were found
+    on one small model; the learning rate is not among them and stays the user's.
     """
 
     name: ClassVar[str] = "auto"
     summary: ClassVar[str] = "preset: self_replay, label_annealing and wise_ft; no old data"
-    source: ClassVar[str] = "configs/without_old_data; 2605.26097 (its KL variant), Wortsman et al. 2021 (WiSE-FT)"
+    source: ClassVar[str] = (
+        "configs/without_old_data; 2605.26097 (its KL variant), Wortsman et al. 2021 (WiSE-FT)"
+    )
     strength: ClassVar[tuple[str, ...]] = ("fraction",)
 
     fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.68

@@ -10,17 +10,18 @@ Memory is kept in one of four places, and a method says in which by the hook it 
 | the weights | `weights` of the active method | once an optimiser step, after the optimiser, before log, evaluation
 and save | SFA, WiSE-FT, EMA |
 
-Label annealing's divergence from the frozen start is declared instead (`token_loss`): the loss op computes it in the
-same pass as the cross-entropy.
+Label annealing's divergence from the frozen start is declared instead (`token_loss`): the loss op
+computes it in the same pass as the cross-entropy.
 
-A method is a frozen dataclass of plain parameters: equal parameters, equal method, usable in any number of runs. What a
-run needs to remember (anchors, counters) lives in the `ActiveMethod` that `start` returns, so no state leaks from one
-run to the next.
+A method is a frozen dataclass of plain parameters: equal parameters, equal method, usable in any
+number of runs. What a run needs to remember (anchors, counters) lives in the `ActiveMethod` that
+`start` returns, so no state leaks from one run to the next.
 
-A method whose coefficient is 0 is `off`: it is left out altogether, which makes it direct fine-tuning bit for bit.
+A method whose coefficient is 0 is `off`: it is left out altogether, which makes it direct
+fine-tuning bit for bit.
 
-Methods see parameters by name, as plain tensors or DTensors, and know nothing of trainers. This module imports no
-torch, so that a command line can list the methods quickly.
+Methods see parameters by name, as plain tensors or DTensors, and know nothing of trainers. This
+module imports no torch, so that a command line can list the methods quickly.
 """
 
 from __future__ import annotations
@@ -75,22 +76,25 @@ class StepInfo:
     """Where training stands when a hook is called."""
 
     step: int
-    """The optimiser step being taken (in `gradient`) or just taken (in `weights`), counted from 1."""
+    """The optimiser step being taken (in `gradient`) or just taken (in `weights`), counted from
+    1."""
     total_steps: int
     """Optimiser steps of the whole run."""
     grad_scale: float = 1.0
-    """Factor on all gradients at this moment (fp16 loss scaling); an added gradient has to carry it too."""
+    """Factor on all gradients at this moment (fp16 loss scaling); an added gradient has to carry it
+    too."""
     reset_optimizer: Callable[[], None] | None = None
     """Clears the optimiser's state (moments); None where the host cannot."""
     optimizer_state: Callable[[str], Mapping[str, Any]] | None = None
-    """By parameter: what the optimiser keeps of it (such as `exp_avg` and `step`; nothing before its first step),
-    beside the settings of its group (such as `weight_decay`) and under "optimizer" the class's name; None where the
-    host cannot."""
+    """By parameter: what the optimiser keeps of it (such as `exp_avg` and `step`; nothing before
+    its first step), beside the settings of its group (such as `weight_decay`) and under "optimizer"
+    the class's name; None where the host cannot."""
     learning_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """By parameter: the rate that the optimiser step uses (in `gradient`) or has used (in `weights`)."""
+    """By parameter: the rate that the optimiser step uses (in `gradient`) or has used (in
+    `weights`)."""
     figures: StepFigures | None = None
-    """In `weights`: what the step's tokens gave, over accumulation and ranks; only for methods that need
-    `STEP_FIGURES`."""
+    """In `weights`: what the step's tokens gave, over accumulation and ranks; only for methods that
+    need `STEP_FIGURES`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,75 +116,90 @@ class TeacherSettings:
 
 
 PACKED_WHOLE = ("bfd", "bfd_split")
-"""TRL's packing strategies that keep documents apart, and whole up to `max_length`: beyond it bfd leaves out what is
-left of one, and bfd_split makes documents of their own of the pieces."""
+"""TRL's packing strategies that keep documents apart, and whole up to `max_length`: beyond it bfd
+leaves out what is left of one, and bfd_split makes documents of their own of the pieces."""
 ORIGINS = ("new", "replayed", "generated")
-"""Where rows are from: the run's own data, old data, the start model. By the number in `data.mixing.ORIGIN`."""
+"""Where rows are from: the run's own data, old data, the start model. By the number in
+`data.mixing.ORIGIN`."""
 
 
 FORMERLY: Mapping[str, Mapping[str, Any]] = {
     "budget": {"metric_drop": None, "task": ""},
     "label_annealing": {"teacher_bits": None, "teacher_on_cpu": False},
     "self_replay": {"max_perplexity": None, "refresh": None, "server": ""},
-    "token_weighting": {"threshold": 2.5, "mask_end": False, "temperature": None, "normalise": False},
+    "token_weighting": {
+        "threshold": 2.5,
+        "mask_end": False,
+        "temperature": None,
+        "normalise": False,
+    },
 }
-"""Parameters that methods no longer have, at their defaults. They stay in `RetentionMethod.identity`, so that the keys
-of finished runs stay what they are."""
+"""Parameters that methods no longer have, at their defaults. They stay in
+`RetentionMethod.identity`, so that the keys of finished runs stay what they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLoss:
-    """A KL term at every token, for the loss op: `weight * KL` in nats per token (see `ops.annealing`)."""
+    """A KL term at every token, for the loss op: `weight * KL` in nats per token (see
+    `ops.annealing`)."""
 
     weight: float
     temperature: float
     direction: str
     """"forward", "reverse" or "jsd"."""
     tokens: str
-    """"trained" (the tokens with a label) or "all" (every token with a successor in its document, prompts included)."""
+    """"trained" (the tokens with a label) or "all" (every token with a successor in its document,
+    prompts included)."""
     teacher: TeacherSettings
     beta: float = 0.5
-    """Weight of the teacher in the mixture of the generalised Jensen-Shannon divergence, in (0, 1); direction "jsd"
-    only."""
+    """Weight of the teacher in the mixture of the generalised Jensen-Shannon divergence, in (0, 1);
+    direction "jsd" only."""
     by_origin: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Factors of the KL at tokens of some `ORIGINS`, those other than 1."""
 
 
 class ActiveMethod(Protocol):
-    """What a method holds during one run. Every hook is optional in effect: the defaults of `Passive` do nothing."""
+    """What a method holds during one run. Every hook is optional in effect: the defaults of
+    `Passive` do nothing."""
 
     strength: float | None
-    """The coefficient in force, which `budget` adapts during the run; None: there is nothing to adapt."""
+    """The coefficient in force, which `budget` adapts during the run; None: there is nothing to
+    adapt."""
 
     def prepare(self, services: Services) -> None:
-        """Called once, when the trainer is complete and before a checkpoint is loaded or the first step is taken; the
-        model is the start still."""
+        """Called once, when the trainer is complete and before a checkpoint is loaded or the first
+        step is taken; the model is the start still."""
 
     def loss(self, batch: LossBatch) -> torch.Tensor | None:
-        """Called in every micro-batch of training, inside the model's forward, of methods that need `LOSS_TERM` or
-        `TOKEN_WEIGHTS`.
+        """Called in every micro-batch of training, inside the model's forward, of methods that need
+        `LOSS_TERM` or `TOKEN_WEIGHTS`.
 
         Returns:
-            `[]`, a sum over the micro-batch's trained tokens, differentiable: the host divides it by the trained
-            tokens of the whole step, over accumulation and ranks, and adds it to the loss. None: nothing to add.
+            `[]`, a sum over the micro-batch's trained tokens, differentiable: the host divides it
+            by the trained tokens of the whole step, over accumulation and ranks, and adds it to the
+            loss. None: nothing to add.
         """
 
-    def after_loss(self, inputs: Mapping[str, Any], labels_BT: torch.Tensor, ce_BS: torch.Tensor) -> None:
-        """Called after it, of methods that need `TOKEN_WEIGHTS`: the model's own cross-entropies, `[B, T-1]`, at t that
-        of the token at t + 1, 0 where that is not trained."""
+    def after_loss(
+        self, inputs: Mapping[str, Any], labels_BT: torch.Tensor, ce_BS: torch.Tensor
+    ) -> None:
+        """Called after it, of methods that need `TOKEN_WEIGHTS`: the model's own cross-entropies,
+        `[B, T-1]`, at t that of the token at t + 1, 0 where that is not trained."""
 
     def gradient(self, named: NamedParams, step: StepInfo) -> None:
-        """Adds to `p.grad` in place; called once an optimiser step with all gradients accumulated and reduced, before
-        clipping."""
+        """Adds to `p.grad` in place; called once an optimiser step with all gradients accumulated
+        and reduced, before clipping."""
 
     def weights(self, named: NamedParams, step: StepInfo) -> None:
-        """Changes parameters in place; called once an optimiser step, before anything logs, evaluates or saves."""
+        """Changes parameters in place; called once an optimiser step, before anything logs,
+        evaluates or saves."""
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
         """Figures to log, computed only when a step is logged."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What cannot be had again from the config and the start model; plain values and tensors."""
+        """What cannot be had again from the config and the start model; plain values and
+        tensors."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back what `state_dict` gave."""
@@ -196,7 +215,9 @@ class Passive:
     def loss(self, batch: LossBatch) -> torch.Tensor | None:
         return None
 
-    def after_loss(self, inputs: Mapping[str, Any], labels_BT: torch.Tensor, ce_BS: torch.Tensor) -> None: ...
+    def after_loss(
+        self, inputs: Mapping[str, Any], labels_BT: torch.Tensor, ce_BS: torch.Tensor
+    ) -> None: ...
 
     def gradient(self, named: NamedParams, step: StepInfo) -> None: ...
 
@@ -215,10 +236,12 @@ class Passive:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightCopy:
-    """A copy of the trained parameters, or as many other numbers, that a method keeps during a run."""
+    """A copy of the trained parameters, or as many other numbers, that a method keeps during a
+    run."""
 
     what: str
-    """In a few words, such as "anchor start". Methods that keep the same thing on the device share one copy."""
+    """In a few words, such as "anchor start". Methods that keep the same thing on the device share
+    one copy."""
     place: str = "device"
     """"device", "cpu" (host memory) or "disk"."""
     dtype: str | None = None
@@ -244,22 +267,23 @@ class Earlier:
     base: str = ""
     """The model that the first task began with."""
     fisher: str | None = None
-    """Folder of the Fisher diagonal that the arm's own run before used; "" where it used none, None where that run is
-    still to come."""
+    """Folder of the Fisher diagonal that the arm's own run before used; "" where it used none, None
+    where that run is still to come."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetentionMethod:
-    """Base of all methods. Subclasses are frozen dataclasses whose fields declare the parameters: type, bounds
-    (`Annotated[float, Meta(ge=0)]`), default, and a docstring under each (`holdfast.config.declare`)."""
+    """Base of all methods. Subclasses are frozen dataclasses whose fields declare the parameters:
+    type, bounds (`Annotated[float, Meta(ge=0)]`), default, and a docstring under each
+    (`holdfast.config.declare`)."""
 
     name: ClassVar[str]
     """The key in a config's `retention:` list."""
     title: ClassVar[str]
     """What people call it, in a sentence or a legend."""
     strength: ClassVar[tuple[str, ...]] = ()
-    """The parameters that say how strongly it holds on to the start, the leading one first; runs and trials of one
-    method are ordered by it."""
+    """The parameters that say how strongly it holds on to the start, the leading one first; runs
+    and trials of one method are ordered by it."""
     summary: ClassVar[str]
     """One line for `--help` and reports."""
     source: ClassVar[str] = ""
@@ -267,20 +291,21 @@ class RetentionMethod:
     place: ClassVar[str]
     """Where memory is kept: "data", "loss", "gradient" or "weights"."""
     hook_order: ClassVar[int] = 0
-    """When its hooks come within a step among those of the run's methods: the smallest first, equal ones in the order
-    in which they were given."""
+    """When its hooks come within a step among those of the run's methods: the smallest first, equal
+    ones in the order in which they were given."""
     repeatable: ClassVar[bool] = False
     """Whether a run may hold the method twice."""
     shares_mixture: ClassVar[bool] = False
-    """Whether its `fraction` is a share of the whole mixture, to be added up with those of others."""
+    """Whether its `fraction` is a share of the whole mixture, to be added up with those of
+    others."""
     origin: ClassVar[Origin | None] = None
     """Set for methods from outside of the package when they are found."""
     row_source: ClassVar[str] = ""
     """Which of `ORIGINS` the rows are of that it mixes in; empty: none but new ones."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What it needs of its run: keys of `NEEDS`; a host that lacks one of them refuses the method. A property where
-    parameters decide it."""
+    """What it needs of its run: keys of `NEEDS`; a host that lacks one of them refuses the method.
+    A property where parameters decide it."""
 
     @property
     def off(self) -> bool:
@@ -288,19 +313,19 @@ class RetentionMethod:
         return False
 
     def problems(self) -> Sequence[str]:
-        """What is wrong with parameters together, or with one beyond what its type says: `Problem`s of the parameter,
-        or sentences about the method as a whole; empty when all is well."""
+        """What is wrong with parameters together, or with one beyond what its type says: `Problem`s
+        of the parameter, or sentences about the method as a whole; empty when all is well."""
         return []
 
     def describe(self) -> dict[str, Any]:
-        """`{"method": name, **parameters}` as plain JSON values; for a method from outside of the package also where
-        it is from ("from") and the SHA-256 of its source ("sha256")."""
+        """`{"method": name, **parameters}` as plain JSON values; for a method from outside of the
+        package also where it is from ("from") and the SHA-256 of its source ("sha256")."""
         return {"method": self.name, **dataclasses.asdict(self), **self._origin()}
 
     @classmethod
     def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
-        """Parameters in a run that follows other tasks, with what was left open taken from them. What is held on to by
-        default, the start, is the model after the last of them anyway.
+        """Parameters in a run that follows other tasks, with what was left open taken from them.
+        What is held on to by default, the start, is the model after the last of them anyway.
 
         Args:
             parameters: as a config gives them.
@@ -316,8 +341,9 @@ class RetentionMethod:
 
     @property
     def sha256(self) -> str:
-        """Of the source that decides what the method does: the one that was recorded, where the method was made from a
-        record, else the one that was loaded; empty for methods of the package."""
+        """Of the source that decides what the method does: the one that was recorded, where the
+        method was made from a record, else the one that was loaded; empty for methods of the
+        package."""
         return str(vars(self).get("recorded_sha256") or (self.origin.sha256 if self.origin else ""))
 
     def setting(self) -> dict[str, dict[str, Any]]:
@@ -326,14 +352,15 @@ class RetentionMethod:
         return {self.origin.reference if self.origin else self.name: parameters}
 
     def record(self) -> dict[str, Any]:
-        """`describe()` for a run's record; for a method from outside of the package also what a page has to know of it
-        ("title", "strength")."""
+        """`describe()` for a run's record; for a method from outside of the package also what a
+        page has to know of it ("title", "strength")."""
         more = {} if is_ours(type(self)) else {"title": self.title, "strength": list(self.strength)}
         return {**self.describe(), **more}
 
     def identity(self) -> dict[str, Any]:
-        """`describe()` without the parameters that leave the trained weights alone (`Meta(decides=False)`, a cache's
-        folder for example), with those of `FORMERLY`, and under the names that parameters had first."""
+        """`describe()` without the parameters that leave the trained weights alone
+        (`Meta(decides=False)`, a cache's folder for example), with those of `FORMERLY`, and under
+        the names that parameters had first."""
         first_names = {s.name: s.meta.former[0] for s in settings_of(type(self)) if s.meta.former}
         parameters = {first_names.get(name, name): value for name, value in deciding(self).items()}
         return {"method": self.name, **FORMERLY.get(self.name, {}), **parameters, **self._origin()}
@@ -361,24 +388,29 @@ class RetentionMethod:
         return []
 
     def check_weights(self, named: NamedParams) -> Sequence[str]:
-        """What is wrong with files that do not fit the model: another architecture, another vocabulary, another
-        model's. Looks at their headers, and at samples of values where a method has to know whose they are.
+        """What is wrong with files that do not fit the model: another architecture, another
+        vocabulary, another model's. Looks at their headers, and at samples of values where a method
+        has to know whose they are.
 
         Args:
             named: the parameters that will be trained, with the start's values.
         """
         return []
 
-    def training_data(self, rows: Dataset, services: DataServices) -> tuple[Dataset, dict[str, Any]]:
-        """Mixes rows into the training data, once, before training; every rank calls it and has to get the same rows.
+    def training_data(
+        self, rows: Dataset, services: DataServices
+    ) -> tuple[Dataset, dict[str, Any]]:
+        """Mixes rows into the training data, once, before training; every rank calls it and has to
+        get the same rows.
 
         Args:
-            rows: `input_ids` and `labels` (-100 where a token is not trained), lists of int64, one a row; rows with
-                images as they are.
+            rows: `input_ids` and `labels` (-100 where a token is not trained), lists of int64, one
+                a row; rows with images as they are.
             services: what the run offers.
 
         Returns:
-            (rows of the same columns, what a run records of them). The default returns `rows` itself.
+            (rows of the same columns, what a run records of them). The default returns `rows`
+            itself.
         """
         return rows, {}
 
@@ -415,19 +447,22 @@ class RetentionMethod:
         return {}
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        """Begins a run. Called before any checkpoint is loaded, with the start model's parameters at hand through
-        `anchors`."""
+        """Begins a run. Called before any checkpoint is loaded, with the start model's parameters
+        at hand through `anchors`."""
         return Passive()
 
 
 def stacked(methods: Sequence[RetentionMethod]) -> list[RetentionMethod]:
-    """The methods with the fractions of several replays set so that each ends at ITS share of the whole mixture.
+    """The methods with the fractions of several replays set so that each ends at ITS share of the
+    whole mixture.
 
-    Data is mixed one replay after the other, and each later one thins the earlier ones out: replay i of fractions f
-    needs `f_i / (1 - sum of the later f)` of the mixture that stands when it is added. Other methods of the data come
-    first for the same reason.
+    Data is mixed one replay after the other, and each later one thins the earlier ones out: replay
+    i of fractions f needs `f_i / (1 - sum of the later f)` of the mixture that stands when it is
+    added. Other methods of the data come first for the same reason.
     """
-    methods = [m for m in methods if not m.shares_mixture] + [m for m in methods if m.shares_mixture]
+    methods = [m for m in methods if not m.shares_mixture] + [
+        m for m in methods if m.shares_mixture
+    ]
     later = 0.0
     scaled: list[RetentionMethod] = []
     for method in reversed(methods):
@@ -440,17 +475,23 @@ def stacked(methods: Sequence[RetentionMethod]) -> list[RetentionMethod]:
     return scaled[::-1]
 
 
-def in_turn(methods: Sequence[RetentionMethod], active: Sequence[ActiveMethod]) -> list[ActiveMethod]:
-    """What a run's methods hold, in the order of their hooks within a step (`RetentionMethod.hook_order`): the same
-    however they were listed, unless two have the same place in it."""
-    return [a for _, a in sorted(zip(methods, active, strict=True), key=lambda pair: pair[0].hook_order)]
+def in_turn(
+    methods: Sequence[RetentionMethod], active: Sequence[ActiveMethod]
+) -> list[ActiveMethod]:
+    """What a run's methods hold, in the order of their hooks within a step
+    (`RetentionMethod.hook_order`): the same however they were listed, unless two have the same
+    place in it."""
+    return [
+        a for _, a in sorted(zip(methods, active, strict=True), key=lambda pair: pair[0].hook_order)
+    ]
 
 
 def check_declared(method: RetentionMethod, active: ActiveMethod) -> None:
     """
     Raises:
-        ConfigError: `needs` holds a name that is none, or does not fit the hooks: a `loss` hook that nobody would call,
-            one that is declared and missing, or no hook at all. Such a method would do nothing without a word.
+        ConfigError: `needs` holds a name that is none, or does not fit the hooks: a `loss` hook
+            that nobody would call, one that is declared and missing, or no hook at all. Such a
+            method would do nothing without a word.
     """
     unknown = sorted(method.needs - NEEDS.keys())
     if unknown:
@@ -462,13 +503,16 @@ def check_declared(method: RetentionMethod, active: ActiveMethod) -> None:
     declares_loss = bool(method.needs & {LOSS_TERM, TOKEN_WEIGHTS})
     if ("loss" in hooks) != declares_loss:
         raise ConfigError(
-            f"{method.name}: expected a loss hook exactly where needs holds LOSS_TERM or TOKEN_WEIGHTS, got "
-            f"{'a' if 'loss' in hooks else 'no'} loss hook and needs {sorted(method.needs)}. Write for example needs = "
+            f"{method.name}: expected a loss hook exactly where needs holds LOSS_TERM or "
+            "TOKEN_WEIGHTS, got "
+            f"{'a' if 'loss' in hooks else 'no'} loss hook and needs {sorted(method.needs)}. "
+            "Write for example needs = "
             f"frozenset({{LOSS_TERM}})."
         )
     if not hooks and not changes_data(method) and method.token_loss() is None:
         raise ConfigError(
-            f"{method.name}: expected a hook (training_data, loss, gradient or weights), got none, so the method would "
+            f"{method.name}: expected a hook (training_data, loss, gradient or weights), got "
+            "none, so the method would "
             f"change nothing. See docs/extending.md."
         )
 
@@ -484,8 +528,8 @@ def changes_data(method: RetentionMethod) -> bool:
 
 
 def marks_origins(methods: Iterable[RetentionMethod]) -> bool:
-    """Whether the loss weighs new, replayed and generated tokens differently, so that rows have to say which they
-    are."""
+    """Whether the loss weighs new, replayed and generated tokens differently, so that rows have to
+    say which they are."""
     terms = ((m.ce_by_origin(), m.token_loss()) for m in methods if not m.off)
     return any(factors or (term is not None and term.by_origin) for factors, term in terms)
 
@@ -502,15 +546,18 @@ def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[s
     active = [method for method in methods if not method.off]
     expected = f"expected {' or '.join(PACKED_WHOLE)}"
     reasons = [
-        f"{expected} with {method.label()}, which takes means over documents, got {strategy}, which cuts them wherever "
-        f"a row ends. bfd_split cuts only those longer than max_length, and each piece has a mean of its own; bfd "
+        f"{expected} with {method.label()}, which takes means over documents, got {strategy}, "
+        "which cuts them wherever "
+        "a row ends. bfd_split cuts only those longer than max_length, and each piece has a mean "
+        "of its own; bfd "
         f"leaves out what is beyond."
         for method in active
         if WHOLE_DOCUMENTS in method.needs
     ]
     if marks_origins(active):
         reasons.append(
-            f"{expected} where replayed or generated tokens have weights of their own, got {strategy}, which cuts rows "
+            f"{expected} where replayed or generated tokens have weights of their own, got "
+            f"{strategy}, which cuts rows "
             f"without regard to where they are from."
         )
     return [Problem("packing_strategy", reason) for reason in reasons]

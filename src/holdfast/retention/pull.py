@@ -1,15 +1,16 @@
-"""The pull back to an anchor that L2 and EWC share: `strength * F * (theta - theta_o)`, F all ones for L2.
+"""The pull back to an anchor that L2 and EWC share: `strength * F * (theta - theta_o)`, F all ones
+for L2.
 
-It acts once an optimiser step, outside autograd, either on the gradients (before clipping) or, decoupled, on the
-weights (after the optimiser):
+It acts once an optimiser step, outside autograd, either on the gradients (before clipping) or,
+decoupled, on the weights (after the optimiser):
 
     gradient   g     <- g + strength F (theta - theta_o)
     decoupled  theta <- theta - min(1, eta strength F) (theta - theta_o)
                eta: the learning rate of the step just taken
 
-Both go through the parameters in pieces that stay in the cache, so no temporary of a model's size exists, and anchor
-and F may lie in memory, on another device, or in a file that is streamed. DTensors are worked on where they lie: each
-rank reads and changes its own part.
+Both go through the parameters in pieces that stay in the cache, so no temporary of a model's size
+exists, and anchor and F may lie in memory, on another device, or in a file that is streamed.
+DTensors are worked on where they lie: each rank reads and changes its own part.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ class Pull(Passive):
     """
 
     def __init__(
-        self, anchor: Kept, *, importance: Kept | None = None, strength: float, decoupled: bool = False, prefix: str
+        self,
+        anchor: Kept,
+        *,
+        importance: Kept | None = None,
+        strength: float,
+        decoupled: bool = False,
+        prefix: str,
     ) -> None:
         self._held: list[Any] = [anchor] if importance is None else [anchor, importance]
         self.strength: float | None = strength
@@ -52,8 +59,8 @@ class Pull(Passive):
             return
         for _, weight, gradient, others in self._each(named):
             if gradient is not None:
-                # The difference first: strength * theta - strength * theta_o would cancel away the small moves that
-                # count.
+                # The difference first: strength * theta - strength * theta_o would cancel away the
+                # small moves that count.
                 pull, factor = self._difference(weight, others), self.strength * step.grad_scale
                 if gradient.dtype == pull.dtype:
                     gradient.add_(pull, alpha=factor)
@@ -70,16 +77,23 @@ class Pull(Passive):
             if len(others) == 1:
                 weight.copy_(moved.lerp(anchor, min(1.0, share)))
             else:
-                weight.copy_(moved.lerp(anchor, (others[1].to(moved.dtype) * share).clamp_(max=1.0)))
+                weight.copy_(
+                    moved.lerp(anchor, (others[1].to(moved.dtype) * share).clamp_(max=1.0))
+                )
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
         pieces = self._each(named)
-        squared = pieces.total(lambda piece: (_single(piece.weight) - _single(piece.others[0])).square().sum())
+        squared = pieces.total(
+            lambda piece: (_single(piece.weight) - _single(piece.others[0])).square().sum()
+        )
         weighted = squared
         if len(self._held) > 1:
             weighted = pieces.total(
                 lambda piece: (
-                    ((_single(piece.weight) - _single(piece.others[0])).square() * _single(piece.others[1]))
+                    (
+                        (_single(piece.weight) - _single(piece.others[0])).square()
+                        * _single(piece.others[1])
+                    )
                     .double()
                     .sum()
                 )
@@ -101,7 +115,8 @@ class Pull(Passive):
         return difference if len(others) == 1 else difference.mul_(_single(others[1]))
 
     def _each(self, named: NamedParams) -> Pieces:
-        """Prepared once, when training has begun: parallel wrappers may replace parameters before."""
+        """Prepared once, when training has begun: parallel wrappers may replace parameters
+        before."""
         from holdfast.checkpoints.live import Pieces
 
         if self._pieces is None:
@@ -111,7 +126,9 @@ class Pull(Passive):
             self._pieces = Pieces(
                 named,
                 self._held,
-                [f"The anchor of {self.prefix}", f"The Fisher information of {self.prefix}"][: len(self._held)],
+                [f"The anchor of {self.prefix}", f"The Fisher information of {self.prefix}"][
+                    : len(self._held)
+                ],
             )
         return self._pieces
 
@@ -124,7 +141,7 @@ def _single(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _same_device(held: Mapping[str, torch.Tensor], named: NamedParams) -> bool:
-    """Whether an anchor lies on the parameters' kind of device, so that it follows them; one in host memory stays
-    there."""
+    """Whether an anchor lies on the parameters' kind of device, so that it follows them; one in
+    host memory stays there."""
     name = next(iter(named), None)
     return name is not None and held[name].device.type == named[name].device.type

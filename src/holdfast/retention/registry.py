@@ -7,9 +7,9 @@ retention:
   - l2                      # with its defaults
 ```
 
-Direct fine-tuning is an empty list (or `none`). Adding a method: write its file, add its class to `METHODS`; the law
-suite, the help texts and the config checks then apply to it. A method in the user's own file needs neither
-(`method_class`). No torch at import.
+Direct fine-tuning is an empty list (or `none`). Adding a method: write its file, add its class to
+`METHODS`; the law suite, the help texts and the config checks then apply to it. A method in the
+user's own file needs neither (`method_class`). No torch at import.
 """
 
 from __future__ import annotations
@@ -66,19 +66,23 @@ GROUP = "holdfast.methods"
 NEEDED = ("name", "title", "summary", "place")
 """What a class has to say of itself."""
 _own: dict[str, type[RetentionMethod]] = {}
-"""The user's own methods that this process has loaded, by the name the user gave, the one that was named last at the
-end."""
+"""The user's own methods that this process has loaded, by the name the user gave, the one that was
+named last at the end."""
 
 
-def method_class(name: str, *, load: bool = True, also: Sequence[str] = ()) -> type[RetentionMethod]:
-    """The class behind a name of a config: a method of the package, a class of the user's own (`my_method.py:Dropback`,
-    `package.module:Dropback`), or an entry point of the group `GROUP`.
+def method_class(
+    name: str, *, load: bool = True, also: Sequence[str] = ()
+) -> type[RetentionMethod]:
+    """The class behind a name of a config: a method of the package, a class of the user's own
+    (`my_method.py:Dropback`, `package.module:Dropback`), or an entry point of the group `GROUP`.
 
-    Naming the user's own code runs it; configurations of finished runs are read without (`load=False`).
+    Naming the user's own code runs it; configurations of finished runs are read without
+    (`load=False`).
 
     Args:
         name: as the user wrote it.
-        load: whether the user's own code may run; False: only what this process has loaded already is known.
+        load: whether the user's own code may run; False: only what this process has loaded already
+            is known.
         also: words that stand for something else there, for the message.
 
     Raises:
@@ -94,9 +98,11 @@ def method_class(name: str, *, load: bool = True, also: Sequence[str] = ()) -> t
     clashing = sorted(taken.intersection(s.name for s in settings_of(cls)))
     if clashing:
         raise ConfigError(
-            f"{name}: the parameter{'s' if len(clashing) > 1 else ''} {', '.join(clashing)} would hide what every "
+            f"{name}: the parameter{'s' if len(clashing) > 1 else ''} {', '.join(clashing)} would "
+            "hide what every "
             f"method "
-            f"says of itself and what records keep of it. Choose another name, such as '{clashing[0]}_'."
+            "says of itself and what records keep of it. Choose another name, such as "
+            f"'{clashing[0]}_'."
         )
     return cls
 
@@ -108,12 +114,18 @@ def _load_own(name: str) -> type[RetentionMethod] | None:
     lacking = [n for n in NEEDED if not isinstance(getattr(cls, n, None), str)]
     if lacking:
         raise ConfigError(
-            f"{name}: expected the class to say its {', '.join(lacking)}, as in 'name: ClassVar[str] = \"dropback\"'."
+            f"{name}: expected the class to say its {', '.join(lacking)}, as in 'name: "
+            'ClassVar[str] = "dropback"\'.'
         )
     if cls.name in METHODS:
-        raise ConfigError(f"{name}: the name '{cls.name}' is that of a method of holdfast. Give it another.")
+        raise ConfigError(
+            f"{name}: the name '{cls.name}' is that of a method of holdfast. Give it another."
+        )
     if "__dataclass_params__" not in vars(cls) or not vars(cls)["__dataclass_params__"].frozen:
-        raise ConfigError(f"{name}: expected a frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it.")
+        raise ConfigError(
+            f"{name}: expected a frozen dataclass; write @dataclass(frozen=True, kw_only=True) "
+            "above it."
+        )
     if cls.origin is None or cls.origin.reference != name:
         cls.origin = Origin(reference=name, sha256=str(origin(cls).get("code_sha256", "")))
     _own.pop(name, None)  # the newest stands last
@@ -122,22 +134,27 @@ def _load_own(name: str) -> type[RetentionMethod] | None:
 
 
 def declared(name: str) -> type[RetentionMethod] | None:
-    """The class of a method by its name in a record (or by the name a config gives), where this process knows it; of
-    several classes of the user's own with this name the one that was named last."""
+    """The class of a method by its name in a record (or by the name a config gives), where this
+    process knows it; of several classes of the user's own with this name the one that was named
+    last."""
     named_so = (cls for reference, cls in reversed(_own.items()) if name in (reference, cls.name))
     return METHODS.get(name) or next(named_so, None)
 
 
-def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMethod], list[Problem]]:
+def parse_retention(
+    value: Any, *, load: bool = True
+) -> tuple[list[RetentionMethod], list[Problem]]:
     """Turns a config's `retention:` value into methods.
 
     Args:
-        value: None or "none" (direct), a method name, a `{name: parameters}` mapping, or a list of these.
+        value: None or "none" (direct), a method name, a `{name: parameters}` mapping, or a list of
+            these.
         load: as of `method_class`.
 
     Returns:
-        The methods that could be built, and every mistake, with paths that begin with "retention" (unknown methods and
-        parameters with the nearest known name, wrong types, values out of range, combinations that make no sense).
+        The methods that could be built, and every mistake, with paths that begin with "retention"
+        (unknown methods and parameters with the nearest known name, wrong types, values out of
+        range, combinations that make no sense).
     """
     if value is None or (isinstance(value, str) and value.lower() in NONE):
         return [], []
@@ -160,7 +177,9 @@ def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMet
         if preset is not None:
             presets.append(preset)
     if complete:  # otherwise what seems to be missing may be there, mistyped
-        problems += [problem_of(text).below("retention") for text in _combination_problems(methods, presets)]
+        problems += [
+            problem_of(text).below("retention") for text in _combination_problems(methods, presets)
+        ]
     return methods, problems
 
 
@@ -181,7 +200,9 @@ def retention_schema() -> dict[str, Any]:
     return {"anyOf": [{"type": "null"}, *entry["anyOf"], {"type": "array", "items": entry}]}
 
 
-def method_schema(parameters: Callable[[Any], dict[str, Any]], known: Mapping[str, Any] = METHODS) -> dict[str, Any]:
+def method_schema(
+    parameters: Callable[[Any], dict[str, Any]], known: Mapping[str, Any] = METHODS
+) -> dict[str, Any]:
     """JSON Schema of one method, by its name or with its parameters.
 
     Args:
@@ -194,12 +215,20 @@ def method_schema(parameters: Callable[[Any], dict[str, Any]], known: Mapping[st
             name: {"description": cls.summary, "anyOf": [parameters(cls), {"type": "null"}]}
             for name, cls in known.items()
         },
-        "patternProperties": {r"[.:]": {"type": ["object", "null"], "description": "A method of your own."}},
+        "patternProperties": {
+            r"[.:]": {"type": ["object", "null"], "description": "A method of your own."}
+        },
         "additionalProperties": False,
         "minProperties": 1,
         "maxProperties": 1,
     }
-    return {"anyOf": [{"enum": [*known, *NONE]}, {"type": "string", "pattern": r"[.:]"}, with_parameters]}
+    return {
+        "anyOf": [
+            {"enum": [*known, *NONE]},
+            {"type": "string", "pattern": r"[.:]"},
+            with_parameters,
+        ]
+    }
 
 
 def title(name: str) -> str:
@@ -209,8 +238,8 @@ def title(name: str) -> str:
 
 
 def own_titles(names: Iterable[str]) -> dict[str, str]:
-    """The titles of those methods of the given names that are not holdfast's own, for records that are read where their
-    classes are not known."""
+    """The titles of those methods of the given names that are not holdfast's own, for records that
+    are read where their classes are not known."""
     known = {name: declared(name) for name in names}
     return {n: cls.title for n, cls in known.items() if cls is not None and not is_ours(cls)}
 
@@ -222,7 +251,9 @@ def _method(item: Any, *, load: bool) -> tuple[RetentionMethod | None, list[Prob
     if isinstance(item, str):
         item = {item: None}
     if not isinstance(item, Mapping) or len(item) != 1:
-        text = f"expected a method name or one '{{name: {{parameters}}}}' mapping, got {show(item)}."
+        text = (
+            f"expected a method name or one '{{name: {{parameters}}}}' mapping, got {show(item)}."
+        )
         return None, [Problem((), text)]
     name, parameters = next(iter(item.items()))
     if str(name).lower() in NONE:
@@ -263,13 +294,18 @@ def _named(cls: Any, problems: Sequence[Problem]) -> list[Problem]:
 
 
 def _with_floats(method: RetentionMethod) -> RetentionMethod:
-    """The method with a float where one is declared, whether a config says 2 or 2.0: both are one run and one label."""
-    values = {s.name: getattr(method, s.name) for s in settings_of(type(method)) if float in s.types}
+    """The method with a float where one is declared, whether a config says 2 or 2.0: both are one
+    run and one label."""
+    values = {
+        s.name: getattr(method, s.name) for s in settings_of(type(method)) if float in s.types
+    }
     floats = {name: float(value) for name, value in values.items() if type(value) is int}
     return dataclasses.replace(method, **floats)
 
 
-def _combination_problems(methods: Sequence[RetentionMethod], presets: Sequence[Preset] = ()) -> list[str]:
+def _combination_problems(
+    methods: Sequence[RetentionMethod], presets: Sequence[Preset] = ()
+) -> list[str]:
     problems: list[str] = []
     repeatable = {method.name for method in methods if method.repeatable}
     counts: dict[str, int] = {}
@@ -281,21 +317,27 @@ def _combination_problems(methods: Sequence[RetentionMethod], presets: Sequence[
             *first, last = [m.name for m in within[0].methods()]
             names = f"{', '.join(first)} and {last}"
             problems.append(
-                f"'{within[0].name}' stands for {names}, and '{name}' is given beside it. Leave one out, or name the "
+                f"'{within[0].name}' stands for {names}, and '{name}' is given beside it. Leave "
+                "one out, or name the "
                 f"methods in place of '{within[0].name}'."
             )
         elif count > 1 and name not in repeatable:
-            problems.append(f"'{name}' is given {count} times; expected once. Put all its parameters in one entry.")
+            problems.append(
+                f"'{name}' is given {count} times; expected once. Put all its parameters in one "
+                "entry."
+            )
     share = sum(m.replayed() for m in methods if m.shares_mixture)
     if share >= 1:
         problems.append(
-            f"the replay fractions add up to {share:g}; expected less than 1, so that some new data is left."
+            f"the replay fractions add up to {share:g}; expected less than 1, so that some new "
+            "data is left."
         )
     return problems + _origin_problems(methods) + combination_problems(methods)
 
 
 def _origin_problems(methods: Sequence[RetentionMethod]) -> list[Problem]:
-    """Sentences about weights of rows that nothing mixes in, and about rows that nothing trains on."""
+    """Sentences about weights of rows that nothing mixes in, and about rows that nothing trains
+    on."""
     sources = {m.row_source for m in methods if m.row_source}
     terms = []
     for method in methods:
@@ -307,12 +349,16 @@ def _origin_problems(methods: Sequence[RetentionMethod]) -> list[Problem]:
         for source in term.by_origin:
             if not (sources if source == "new" else sources & {source}):
                 mixing = " or ".join(_giving(source))
-                text = f"says something beside a method that mixes such rows in ({mixing}), got none."
+                text = (
+                    f"says something beside a method that mixes such rows in ({mixing}), got none."
+                )
                 problems.append(Problem((name, f"weight_{source}"), text))
     for method in methods:
         factors = {} if method.off else method.ce_by_origin()
         untrained = [source for source, factor in factors.items() if factor == 0]
-        is_pulled = any(term.by_origin.get(source, 1.0) > 0 for _, term in terms for source in untrained)
+        is_pulled = any(
+            term.by_origin.get(source, 1.0) > 0 for _, term in terms for source in untrained
+        )
         if untrained and not is_pulled:
             problems.append(
                 Problem(
@@ -325,5 +371,10 @@ def _origin_problems(methods: Sequence[RetentionMethod]) -> list[Problem]:
 
 
 def _giving(origin: str) -> list[str]:
-    """Names of the methods that mix in rows of an origin; for new ones, of those that mix in others."""
-    return [name for name, cls in METHODS.items() if cls.row_source and origin in ("new", cls.row_source)]
+    """Names of the methods that mix in rows of an origin; for new ones, of those that mix in
+    others."""
+    return [
+        name
+        for name, cls in METHODS.items()
+        if cls.row_source and origin in ("new", cls.row_source)
+    ]

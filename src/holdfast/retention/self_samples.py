@@ -1,15 +1,19 @@
-"""The start model's own samples: a stream that is drawn once, kept in a folder, and read again by every run that asks
-for the same.
+"""The start model's own samples: a stream that is drawn once, kept in a folder, and read again by
+every run that asks for the same.
 
-**Which samples.** Sample after sample the stream is decided by the start's weights, the prompts and how is drawn
-(`Stream.facts`), not by how many a run needs: a run with a larger share reads the same ones and draws on. Prompts are
-gone through in an order of their own for each round, those of about the same length together; a batch is drawn with a
-seed of its number. So neither the number of ranks nor an interruption changes what a run trains on.
+**Which samples.** Sample after sample the stream is decided by the start's weights, the prompts and
+how is drawn (`Stream.facts`), not by how many a run needs: a run with a larger share reads the same
+ones and draws on. Prompts are gone through in an order of their own for each round, those of about
+the same length together; a batch is drawn with a seed of its number. So neither the number of ranks
+nor an interruption changes what a run trains on.
 
-**Where.** `samples.jsonl` in `<cache>/self_replay/<key>`, a batch a line with a checksum, written the moment it is
-there: what Ctrl-C costs is one batch. One process at a time draws; others with the same key wait and find the batches.
+**Where.** `samples.jsonl` in `<cache>/self_replay/<key>`, a batch a line with a checksum, written
+the moment it is
+there: what Ctrl-C costs is one batch. One process at a time draws; others with the same key wait
+    and find the batches.
 
-**What is left out** is decided when they are read, so that another threshold draws nothing again (`Filters`).
+**What is left out** is decided when they are read, so that another threshold draws nothing again
+(`Filters`).
 """
 
 from __future__ import annotations
@@ -72,7 +76,8 @@ class Filters:
 
 
 def repetition(ids: Sequence[int]) -> float:
-    """Share of the stretches of `NGRAM` tokens that were there before; 0 for texts too short to tell."""
+    """Share of the stretches of `NGRAM` tokens that were there before; 0 for texts too short to
+    tell."""
     count = len(ids) - NGRAM + 1
     if count < 2 * NGRAM:
         return 0.0
@@ -173,7 +178,10 @@ class Stream:
         """The prompts of a batch."""
         if len(self.prompts) == 1:
             return [self.prompts[0]] * (1 if self.once else self.batch_size)
-        return [self.prompts[i] for i in self._round(number // self.each_round)[number % self.each_round]]
+        return [
+            self.prompts[i]
+            for i in self._round(number // self.each_round)[number % self.each_round]
+        ]
 
     def room(self, prompts: Sequence[Sequence[int]]) -> int:
         """Tokens that samples after these prompts have at most."""
@@ -247,31 +255,35 @@ class Drawing:
         self._refuse(least=1)
         return self._drawn
 
-    # ------------------------------------------------------------------------------------------------------- the store
+    # ------------------------------------------------------------------------------------ the store
 
     @property
     def _file(self) -> Path:
         return self.folder / "samples.jsonl"
 
     def _read(self) -> None:
-        """Takes what is there, on the first rank, and hands it around. Lines that do not fit their checksum are drawn
-        again."""
+        """Takes what is there, on the first rank, and hands it around. Lines that do not fit their
+        checksum are drawn again."""
 
         def read() -> tuple[dict[int, dict[str, Any]], int] | None:
             if self.services.rank != 0:
                 return None
             rows = read_ledger(self._file)
-            intact = {int(key): row for key, row in rows.items() if row.get("sha256") == _checksum(row)}
+            intact = {
+                int(key): row for key, row in rows.items() if row.get("sha256") == _checksum(row)
+            }
             return intact, len(rows) - len(intact)
 
         self._batches, damaged = self.services.gather(self.services.together(read))[0]
         if damaged:
-            self.services.say(f"Self-replay: {damaged} damaged batch(es) in {self._file} are drawn again.")
+            self.services.say(
+                f"Self-replay: {damaged} damaged batch(es) in {self._file} are drawn again."
+            )
 
     @contextlib.contextmanager
     def _ledger(self) -> Iterator[Ledger | None]:
-        """The open file on the first rank, None on others. They meet at every attempt, so that no collective times out
-        while another run draws."""
+        """The open file on the first rank, None on others. They meet at every attempt, so that no
+        collective times out while another run draws."""
         ledger, is_waiting = None, False
         while True:
 
@@ -287,7 +299,10 @@ class Drawing:
             if self.services.gather(ledger is not None)[0]:
                 break
             if not is_waiting:
-                self.services.say(f"Self-replay: another run is drawing the same samples into {self.folder}; waiting.")
+                self.services.say(
+                    f"Self-replay: another run is drawing the same samples into {self.folder}; "
+                    "waiting."
+                )
                 is_waiting = True
             time.sleep(0.5)
         try:
@@ -298,7 +313,7 @@ class Drawing:
             if ledger is not None:
                 ledger.__exit__(None, None, None)
 
-    # --------------------------------------------------------------------------------------------------------- drawing
+    # -------------------------------------------------------------------------------------- drawing
 
     def _lacking(self, needed: Callable[[Drawn], float]) -> bool:
         return needed(self._drawn) > 0 and not self._over()
@@ -341,7 +356,9 @@ class Drawing:
         """The next batches that are not there, at most one a rank."""
         numbers: list[int] = []
         number = self._next
-        while len(numbers) < self.services.world and (self.stream.batches is None or number < self.stream.batches):
+        while len(numbers) < self.services.world and (
+            self.stream.batches is None or number < self.stream.batches
+        ):
             if number not in self._batches:
                 numbers.append(number)
             number += 1
@@ -362,7 +379,7 @@ class Drawing:
         }
         return {**row, "sha256": _checksum(row)}
 
-    # -------------------------------------------------------------------------------------------------------- counting
+    # ------------------------------------------------------------------------------------- counting
 
     def _count(self, needed: Callable[[Drawn], float]) -> None:
         """Goes on through the batches that are there, in order, until enough are kept."""
@@ -399,7 +416,8 @@ class Drawing:
         if drawn.drawn < least or (drawn.kept and drawn.unusable <= self.max_dropped * drawn.drawn):
             return
         raise ModelError(
-            f"self_replay: the start model's own text cannot be replayed: {drawn.figures()}; expected at most "
+            f"self_replay: the start model's own text cannot be replayed: {drawn.figures()}; "
+            "expected at most "
             f"{self.max_dropped:.0%} of them to be unusable (max_dropped). {self.advice}"
         )
 

@@ -1,5 +1,5 @@
-"""A run's configuration: one YAML with the keys of `trl sft`, plus holdfast's own keys, plus the command line, which
-wins.
+"""A run's configuration: one YAML with the keys of `trl sft`, plus holdfast's own keys, plus the
+command line, which wins.
 
 ```yaml
 model_name_or_path: Qwen/Qwen3-0.6B     # the keys of trl sft ...
@@ -15,18 +15,20 @@ data:                                   # and how columns become text, where TRL
   completion: " {answer}"
 ```
 
-All mistakes are reported at once. Departures from `trl sft` (the first and the third are recorded in
-`TrainConfig.notes` where they happen):
+All mistakes are reported at once. Departures from `trl sft` (the first and the third are recorded
+in `TrainConfig.notes` where they happen):
 
-- bf16, TRL's default, is off on a machine that cannot do it, unless the user asks for it (TRL stops with an error
-  there);
+- bf16, TRL's default, is off on a machine that cannot do it, unless the user asks for it (TRL stops
+  with an error there);
 - `output_dir` defaults to `runs/<model>-<methods>` instead of `trainer_output`;
 - `trust_remote_code: true` is honoured, because it was asked for, and noted in the run's record;
-- `dataloader_pin_memory` is off on a machine without an accelerator, where it does nothing but warn;
-- YAML values are type-checked (TRL checks strings only), a duplicate key is an error, and option names cannot be
-  abbreviated.
+- `dataloader_pin_memory` is off on a machine without an accelerator, where it does nothing but
+  warn;
+- YAML values are type-checked (TRL checks strings only), a duplicate key is an error, and option
+  names cannot be abbreviated.
 
-Relative paths start from the working directory, as in TRL. Nothing heavy is imported until a function is called.
+Relative paths start from the working directory, as in TRL. Nothing heavy is imported until a
+function is called.
 """
 
 from __future__ import annotations
@@ -82,8 +84,8 @@ class TrainConfig:
     script: ScriptArguments
     """TRL's data arguments: `dataset_name`, splits, streaming."""
     training: SFTConfig
-    """TRL's training arguments, a `transformers.TrainingArguments`. Those of another trainer have the fields of
-    `SFTConfig` beside their own, at their defaults."""
+    """TRL's training arguments, a `transformers.TrainingArguments`. Those of another trainer have
+    the fields of `SFTConfig` beside their own, at their defaults."""
     model: ModelConfig
     """TRL's model arguments: name, revision, dtype, LoRA, quantisation."""
     adapter: AdapterArguments
@@ -103,11 +105,12 @@ class TrainConfig:
     source_file: Path | None = None
     """The YAML, None without one."""
     resolved: dict[str, Any] = field(default_factory=dict)
-    """What was set and the main defaults as plain JSON, secrets left out. Itself a valid configuration of the same
-    run."""
+    """What was set and the main defaults as plain JSON, secrets left out. Itself a valid
+    configuration of the same run."""
     key: str = ""
-    """Fingerprint of what decides the trained weights (SHA-256, hex): not the output folder, logging, saving, hub or
-    evaluation settings. Settings only: whether a file's content changed is the run's to find out."""
+    """Fingerprint of what decides the trained weights (SHA-256, hex): not the output folder,
+    logging, saving, hub or evaluation settings. Settings only: whether a file's content changed is
+    the run's to find out."""
 
     @property
     def processes(self) -> int:
@@ -115,7 +118,8 @@ class TrainConfig:
         return launch.processes(self.launch)
 
     def explain_difference(self, old: Mapping[str, Any]) -> list[str]:
-        """What sets the run whose `resolved` is `old` apart from this one; see the function of that name."""
+        """What sets the run whose `resolved` is `old` apart from this one; see the function of that
+        name."""
         return explain_difference(old, self.resolved)
 
 
@@ -145,7 +149,8 @@ def this_machine() -> Machine:
 
 
 def load_train_config(argv: Sequence[str], *, machine: Machine | None = None) -> TrainConfig:
-    """The configuration of `holdfast train argv`. Sets the variables under `env:` in `os.environ`, as TRL does.
+    """The configuration of `holdfast train argv`. Sets the variables under `env:` in `os.environ`,
+    as TRL does.
 
     Args:
         argv: the words.
@@ -157,12 +162,15 @@ def load_train_config(argv: Sequence[str], *, machine: Machine | None = None) ->
     path = find_option(argv, "config")
     file = read_file(path)  # before the slow import: a syntax error is reported at once
     _set_environment(_environment(argv, file))
-    trainer = trainer_named({**file.values, "trainer": find_option(argv, "trainer") or file.values.get("trainer")})
+    trainer = trainer_named(
+        {**file.values, "trainer": find_option(argv, "trainer") or file.values.get("trainer")}
+    )
     return checked(given_words(argv, trainer).over(file), machine)
 
 
 def _environment(argv: Sequence[str], file: RawRequest) -> Any:
-    """What `env` comes to, before the import that reads all words and says what is wrong with this one."""
+    """What `env` comes to, before the import that reads all words and says what is wrong with this
+    one."""
     try:
         word = find_option(argv, "env")
         return file.values.get("env") if word is None else from_yaml(word)
@@ -171,7 +179,8 @@ def _environment(argv: Sequence[str], file: RawRequest) -> Any:
 
 
 def given_words(argv: Sequence[str], trainer: str = SFT) -> RawRequest:
-    """What the words after `holdfast train` say, without `--config`, of a run with that trainer. Imports TRL."""
+    """What the words after `holdfast train` say, without `--config`, of a run with that trainer.
+    Imports TRL."""
     known = {**known_of_others(trainer), **known_settings(trainer)}
     line = parse_words(argv, {"config": CONFIG, **OWN, **known, **old_settings(known)})
     line.values.pop("config", None)
@@ -182,7 +191,8 @@ def read_file(path: str | None) -> RawRequest:
     """The YAML; nothing without one.
 
     Raises:
-        ConfigError: it cannot be read, or was written for another tool (which, and how to convert it).
+        ConfigError: it cannot be read, or was written for another tool (which, and how to convert
+            it).
     """
     if path is None:
         return RawRequest()
@@ -190,7 +200,8 @@ def read_file(path: str | None) -> RawRequest:
     if (tool := tool_of(file)) is not None:
         marks = ", ".join(marks_in(file, tool)[:4])
         raise ConfigError(
-            f"{path} was written for {tool.table['title']} ({marks}, ...). 'holdfast convert {path} --output run.yaml' "
+            f"{path} was written for {tool.table['title']} ({marks}, ...). 'holdfast convert "
+            f"{path} --output run.yaml' "
             f"writes the same for holdfast, or names what has no counterpart."
         )
     for name in file.take("keep", "learn", "source", "target"):
@@ -203,8 +214,8 @@ def train_config(settings: Mapping[str, Any] | None = None, /, **more: Any) -> T
     retention=[LabelAnnealing(weight=0.3)])`.
 
     Args:
-        settings: keys as in the YAML; values may also be holdfast's own objects (methods, an `EvaluationPlan`,
-            `Templates`).
+        settings: keys as in the YAML; values may also be holdfast's own objects (methods, an
+            `EvaluationPlan`, `Templates`).
         more: further keys, which win.
 
     Raises:
@@ -215,7 +226,7 @@ def train_config(settings: Mapping[str, Any] | None = None, /, **more: Any) -> T
     return checked(given)
 
 
-# ----------------------------------------------------------------------------------------------------------- assembling
+# --------------------------------------------------------------------------------------- assembling
 
 
 def checked(given: RawRequest, machine: Machine | None = None) -> TrainConfig:
@@ -237,7 +248,9 @@ def checked(given: RawRequest, machine: Machine | None = None) -> TrainConfig:
     given.check(request.problems)
     add_defaults(parts["training"], sources()["training"])
     if "dataloader_pin_memory" not in request.raw and not request.machine.accelerator:
-        parts["training"].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise
+        parts[
+            "training"
+        ].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise
     resolved = request.resolve(parts)
     return TrainConfig(
         **parts,
@@ -253,7 +266,8 @@ def checked(given: RawRequest, machine: Machine | None = None) -> TrainConfig:
 
 
 class _Request:
-    """What a file and a command line say, while it is read and checked; `mistakes` and `notes` grow meanwhile.
+    """What a file and a command line say, while it is read and checked; `mistakes` and `notes` grow
+    meanwhile.
 
     Args:
         given: what they say, in today's words.
@@ -286,26 +300,39 @@ class _Request:
         for name in of_others:
             self.raw.pop(name)
         plain = {setting.name: setting for setting in settings_of(RunSettings)}
-        self.stated, wrong = coerce_all(plain, {name: value for name, value in own.items() if name in plain})
-        self.holdfast = RunSettings(**{name: value for name, value in self.stated.items() if value is not None})
+        self.stated, wrong = coerce_all(
+            plain, {name: value for name, value in own.items() if name in plain}
+        )
+        self.holdfast = RunSettings(
+            **{name: value for name, value in self.stated.items() if value is not None}
+        )
         if self.trainer == "on_policy" and self.holdfast.on_policy is None:
             self.holdfast = dataclasses.replace(self.holdfast, on_policy=OnPolicySettings())
         self.methods, self.wrong_methods = parse_retention(own.get("retention"))
         self.problems += [*self.wrong_methods, *wrong]
         for name in of_others:
-            text = f"is a key of trainer: {others[name].source}; this run has trainer: {self.trainer}."
+            text = (
+                f"is a key of trainer: {others[name].source}; this run has trainer: {self.trainer}."
+            )
             self.problems.append(Problem(name, text))
         self.suites, self.plan = _evaluation(own, self.problems)
         self.values, wrong = coerce_all(self.known, self.raw, also=list(OWN))
         self.problems += wrong
         if self.values.get("trust_remote_code"):
-            text = "trust_remote_code is on: Python code that ships with the model is run. Turn it off unless you have "
+            text = (
+                "trust_remote_code is on: Python code that ships with the model is run. Turn it "
+                "off unless you have "
+            )
             self.notes.append(Note("remote_code", f"{text}read that code."))
         for name in ("model_name_or_path", "dataset_name"):
             if isinstance(self.values.get(name), str) and self.values[name].startswith("~"):
                 self.values[name] = os.path.expanduser(self.values[name])
         self.add(_split_revision(self.values))
-        launching = {k: v for k, v in self.values.items() if self.known[k].source == "launch" and v is not None}
+        launching = {
+            k: v
+            for k, v in self.values.items()
+            if self.known[k].source == "launch" and v is not None
+        }
         self.launching = launching
 
     def check_rows_and_methods(self) -> None:
@@ -319,39 +346,61 @@ class _Request:
         for method in self.methods:
             problems: list[str] = [*config_checks.check_method(method)]
             problems += config_checks.check_best(method, values, bool(self.holdfast.stop_rules))
-            if isinstance(values.get("max_steps"), int) and values["max_steps"] > 0 and not method.off:
+            if (
+                isinstance(values.get("max_steps"), int)
+                and values["max_steps"] > 0
+                and not method.off
+            ):
                 problems += method.check_run(total_steps=values["max_steps"])
-            self.problems += [problem.below("retention") for problem in problems_below(method, problems)]
+            self.problems += [
+                problem.below("retention") for problem in problems_below(method, problems)
+            ]
         if held_out is not None:
             self.add(config_checks.check_path("eval_dataset_name", held_out, beside=self.source))
-        if isinstance(values.get("deepspeed"), str) and not values["deepspeed"].lstrip().startswith("{"):
+        if isinstance(values.get("deepspeed"), str) and not values["deepspeed"].lstrip().startswith(
+            "{"
+        ):
             self.add(config_checks.check_path("deepspeed", values["deepspeed"], beside=self.source))
         self.add(config_checks.check_chat_template(self.holdfast.chat_template, values))
         self.add(config_checks.check_split_off(values, held_out))
         if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":
-            text = "test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch."
+            text = (
+                "test_split_size: nothing reads the rows that it takes out. Add eval_strategy: "
+                "epoch."
+            )
             self.notes.append(Note("unread_split", text))
         self.add(config_checks.check_streaming(values, self.methods, self.raw))
         if values.get("packing"):
             strategy = str(values.get("packing_strategy") or PACKED_WHOLE[0])  # TRL's default
-            self.add(packing_problem(self.methods, "bfd_split" if strategy == "bfd-requeue" else strategy))
+            self.add(
+                packing_problem(
+                    self.methods, "bfd_split" if strategy == "bfd-requeue" else strategy
+                )
+            )
         self.add(check_packing(values, here=self.machine.here))
 
     def check_trainer(self) -> None:
-        """Looks at what does not go together, with the trainer, with the machine and with what is installed."""
+        """Looks at what does not go together, with the trainer, with the machine and with what is
+        installed."""
         values, holdfast, machine = self.values, self.holdfast, self.machine
         held_out, patience = holdfast.eval_dataset_name, holdfast.early_stopping_patience
         if not self.wrong_methods:
             self.add(trainers.problems(holdfast, self.methods, values))
             if holdfast.on_policy is not None:
-                self.add(on_policy.problems(self.methods, {**values, **vars(holdfast)}, self.given.values))
+                self.add(
+                    on_policy.problems(
+                        self.methods, {**values, **vars(holdfast)}, self.given.values
+                    )
+                )
         split = self.stated.get("eval_dataset_split")
         self.add(config_checks.check_early_stopping(patience, held_out, split, values))
         self.add(check_rules(holdfast.stop_rules, self.plan))
         self.add(config_checks.check_stopping(holdfast.stop_rules, patience, values))
         self.add(config_checks.check_ranges(values))
         keys = {plain_key(key) for key in self.raw}
-        self.add(config_checks.check_combinations(values, keys, has_accelerator=machine.accelerator))
+        self.add(
+            config_checks.check_combinations(values, keys, has_accelerator=machine.accelerator)
+        )
         packages = check_packages(values, here=machine.here)
         if machine.here:
             self.add([*packages, *judges_need(self.plan)])
@@ -366,43 +415,61 @@ class _Request:
             self.notes.append(Note("no_effect", text))
 
     def build(self) -> dict[str, Any]:
-        """TRL's dataclasses of the sound values, by `Setting.source`; None for what refuses them."""
+        """TRL's dataclasses of the sound values, by `Setting.source`; None for what refuses
+        them."""
         values, machine = self.values, self.machine
         if values.get("output_dir") is None:
-            values["output_dir"] = default_output_dir(values.get("model_name_or_path"), self.methods)
+            values["output_dir"] = default_output_dir(
+                values.get("model_name_or_path"), self.methods
+            )
         wrong_keys = {problem.path[0] for problem in self.problems if problem.path}
         self.sound = {key: value for key, value in values.items() if key not in wrong_keys}
         several = int(os.environ.get("WORLD_SIZE") or 1) > 1
         if several and not machine.accelerator and self.sound.get("use_cpu") is None:
-            # without it transformers starts no process group on CPUs, and every rank would train alone
+            # without it transformers starts no process group on CPUs, and every rank would train
+            # alone
             self.sound["use_cpu"] = True
         _decide_precision(self.sound, given=values, notes=self.notes, machine=machine)
         parts: dict[str, Any] = {}
         for name, cls in sources(self.trainer).items():
-            own_values = {key: value for key, value in self.sound.items() if self.known[key].source == name}
+            own_values = {
+                key: value for key, value in self.sound.items() if self.known[key].source == name
+            }
             training = name == "training"
             left_out = [key for key in self.raw if key in self.known and key not in own_values]
             doubtful = training and any(
-                self.known[key].source == "training" and _INTERLOCKED.search(key) for key in left_out
+                self.known[key].source == "training" and _INTERLOCKED.search(key)
+                for key in left_out
             )
             gpu_only = (
-                {k: own_values.pop(k) for k in _ON_A_GPU if k in own_values} if not machine.here and training else {}
+                {k: own_values.pop(k) for k in _ON_A_GPU if k in own_values}
+                if not machine.here and training
+                else {}
             )
             own_values |= {"bf16": False} if gpu_only else {}
-            parts[name] = _construct(cls, own_values, self.problems, self.notes, given=self.raw, doubtful=doubtful)
+            parts[name] = _construct(
+                cls, own_values, self.problems, self.notes, given=self.raw, doubtful=doubtful
+            )
             for key, value in gpu_only.items() if parts[name] is not None else ():
                 setattr(parts[name], key, value)
         if self.holdfast.train_only and values.get("use_peft"):
             self.add(
-                ["train_only: with use_peft an adapter decides what is trained (lora_target_modules). Leave one out."]
+                [
+                    "train_only: with use_peft an adapter decides what is trained "
+                    "(lora_target_modules). Leave one out."
+                ]
             )
         return parts
 
     def resolve(self, parts: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration as plain JSON, see `TrainConfig.resolved`."""
         resolved = resolve(parts, self.sound, self.known)
-        if resolved.keys() & {*config_checks.OF_FOUR_BITS} and not resolved.keys() & {*config_checks.BITS}:
-            resolved["load_in_4bit"] = False  # or what is written down would be refused when it is read again
+        if resolved.keys() & {*config_checks.OF_FOUR_BITS} and not resolved.keys() & {
+            *config_checks.BITS
+        }:
+            resolved["load_in_4bit"] = (
+                False  # or what is written down would be refused when it is read again
+            )
         resolved["retention"] = [method.setting() for method in self.methods]
         if self.suites:
             resolved["evaluation"] = to_jsonable(self.suites)
@@ -422,13 +489,16 @@ class _Request:
 
 
 def _split_revision(values: dict[str, Any]) -> Iterator[str]:
-    """`model_name_or_path: owner/name@revision` becomes the two settings that TRL knows; yields what is wrong."""
+    """`model_name_or_path: owner/name@revision` becomes the two settings that TRL knows; yields
+    what is wrong."""
     name = values.get("model_name_or_path")
     try:
         bare, revision = at_revision(str(name or ""), str(values.get("model_revision") or "main"))
     except ModelError as error:
         # any other problem of the name is said where the model is looked at
-        if ("@" in str(name) or values.get("model_revision")) and not folder_without_revision(str(name or "")):
+        if ("@" in str(name) or values.get("model_revision")) and not folder_without_revision(
+            str(name or "")
+        ):
             yield Problem("model_revision", f"{error}")
         return
     if isinstance(name, str) and name == f"{bare}@{revision}":
@@ -448,13 +518,16 @@ def _construct(
     given: Mapping[str, Any],
     doubtful: bool,
 ) -> Any:
-    """Builds one of the dataclasses. What it refuses is a mistake, unless it may be about the default that stands in
-    for a reported one (`doubtful`); what it calls deprecated is a note, where the user set it."""
+    """Builds one of the dataclasses. What it refuses is a mistake, unless it may be about the
+    default that stands in for a reported one (`doubtful`); what it calls deprecated is a note,
+    where the user set it."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             value = cls(**values)
-        except Exception as error:  # whatever a user's values make TRL or transformers raise is one more mistake
+        except (
+            Exception
+        ) as error:  # whatever a user's values make TRL or transformers raise is one more mistake
             value = None
             detail = re.sub(r"\s*\n[\s-]*", "; ", str(error)) or type(error).__name__
             if not isinstance(error, ValueError):
@@ -464,7 +537,9 @@ def _construct(
     for warning in caught:
         text = str(warning.message)
         if not issubclass(warning.category, FutureWarning):
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
         elif (
             any(f"`{name}" in text for name in given) and "gradient_checkpointing" not in text
         ):  # both names do the same, and TRL's documentation uses the old
@@ -472,11 +547,18 @@ def _construct(
     return value
 
 
-def _decide_precision(sound: dict[str, Any], *, given: Mapping[str, Any], notes: list[Note], machine: Machine) -> None:
+def _decide_precision(
+    sound: dict[str, Any], *, given: Mapping[str, Any], notes: list[Note], machine: Machine
+) -> None:
     on_cpu = sound.get("use_cpu") or not machine.accelerator
     if sound.get("bf16") and on_cpu and not has_fast_bfloat16():
-        text = "bf16: this processor has no instructions for bfloat16, and emulating them takes many times as long as "
-        text += "float32. Leave bf16 out here, unless the run is to give what another machine gives."
+        text = (
+            "bf16: this processor has no instructions for bfloat16, and emulating them takes many "
+            "times as long as "
+        )
+        text += (
+            "float32. Leave bf16 out here, unless the run is to give what another machine gives."
+        )
         notes.append(Note("bf16_slow", text))
     if sound.get("bf16") is not None or sound.get("fp16"):
         return
@@ -486,7 +568,10 @@ def _decide_precision(sound: dict[str, Any], *, given: Mapping[str, Any], notes:
         sound["bf16"] = False
         if given.get("bf16") is None and not given.get("fp16"):
             where = "on the CPU" if on_cpu else "here: this accelerator has no bfloat16"
-            text = f"bf16 is off {where}: training computes in the model's own dtype (set bf16 yourself to decide "
+            text = (
+                f"bf16 is off {where}: training computes in the model's own dtype (set bf16 "
+                "yourself to decide "
+            )
             notes.append(Note(BF16_OFF, f"{text}otherwise)."))
 
 
@@ -512,11 +597,12 @@ def has_bf16() -> bool:
     return bool(is_torch_bf16_gpu_available() or is_torch_xla_available())
 
 
-# ------------------------------------------------------------------------------------------------------------- own keys
+# ----------------------------------------------------------------------------------------- own keys
 
 
 def _evaluation(own: Mapping[str, Any], problems: list[Problem]) -> tuple[Any, EvaluationPlan]:
-    """The evaluation section, with `--keep` and `--learn` appended to it, and the plan that it is."""
+    """The evaluation section, with `--keep` and `--learn` appended to it, and the plan that it
+    is."""
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.suite import parse_evaluation
 
@@ -530,7 +616,10 @@ def _evaluation(own: Mapping[str, Any], problems: list[Problem]) -> tuple[Any, E
         value = dict(value or {})
         for name, entries in extra.items():
             old = value.get(name)
-            value[name] = [*(old if isinstance(old, list) else [] if old is None else [old]), *entries]
+            value[name] = [
+                *(old if isinstance(old, list) else [] if old is None else [old]),
+                *entries,
+            ]
     if isinstance(value, EvaluationPlan):
         return value, value
     plan, found = parse_evaluation(value)
@@ -540,7 +629,8 @@ def _evaluation(own: Mapping[str, Any], problems: list[Problem]) -> tuple[Any, E
 
 
 def _unknown_tasks(plan: EvaluationPlan) -> list[Problem]:
-    """Tasks that there are none of, by name: what they would ask is looked at when the run begins."""
+    """Tasks that there are none of, by name: what they would ask is looked at when the run
+    begins."""
     from holdfast.evaluation.kinds.task import TaskEntry
     from holdfast.evaluation.tasks.tasks import check_name
 

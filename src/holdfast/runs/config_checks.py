@@ -1,9 +1,9 @@
-"""What can be known to be wrong before anything is loaded: paths, ranges, combinations. Every check returns sentences,
-none raises; no torch.
+"""What can be known to be wrong before anything is loaded: paths, ranges, combinations. Every check
+returns sentences, none raises; no torch.
 
-A name such as `Qwen/Qwen3-0.6B` may be a hub id or a folder. It is taken as a local path when it says so (`./`, `/`,
-`~`), when it has more than one separator or a data file's ending, and as a hub id otherwise; with `HF_HUB_OFFLINE=1` a
-missing folder is reported as missing here.
+A name such as `Qwen/Qwen3-0.6B` may be a hub id or a folder. It is taken as a local path when it
+says so (`./`, `/`, `~`), when it has more than one separator or a data file's ending, and as a hub
+id otherwise; with `HF_HUB_OFFLINE=1` a missing folder is reported as missing here.
 """
 
 from __future__ import annotations
@@ -43,13 +43,27 @@ DATA_ENDINGS = (
     ".bz2",
     ".zip",
 )
-_LOCAL_FOLDERS = {"models", "model", "data", "datasets", "runs", "checkpoints", "output", "outputs", "out"}
+_LOCAL_FOLDERS = {
+    "models",
+    "model",
+    "data",
+    "datasets",
+    "runs",
+    "checkpoints",
+    "output",
+    "outputs",
+    "out",
+}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def looks_local(name: str, *, endings: tuple[str, ...] = ()) -> bool:
     """Whether a name that does not exist was meant as a local path instead of a hub id."""
-    if name.startswith((".", "/", "~")) or "\\" in name or name.lower().endswith(endings or ("\0",)):
+    if (
+        name.startswith((".", "/", "~"))
+        or "\\" in name
+        or name.lower().endswith(endings or ("\0",))
+    ):
         return True
     if name.count("/") == 1:
         folder = name.partition("/")[0]
@@ -61,16 +75,18 @@ def _is_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
 
 
-# ---------------------------------------------------------------------------------------------------------------- model
+# -------------------------------------------------------------------------------------------- model
 
 
 def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[Problem]:
-    """A model given as a local folder must be one that transformers can load from safetensors; hub ids are not looked
-    up here."""
+    """A model given as a local folder must be one that transformers can load from safetensors; hub
+    ids are not looked up here."""
     if not name:
         return [
             Problem(
-                key, f"is missing: the model to start from, a local folder or a hub id, as in '{key}: Qwen/Qwen3-0.6B'."
+                key,
+                f"is missing: the model to start from, a local folder or a hub id, as in '{key}: "
+                "Qwen/Qwen3-0.6B'.",
             )
         ]
     try:
@@ -83,15 +99,24 @@ def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[Pr
         return [
             Problem(
                 key,
-                f"expected a folder with config.json and *.safetensors, got the file {name}. Give its folder: "
+                f"expected a folder with config.json and *.safetensors, got the file {name}. Give "
+                "its folder: "
                 f"{path.parent}.",
             )
         ]
     lacks = folder_without_revision(name)
     if lacks or looks_local(name):
-        return [Problem(key, f"no such folder: {name}.{lacks or nearest_sibling(path, accept=Path.is_dir)}")]
+        return [
+            Problem(
+                key, f"no such folder: {name}.{lacks or nearest_sibling(path, accept=Path.is_dir)}"
+            )
+        ]
     if is_no_model(name):
-        return [Problem(key, f"no such folder: {name} (a hub id is written owner/name).{near_model(name)}")]
+        return [
+            Problem(
+                key, f"no such folder: {name} (a hub id is written owner/name).{near_model(name)}"
+            )
+        ]
     return []
 
 
@@ -101,10 +126,16 @@ def _check_model_folder(path: Path) -> list[str]:
     names = sorted(p.name for p in path.iterdir())
     if "config.json" not in names:
         if "adapter_config.json" in names:
-            return [f"{path} is a LoRA adapter, not a model: it has no config.json. {_base_of_adapter(path)}"]
+            return [
+                f"{path} is a LoRA adapter, not a model: it has no config.json. "
+                f"{_base_of_adapter(path)}"
+            ]
         inside = [n for n in names if (path / n / "config.json").is_file()]
         if inside:
-            return [f"{path} has no config.json, but its folder '{inside[-1]}' has: use {path / inside[-1]}."]
+            return [
+                f"{path} has no config.json, but its folder '{inside[-1]}' has: use "
+                f"{path / inside[-1]}."
+            ]
         found = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
         return [f"expected a model folder with config.json in {path}, found {found}."]
     try:
@@ -117,7 +148,9 @@ def _check_model_folder(path: Path) -> list[str]:
 
 def _base_of_adapter(path: Path) -> str:
     try:
-        base = read_object(path / "adapter_config.json", "an adapter's configuration").get("base_model_name_or_path")
+        base = read_object(path / "adapter_config.json", "an adapter's configuration").get(
+            "base_model_name_or_path"
+        )
     except ModelError:
         base = None
     return (
@@ -127,7 +160,7 @@ def _base_of_adapter(path: Path) -> str:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------- data
+# --------------------------------------------------------------------------------------------- data
 
 
 def check_data(values: Mapping[str, Any], *, beside: Path | None = None) -> list[Problem]:
@@ -142,7 +175,8 @@ def check_data(values: Mapping[str, Any], *, beside: Path | None = None) -> list
         return [
             Problem(
                 "dataset_name",
-                "is missing: what to train on, a file (JSONL, Parquet, text), a folder or a hub id, as in "
+                "is missing: what to train on, a file (JSONL, Parquet, text), a folder or a hub "
+                "id, as in "
                 "'dataset_name: train.jsonl'.",
             )
         ]
@@ -154,13 +188,17 @@ def check_data(values: Mapping[str, Any], *, beside: Path | None = None) -> list
             problems.append(
                 Problem(
                     "dataset_name",
-                    "expected one of this and datasets, got both. Leave one out, or name the data under "
+                    "expected one of this and datasets, got both. Leave one out, or name the data "
+                    "under "
                     "datasets: as one entry more.",
                 )
             )
         if values.get("dataset_config"):
             problems.append(
-                Problem("dataset_config", "belongs to dataset_name. Under datasets: each entry has a name: of its own.")
+                Problem(
+                    "dataset_config",
+                    "belongs to dataset_name. Under datasets: each entry has a name: of its own.",
+                )
             )
         if values.get("dataset_train_split") not in (None, "train"):
             problems.append(
@@ -202,10 +240,13 @@ def check_path(key: str | KeyPath, name: str, *, beside: Path | None = None) -> 
     hint = nearest_sibling(path)
     if beside is not None and (beside.parent / path).exists():
         hint = (
-            f" There is {beside.parent / path}: paths start from the working directory, not from the "
+            f" There is {beside.parent / path}: paths start from the working directory, not from "
+            "the "
             f"configuration file."
         )
-    return [Problem(key, f"no such file or folder: {name} (working directory: {Path.cwd()}).{hint}")]
+    return [
+        Problem(key, f"no such file or folder: {name} (working directory: {Path.cwd()}).{hint}")
+    ]
 
 
 def check_chat_template(text: str | None, values: Mapping[str, Any]) -> list[Problem]:
@@ -219,11 +260,18 @@ def check_chat_template(text: str | None, values: Mapping[str, Any]) -> list[Pro
 
         _compile_jinja_template(text)
     except Exception as error:  # jinja2's errors have no common base with those of its sandbox
-        return [Problem("chat_template", f"expected a Jinja template: {error}. A file goes under chat_template_path.")]
+        return [
+            Problem(
+                "chat_template",
+                f"expected a Jinja template: {error}. A file goes under chat_template_path.",
+            )
+        ]
     if "{" not in text:
         return [
             Problem(
-                "chat_template", f"expected a Jinja template, got {show(text)}. A file goes under chat_template_path."
+                "chat_template",
+                f"expected a Jinja template, got {show(text)}. A file goes under "
+                "chat_template_path.",
             )
         ]
     return []
@@ -241,12 +289,22 @@ def check_split_off(values: Mapping[str, Any], held_out: str | None) -> list[Pro
         return []
     problems = []
     if size >= 1 and size != int(size):
-        problems.append(Problem("test_split_size", f"expected a share below 1, or a whole number of rows, got {size}."))
+        problems.append(
+            Problem(
+                "test_split_size",
+                f"expected a share below 1, or a whole number of rows, got {size}.",
+            )
+        )
     if held_out is not None:
-        problems.append(Problem("test_split_size", "expected one of this and eval_dataset_name, got both."))
+        problems.append(
+            Problem("test_split_size", "expected one of this and eval_dataset_name, got both.")
+        )
     if values.get("dataset_streaming") or values.get("streaming"):
         problems.append(
-            Problem("test_split_size", "a streamed data set has no end to split. Name rows by eval_dataset_name.")
+            Problem(
+                "test_split_size",
+                "a streamed data set has no end to split. Name rows by eval_dataset_name.",
+            )
         )
     return problems
 
@@ -262,7 +320,9 @@ def check_streaming(
         lines: keys that the user set.
     """
     mixture = bool(values.get("datasets"))
-    key, other = ("streaming", "dataset_streaming") if mixture else ("dataset_streaming", "streaming")
+    key, other = (
+        ("streaming", "dataset_streaming") if mixture else ("dataset_streaming", "streaming")
+    )
     belongs = "datasets:" if other == "streaming" else "dataset_name"
     found = [Problem(other, f"belongs to {belongs}. Use {key}.")] if values.get(other) else []
     if not values.get(key):
@@ -270,19 +330,30 @@ def check_streaming(
     if not (values.get("max_steps") or 0) > 0:
         found.append(
             Problem(
-                "max_steps", f"expected a number of steps, because with {key} nobody knows how many rows there are."
+                "max_steps",
+                f"expected a number of steps, because with {key} nobody knows how many rows there "
+                "are.",
             )
         )
     if "num_train_epochs" in lines:
         found.append(
-            Problem("num_train_epochs", f"a stream is read again and again until max_steps. Leave it out, or {key}.")
+            Problem(
+                "num_train_epochs",
+                f"a stream is read again and again until max_steps. Leave it out, or {key}.",
+            )
         )
     strategy = str(values.get("train_sampling_strategy") or "random")
     if strategy not in ("random", "sequential"):
         found.append(
-            Problem("train_sampling_strategy", f"{strategy} sorts all rows, which {key} never has. Leave it out.")
+            Problem(
+                "train_sampling_strategy",
+                f"{strategy} sorts all rows, which {key} never has. Leave it out.",
+            )
         )
-    workers, most = values.get("dataloader_num_workers") or 0, 0 if values.get("shuffle_dataset") else 1
+    workers, most = (
+        values.get("dataloader_num_workers") or 0,
+        0 if values.get("shuffle_dataset") else 1,
+    )
     if workers > most:
         found.append(
             Problem(
@@ -293,7 +364,11 @@ def check_streaming(
         )
     for method in methods:
         if not method.off and changes_data(method):
-            found.append(Problem(("retention", method.name), f"mixes rows that it has to count. Leave out {key}."))
+            found.append(
+                Problem(
+                    ("retention", method.name), f"mixes rows that it has to count. Leave out {key}."
+                )
+            )
         term = None if method.off else method.token_loss()
         if term is not None and term.teacher.kind == "cached":
             found.append(
@@ -309,14 +384,21 @@ def check_streaming(
 def check_early_stopping(
     patience: int | None, held_out: str | None, part: str | None, values: Mapping[str, Any]
 ) -> list[Problem]:
-    """Stopping early keeps the best checkpoint, so there have to be evaluations to choose it by; and what is named for
-    them has to be read."""
+    """Stopping early keeps the best checkpoint, so there have to be evaluations to choose it by;
+    and what is named for them has to be read."""
     problems = []
     if held_out is not None and str(values.get("eval_strategy") or "no") == "no":
-        problems.append(Problem("eval_dataset_name", "nothing reads it. Add eval_strategy: epoch, or leave it out."))
+        problems.append(
+            Problem(
+                "eval_dataset_name", "nothing reads it. Add eval_strategy: epoch, or leave it out."
+            )
+        )
     if held_out is None and part is not None:
         problems.append(
-            Problem("eval_dataset_split", "is a part of eval_dataset_name. Add that, or use dataset_test_split.")
+            Problem(
+                "eval_dataset_split",
+                "is a part of eval_dataset_name. Add that, or use dataset_test_split.",
+            )
         )
     if patience is None or values.get("load_best_model_at_end"):
         return problems
@@ -330,7 +412,9 @@ def check_early_stopping(
     ]
 
 
-def check_best(method: RetentionMethod, values: Mapping[str, Any], early: bool = False) -> list[Problem]:
+def check_best(
+    method: RetentionMethod, values: Mapping[str, Any], early: bool = False
+) -> list[Problem]:
     """A run that ends with its best checkpoint would undo what a method does after the last step.
 
     Args:
@@ -338,18 +422,27 @@ def check_best(method: RetentionMethod, values: Mapping[str, Any], early: bool =
         values: a run's settings.
         early: whether `early_stopping` chooses the checkpoint.
     """
-    key = "early_stopping" if early else "load_best_model_at_end" if values.get("load_best_model_at_end") else None
+    key = (
+        "early_stopping"
+        if early
+        else "load_best_model_at_end"
+        if values.get("load_best_model_at_end")
+        else None
+    )
     if method.off or LAST_STEP not in method.needs or key is None:
         return []
     return [
         Problem(
             (),
-            f"changes the weights after the last step, so that no earlier checkpoint is its result. Leave out {key}.",
+            "changes the weights after the last step, so that no earlier checkpoint is its "
+            f"result. Leave out {key}.",
         )
     ]
 
 
-def check_stopping(rules: Collection[Any], patience: int | None, values: Mapping[str, Any]) -> list[Problem]:
+def check_stopping(
+    rules: Collection[Any], patience: int | None, values: Mapping[str, Any]
+) -> list[Problem]:
     """What would choose the result beside `early_stopping`, or keep it from doing so.
 
     Args:
@@ -360,17 +453,24 @@ def check_stopping(rules: Collection[Any], patience: int | None, values: Mapping
     if not rules:
         return []
     others = [k for k in ("load_best_model_at_end", "metric_for_best_model") if values.get(k)]
-    others += [Problem("save_strategy", "best")] if str(values.get("save_strategy")) == "best" else []
-    others += ["lr_scheduler_type"] if str(values.get("lr_scheduler_type")) == "reduce_lr_on_plateau" else []
+    others += (
+        [Problem("save_strategy", "best")] if str(values.get("save_strategy")) == "best" else []
+    )
+    others += (
+        ["lr_scheduler_type"]
+        if str(values.get("lr_scheduler_type")) == "reduce_lr_on_plateau"
+        else []
+    )
     others += ["early_stopping_patience"] if patience is not None else []
     return [
-        Problem("early_stopping", f"chooses the result, and so does {name}. Leave one of them out.") for name in others
+        Problem("early_stopping", f"chooses the result, and so does {name}. Leave one of them out.")
+        for name in others
     ]
 
 
 def check_method(method: RetentionMethod) -> list[Problem]:
-    """What lies at the path of the data a retention method names, such as an empty file; that it exists is the method's
-    own check too, and so is everything about anchors."""
+    """What lies at the path of the data a retention method names, such as an empty file; that it
+    exists is the method's own check too, and so is everything about anchors."""
     data = getattr(method, "data", None)
     return check_path("data", data) if isinstance(data, str) and data else []
 
@@ -392,14 +492,16 @@ def check_along(launching: Mapping[str, Any]) -> list[Problem]:
     return [
         Problem(
             ("evaluation", "along"),
-            f"measures in runs of one process, got {count} processes, each of which may hold only a "
-            f"part of the model. Leave it out, keep checkpoints (save_steps), and measure them afterwards: 'holdfast "
+            f"measures in runs of one process, got {count} processes, each of which may hold only "
+            "a "
+            "part of the model. Leave it out, keep checkpoints (save_steps), and measure them "
+            "afterwards: 'holdfast "
             f"evaluate RUN/checkpoint-*'.",
         )
     ]
 
 
-# ---------------------------------------------------------------------------------------------- ranges and combinations
+# -------------------------------------------------------------------------- ranges and combinations
 
 
 def check_ranges(values: Mapping[str, Any]) -> list[Problem]:
@@ -413,13 +515,16 @@ def check_ranges(values: Mapping[str, Any]) -> list[Problem]:
         problems.append(
             Problem(
                 "osf_effective_rank",
-                f"expected a whole number of at least 1, or a share above 0 and below 1, got {kept}.",
+                "expected a whole number of at least 1, or a share above 0 and below 1, got "
+                f"{kept}.",
             )
         )
     return problems
 
 
-def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has_accelerator: bool) -> list[Problem]:
+def check_combinations(
+    values: Mapping[str, Any], given: Collection[str], *, has_accelerator: bool
+) -> list[Problem]:
     """Keys that contradict each other or the machine, or that have no effect without another.
 
     Args:
@@ -434,7 +539,8 @@ def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has
         problems += [
             Problem(
                 key,
-                "quantised weights cannot be trained themselves; add 'use_peft: true' (LoRA on top of them) or "
+                "quantised weights cannot be trained themselves; add 'use_peft: true' (LoRA on "
+                "top of them) or "
                 f"leave {key} out.",
             )
             for key in bits
@@ -444,16 +550,21 @@ def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has
         (
             on("save_on_each_node"),
             Problem(
-                "save_on_each_node", "checkpoints and records are those of one folder that all nodes see. Leave it out."
+                "save_on_each_node",
+                "checkpoints and records are those of one folder that all nodes see. Leave it out.",
             ),
         ),
-        (len(bits) > 1, Problem("load_in_4bit", "expected one of load_in_4bit and load_in_8bit, got both.")),
+        (
+            len(bits) > 1,
+            Problem("load_in_4bit", "expected one of load_in_4bit and load_in_8bit, got both."),
+        ),
         (on("bf16") and on("fp16"), Problem("bf16", "expected one of bf16 and fp16, got both.")),
         (
             on("bf16") and not on("use_cpu") and not has_accelerator,
             Problem(
                 "bf16",
-                "needs an accelerator with bfloat16, and this machine has none. Leave bf16 out (training runs in "
+                "needs an accelerator with bfloat16, and this machine has none. Leave bf16 out "
+                "(training runs in "
                 "float32 here), or add 'use_cpu: true' to compute in bfloat16 on the CPU.",
             ),
         ),
@@ -461,7 +572,8 @@ def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has
             on("fp16") and not has_accelerator,
             Problem(
                 "fp16",
-                "needs an accelerator, and this machine has none. Leave fp16 out (training runs in float32 here).",
+                "needs an accelerator, and this machine has none. Leave fp16 out (training runs "
+                "in float32 here).",
             ),
         ),
     )
@@ -470,30 +582,37 @@ def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has
         problems.append(
             Problem(
                 "resume_from_checkpoint",
-                "a run goes on from the newest whole checkpoint of its own output_dir, and needs no path. Leave it "
-                "out; to begin with the weights of another checkpoint, name it as model_name_or_path.",
+                "a run goes on from the newest whole checkpoint of its own output_dir, and needs "
+                "no path. Leave it "
+                "out; to begin with the weights of another checkpoint, name it as "
+                "model_name_or_path.",
             )
         )
     elif on("resume_from_checkpoint") is False:
         problems.append(
             Problem(
                 "resume_from_checkpoint",
-                "expected true or nothing, got false: a run goes on from the newest whole checkpoint of its own "
-                "output_dir. Leave it out; to begin anew, give another output_dir or remove this one.",
+                "expected true or nothing, got false: a run goes on from the newest whole "
+                "checkpoint of its own "
+                "output_dir. Leave it out; to begin anew, give another output_dir or remove this "
+                "one.",
             )
         )
     if isinstance(output, str):
         path = Path(os.path.expanduser(output))
         advice = impossible_path(path)
         if advice:
-            problems.append(Problem("output_dir", f"expected a folder, got {show(output)}. {advice}"))
+            problems.append(
+                Problem("output_dir", f"expected a folder, got {show(output)}. {advice}")
+            )
         elif path.exists() and not path.is_dir():
             problems.append(Problem("output_dir", f"expected a folder, but {output} is a file."))
         elif isinstance(model, str) and path.is_dir() and real(path) == real(expanded(model)):
             problems.append(
                 Problem(
                     "output_dir",
-                    f"{output} is the folder of the starting model, which would be overwritten. Choose another folder.",
+                    f"{output} is the folder of the starting model, which would be overwritten. "
+                    "Choose another folder.",
                 )
             )
     return problems
@@ -517,7 +636,8 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
         return [
             Problem(
                 key,
-                "belongs to orthogonal subspace fine-tuning; add 'use_peft: true' and 'peft_method: osf', or leave "
+                "belongs to orthogonal subspace fine-tuning; add 'use_peft: true' and "
+                "'peft_method: osf', or leave "
                 "it out.",
             )
             for key in ("osf_effective_rank", "osf_target_modules")
@@ -526,37 +646,53 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
     found = []
     if not values.get("use_peft"):
         found.append(
-            Problem("peft_method", "osf takes effect with 'use_peft: true' only; add it, or leave peft_method out.")
+            Problem(
+                "peft_method",
+                "osf takes effect with 'use_peft: true' only; add it, or leave peft_method out.",
+            )
         )
     found += [
-        Problem(key, f"osf takes whole weights apart into singular vectors. Leave {key} out, or use peft_method: lora.")
+        Problem(
+            key,
+            f"osf takes whole weights apart into singular vectors. Leave {key} out, or use "
+            "peft_method: lora.",
+        )
         for key in bits
     ]
     found += [
         Problem(
             key,
-            "is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and osf_target_modules. Leave it "
+            "is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and "
+            "osf_target_modules. Leave it "
             "out.",
         )
         for key, value in values.items()
-        if (value if key in _SWITCHES else key.startswith("lora_") and key != "lora_task_type" and value is not None)
+        if (
+            value
+            if key in _SWITCHES
+            else key.startswith("lora_") and key != "lora_task_type" and value is not None
+        )
     ]
     return found
 
 
 def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[Problem]:
-    """Keys of LoRA and of 4-bit weights where their switch was not given. One that was given as false is the user's
+    """Keys of LoRA and of 4-bit weights where their switch was not given. One that was given as
+    false is the user's
     word: sweeps vary it.
 
     Args:
         given: keys that the user set.
     """
     found = []
-    if "use_peft" not in given and values.get("peft_method") != "osf":  # which says so of every key of LoRA's
+    if (
+        "use_peft" not in given and values.get("peft_method") != "osf"
+    ):  # which says so of every key of LoRA's
         found += [
             Problem(
                 key,
-                "belongs to LoRA, which is on with 'use_peft: true' only. Add that, or 'use_peft: false' to keep "
+                "belongs to LoRA, which is on with 'use_peft: true' only. Add that, or 'use_peft: "
+                "false' to keep "
                 f"{key} without effect, or leave {key} out.",
             )
             for key, value in values.items()
@@ -568,7 +704,8 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[P
         found += [
             Problem(
                 key,
-                "belongs to 4-bit weights, which are on with 'load_in_4bit: true' only. Add that, or "
+                "belongs to 4-bit weights, which are on with 'load_in_4bit: true' only. Add that, "
+                "or "
                 f"'load_in_4bit: false' to keep {key} without effect, or leave {key} out.",
             )
             for key in OF_FOUR_BITS
@@ -593,6 +730,7 @@ def check_preset(name: str) -> list[Problem]:
     return [
         Problem(
             "accelerate_config",
-            f"expected a YAML file or one of {', '.join(presets)}, got {name!r}.{did_you_mean(name, presets)}",
+            f"expected a YAML file or one of {', '.join(presets)}, got "
+            f"{name!r}.{did_you_mean(name, presets)}",
         )
     ]

@@ -1,8 +1,9 @@
 """What a run takes, by one formula each: memory of a process, floating-point operations, hours.
 
-The shapes come from the model's config.json: transformers builds it on torch's meta device, PEFT adds the adapter.
-With N parameters that multiply a token (matrices of the layers and the head; of experts those that a token visits), of
-which N' are trained, and D tokens through the model, a multiplication and an addition being two operations:
+The shapes come from the model's config.json: transformers builds it on torch's meta device, PEFT
+adds the adapter. With N parameters that multiply a token (matrices of the layers and the head; of
+experts those that a token visits), of which N' are trained, and D tokens through the model, a
+multiplication and an addition being two operations:
 
     operations  =  (4 N + 2 N') D               forward and backward
                  + 6 x layers x width x T D     attention; T: tokens that attend to each other, half of them before one
@@ -16,11 +17,12 @@ which N' are trained, and D tokens through the model, a multiplication and an ad
 
     hours       =  operations / (operations a second of a device x devices)
 
-How many operations a second a device reaches is for the user to say: its peak rate times the share of it that runs
-reach. Evaluations, loading and saving, `eager` attention's scores and what methods compute before the first step are
-not counted.
+How many operations a second a device reaches is for the user to say: its peak rate times the share
+of it that runs reach. Evaluations, loading and saving, `eager` attention's scores and what methods
+compute before the first step are not counted.
 
-Sources: Kaplan et al. 2020 (arXiv:2001.08361), section 2.1; Chowdhery et al. 2022 (arXiv:2204.02311), appendix B.
+Sources: Kaplan et al. 2020 (arXiv:2001.08361), section 2.1; Chowdhery et al. 2022
+    (arXiv:2204.02311), appendix B.
 """
 
 from __future__ import annotations
@@ -43,8 +45,13 @@ BYTES = {"float64": 8.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 QUANTISED = {8: 1.0, 4: 0.52}
 """Bytes of a quantised weight, scales included."""
 RESERVE = (1.0e9, 0.05)
-"""Beside the tensors of a GPU: context and kernels in bytes, and gaps of the allocator as a share of the rest."""
-SHARDED = {"zero1": ("states",), "zero2": ("states", "gradients"), "zero3": ("states", "gradients", "weights")}
+"""Beside the tensors of a GPU: context and kernels in bytes, and gaps of the allocator as a share
+of the rest."""
+SHARDED = {
+    "zero1": ("states",),
+    "zero2": ("states", "gradients"),
+    "zero3": ("states", "gradients", "weights"),
+}
 SHARDED["fsdp"] = SHARDED["zero3"]
 """What each kind of sharding shares out over the processes."""
 
@@ -132,7 +139,7 @@ def estimate(config: TrainConfig, *, tokens: float, lengths: Sequence[int]) -> C
     return Cost(work=work, memory=memory, operations=count_operations(config, shapes, work))
 
 
-# ---------------------------------------------------------------------------------------------------------- the model
+# ---------------------------------------------------------------------------------------- the model
 
 
 def shapes_of(model: Any) -> Shapes:
@@ -192,7 +199,8 @@ def shapes_of(model: Any) -> Shapes:
 
 
 def _experts(config: Any) -> tuple[int, int]:
-    """Experts of a layer and those of them that a token visits; (1, 1) where the config does not say."""
+    """Experts of a layer and those of them that a token visits; (1, 1) where the config does not
+    say."""
     names = ("num_local_experts", "num_experts", "n_routed_experts")
     experts = next((getattr(config, name) for name in names if getattr(config, name, None)), None)
     visited = getattr(config, "num_experts_per_tok", None)
@@ -205,13 +213,14 @@ def _expert_share(config: Any) -> float:
 
 
 def _copies_read(config: Any, name: str, parameter: Any) -> float:
-    """How many matrices of a parameter a token is multiplied with: all experts of a layer may be one parameter."""
+    """How many matrices of a parameter a token is multiplied with: all experts of a layer may be
+    one parameter."""
     if ".experts." not in name:
         return 1.0
     return _experts(config)[1] if parameter.dim() == 3 else _expert_share(config)
 
 
-# ------------------------------------------------------------------------------------------------------- how much
+# ----------------------------------------------------------------------------------------- how much
 
 
 def count_work(config: TrainConfig, *, tokens: float, lengths: Sequence[int]) -> Work:
@@ -262,7 +271,7 @@ def _split(length: int, window: int) -> list[int]:
     return [window] * count + ([rest] if rest else [])
 
 
-# ------------------------------------------------------------------------------------------- operations and memory
+# ---------------------------------------------------------------------------- operations and memory
 
 
 def count_operations(config: TrainConfig, shapes: Shapes, work: Work) -> float:
@@ -296,7 +305,9 @@ def count_memory(config: TrainConfig, shapes: Shapes, work: Work) -> float:
     elif sharding == "fsdp" and computing != stored:
         stored = trained = "float32"  # accelerate keeps what FSDP2 trains so
     elif sharding.startswith("zero"):
-        stored = trained = computing  # the engine casts the model and keeps float32 weights among its states
+        stored = trained = (
+            computing  # the engine casts the model and keeps float32 weights among its states
+        )
 
     def shared(what: str) -> float:
         return 1 / config.processes if what in SHARDED.get(sharding, ()) else 1.0
@@ -316,16 +327,29 @@ def count_memory(config: TrainConfig, shapes: Shapes, work: Work) -> float:
     teacher = _teacher(config)
     second = teacher is not None and teacher.kind == "online"
     if teacher is not None and second:
-        lasting += shapes.parameters * BYTES[teacher.dtype or stored] / (config.processes if teacher.sharded else 1)
+        lasting += (
+            shapes.parameters
+            * BYTES[teacher.dtype or stored]
+            / (config.processes if teacher.sharded else 1)
+        )
 
     activations = work.micro_tokens * shapes.activations * BYTES[computing]
     if args.gradient_checkpointing:
-        activations = activations / shapes.depth + work.micro_tokens * shapes.width * shapes.depth * BYTES[stored]
+        activations = (
+            activations / shapes.depth
+            + work.micro_tokens * shapes.width * shapes.depth * BYTES[stored]
+        )
     if computing != stored and not (args.gradient_checkpointing and model.use_peft):
         activations += shapes.matrices * BYTES[computing]  # autocast's copies
-    rows = default_chunk_rows(shapes.vocabulary, work.micro_tokens, device="cpu" if args.use_cpu else "cuda")
+    rows = default_chunk_rows(
+        shapes.vocabulary, work.micro_tokens, device="cpu" if args.use_cpu else "cuda"
+    )
     logits = 4.0 * rows * shapes.vocabulary * (2 if teacher is not None else 1)
-    loss = logits + 4.0 * work.micro_tokens * shapes.width + (4.0 * shapes.head if shapes.head_trained else 0.0)
+    loss = (
+        logits
+        + 4.0 * work.micro_tokens * shapes.width
+        + (4.0 * shapes.head if shapes.head_trained else 0.0)
+    )
     if args.gradient_accumulation_steps > 1:
         return lasting + activations + loss + gradients
     return lasting + max(activations + loss, gradients)
@@ -341,8 +365,8 @@ def _states(config: TrainConfig) -> float:
 
 
 def _kept(config: TrainConfig, stored: str) -> float:
-    """Bytes for each trained parameter of the copies that methods keep on the device; methods that keep the same thing
-    share one."""
+    """Bytes for each trained parameter of the copies that methods keep on the device; methods that
+    keep the same thing share one."""
     copies: dict[str, WeightCopy] = {}
     for method in config.retention:
         if not method.off:
@@ -375,8 +399,8 @@ def _autocast(config: TrainConfig) -> str | None:
 
 
 def sharding_of(launch: Mapping[str, Any], processes: int) -> tuple[str, bool]:
-    """How parameters are shared out over processes ("none", "ddp", "fsdp", "zero1", "zero2", "zero3"), and whether
-    optimiser states are kept in host memory."""
+    """How parameters are shared out over processes ("none", "ddp", "fsdp", "zero1", "zero2",
+    "zero3"), and whether optimiser states are kept in host memory."""
     file = accelerate_file(launch)
     kind = str(file.distributed_type).upper()
     if kind == "FSDP" or launch.get("use_fsdp"):

@@ -1,5 +1,5 @@
-"""A look at everything that a run would read, down to the last byte, and at what it would do; nothing is trained,
-downloaded or written."""
+"""A look at everything that a run would read, down to the last byte, and at what it would do;
+nothing is trained, downloaded or written."""
 
 from __future__ import annotations
 
@@ -45,7 +45,13 @@ def look(config: TrainConfig) -> Look:
         ModelError, DataError, ConfigError: what keeps the run from starting.
     """
     from holdfast.models import check_causal_lm
-    from holdfast.runs.loading import check_files, data_is_here, load_processor, load_tokenizer, load_training_data
+    from holdfast.runs.loading import (
+        check_files,
+        data_is_here,
+        load_processor,
+        load_tokenizer,
+        load_training_data,
+    )
     from holdfast.runs.on_policy import check_lengths, completion_length
     from holdfast.runs.packing import packing_notes
     from holdfast.runs.preview import preview
@@ -60,7 +66,9 @@ def look(config: TrainConfig) -> Look:
     shape = check_causal_lm(name, trust_remote_code=config.training.trust_remote_code)
     check_fit(config)
     limit = getattr(shape.get_text_config(), "max_position_embeddings", None)
-    window = None if config.holdfast.trainer == "grpo" else config.training.max_length  # GRPO cuts no rows
+    window = (
+        None if config.holdfast.trainer == "grpo" else config.training.max_length
+    )  # GRPO cuts no rows
     if limit and window is not None and window > limit:
         notes.append(f"max_length {window} is more than the model's context; {limit} is used")
     if not data_is_here(config):
@@ -71,7 +79,10 @@ def look(config: TrainConfig) -> Look:
     notes += remarks_on_rows(config, processor or tokenizer, rows, not_read)
     notes += remarks_on_held_out_rows(config, tokenizer, rows)
     if config.script.dataset_streaming or config.mixture.streaming:
-        notes.append("rows are streamed: the first ones were looked at, and how many tokens there are is not known")
+        notes.append(
+            "rows are streamed: the first ones were looked at, and how many tokens there are is "
+            "not known"
+        )
         return Look(tokenizer=tokenizer, notes=tuple(notes))
     if TRAINERS[config.holdfast.trainer].reader:
         layout = TRAINERS[config.holdfast.trainer].layout
@@ -80,24 +91,33 @@ def look(config: TrainConfig) -> Look:
     if config.holdfast.on_policy is not None or config.holdfast.trainer == "grpo":
         longest, room = check_lengths(config, rows, tokenizer, limit), completion_length(config)
         notes.append(
-            f"{len(rows):,} prompts of up to {longest} tokens; answers of up to {room} are sampled while it trains, so "
+            f"{len(rows):,} prompts of up to {longest} tokens; answers of up to {room} are "
+            "sampled while it trains, so "
             f"neither tokens nor time are known beforehand"
         )
         return Look(tokenizer=tokenizer, notes=tuple(notes))
     data_preview = preview(config, processor or tokenizer, rows)
     if processor is not None:
-        notes.append("memory and time of a vision-language model are not counted; tokens are, those of images too")
+        notes.append(
+            "memory and time of a vision-language model are not counted; tokens are, those of "
+            "images too"
+        )
     sample = "" if data_preview.looked == data_preview.of else f"by {data_preview.looked:,} rows: "
     notes += [f"{sample}{note}" for note in data_preview.notes]
-    return Look(preview=data_preview, tokenizer=tokenizer, cost=_cost(config, data_preview), notes=tuple(notes))
+    return Look(
+        preview=data_preview,
+        tokenizer=tokenizer,
+        cost=_cost(config, data_preview),
+        notes=tuple(notes),
+    )
 
 
 def check_fit(config: TrainConfig) -> None:
     """Holds the settings that speak of the model's parts against the model, built without weights.
 
     Raises:
-        ModelError, ConfigError: an adapter that finds no layer, a pattern that finds no parameter, a schedule that
-            lacks its arguments, an attention that there is not.
+        ModelError, ConfigError: an adapter that finds no layer, a pattern that finds no parameter,
+            a schedule that lacks its arguments, an attention that there is not.
     """
     import torch
     from transformers import get_scheduler
@@ -109,7 +129,10 @@ def check_fit(config: TrainConfig) -> None:
     from holdfast.training.skeleton import build_skeleton
 
     args, problems = config.training, list[str]()
-    attention, known = config.model.attn_implementation, ["eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()]
+    attention, known = (
+        config.model.attn_implementation,
+        ["eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()],
+    )
     if attention is not None and "/" not in attention and attention not in known:
         problems.append(
             f"attn_implementation: expected one of {', '.join(known)}, or a kernel of the hub, got "
@@ -129,7 +152,11 @@ def check_fit(config: TrainConfig) -> None:
     except (ValueError, TypeError) as error:
         problems.append(f"lr_scheduler_type: {first_line(error)}")
     try:
-        adapter = None if config.adapter.peft_method == "osf" else adapter_config(config.model, config.adapter)
+        adapter = (
+            None
+            if config.adapter.peft_method == "osf"
+            else adapter_config(config.model, config.adapter)
+        )
         model = build_skeleton(
             str(config.model.model_name_or_path),
             revision=config.model.model_revision,
@@ -175,7 +202,14 @@ def read_weights(name: str) -> None:
         ModelError: a file ends early or cannot be read, or holds NaN or infinities.
     """
     from holdfast.checkpoints.dtypes import count_nonfinite
-    from holdfast.checkpoints.engine import Job, Reader, Scratch, job_of, map_blocks, nonfinite_error
+    from holdfast.checkpoints.engine import (
+        Job,
+        Reader,
+        Scratch,
+        job_of,
+        map_blocks,
+        nonfinite_error,
+    )
     from holdfast.checkpoints.reader import CheckpointReader
 
     with CheckpointReader(expanded(located(name))) as reader:

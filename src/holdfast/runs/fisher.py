@@ -1,9 +1,11 @@
 """The Fisher diagonal of a model on a data file, as a folder: what `holdfast fisher` does.
 
-Data is read, tokenised and cut as in a run, and gradients are taken as in a run (`training.method_services`), so that
-this is the Fisher information that EWC would compute on the same data itself. The model's folder is not touched.
+Data is read, tokenised and cut as in a run, and gradients are taken as in a run
+(`training.method_services`), so that this is the Fisher information that EWC would compute on the
+same data itself. The model's folder is not touched.
 
-Memory: weights, one gradient and one float32 accumulator: 12 bytes a parameter in float32, 8 in bfloat16.
+Memory: weights, one gradient and one float32 accumulator: 12 bytes a parameter in float32, 8 in
+    bfloat16.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class FisherSettings:
 
         if self.device != "cuda" or has_accelerator():
             return []
-        return [Problem("device", "expected a machine with a GPU for cuda, got one without. Use cpu.")]
+        return [
+            Problem("device", "expected a machine with a GPU for cuda, got one without. Use cpu.")
+        ]
 
 
 def compute_fisher(
@@ -82,10 +86,12 @@ def compute_fisher(
 
     Args:
         model: folder (safetensors) or hub id of a causal language model.
-        data: file, folder or hub id, in any format that `holdfast train` reads; its own format decides what is trained.
+        data: file, folder or hub id, in any format that `holdfast train` reads; its own format
+            decides what is trained.
         settings: which samples, whose labels, in which dtype and where.
         output_dir: the folder to write; None: `<model>-fisher` beside the model.
-        overwrite: replace another Fisher diagonal that is there. One of the same request is not computed again.
+        overwrite: replace another Fisher diagonal that is there. One of the same request is not
+            computed again.
         say: gets a few lines on what is done.
 
     Returns:
@@ -99,7 +105,9 @@ def compute_fisher(
     """
     name, data = os.fspath(model), os.fspath(data)
     folder = expanded(output_dir) if output_dir is not None else default_folder(name)
-    problems = _source_problems(name, data) + decode(FisherSettings, dataclasses.asdict(settings))[1]
+    problems = (
+        _source_problems(name, data) + decode(FisherSettings, dataclasses.asdict(settings))[1]
+    )
     if problems:
         raise ConfigError(problems)
     refuse_folder(folder, overwrite=True)
@@ -130,7 +138,11 @@ def compute_fisher(
             label=shown_name(data),
         )
         if host.first():
-            save_fisher(folder, diagonal.values, {**record, "tokens": diagonal.tokens, "versions": versions()})
+            save_fisher(
+                folder,
+                diagonal.values,
+                {**record, "tokens": diagonal.tokens, "versions": versions()},
+            )
         all_ranks(host, parameters, True)  # the others wait for the files
     return SavedFisher(folder)
 
@@ -147,7 +159,11 @@ def default_folder(model: str) -> Path:
 def _source_problems(model: str, data: str) -> list[Problem]:
     from holdfast.runs.config_checks import check_model, check_path
 
-    problems = check_path("data", data) if data else [Problem("data", "expected a file, folder or hub id, got nothing")]
+    problems = (
+        check_path("data", data)
+        if data
+        else [Problem("data", "expected a file, folder or hub id, got nothing")]
+    )
     return check_model(model, key="model") + problems
 
 
@@ -155,19 +171,23 @@ def refuse_folder(folder: Path, *, overwrite: bool) -> None:
     """Refuses a destination that holds something else.
 
     Raises:
-        RunFolderError: it is a file, or a folder that is not empty and holds no Fisher diagonal, or one and `overwrite`
-            was not asked for.
+        RunFolderError: it is a file, or a folder that is not empty and holds no Fisher diagonal, or
+            one and `overwrite` was not asked for.
     """
     if folder.exists() and not folder.is_dir():
-        raise RunFolderError(f"Expected a folder to write at {folder}, found a file. Choose another output_dir.")
+        raise RunFolderError(
+            f"Expected a folder to write at {folder}, found a file. Choose another output_dir."
+        )
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     if names and set(names) != {FILE, RECORD}:
         raise RunFolderError(
-            f"{folder} is not empty and holds no Fisher diagonal ({', '.join(names[:4])}). Choose another output_dir."
+            f"{folder} is not empty and holds no Fisher diagonal ({', '.join(names[:4])}). Choose "
+            "another output_dir."
         )
     if names and not overwrite:
         raise RunFolderError(
-            f"{folder} holds another Fisher diagonal ({_described(folder)}). Choose another output_dir, or add "
+            f"{folder} holds another Fisher diagonal ({_described(folder)}). Choose another "
+            "output_dir, or add "
             f"--overwrite."
         )
 
@@ -178,7 +198,8 @@ def _described(folder: Path) -> str:
     try:
         record = read_json(folder / RECORD)
         return (
-            f"{record['model'].get('name') or 'the start of a run'} on {record['samples']} samples of "
+            f"{record['model'].get('name') or 'the start of a run'} on {record['samples']} "
+            "samples of "
             f"{record['data']['name']}, {record['estimator']}"
         )
     except Exception:  # whatever it is, it is another one
@@ -235,4 +256,6 @@ def _host(config: TrainConfig, say: Callable[[str], None]) -> tuple[Any, dict[st
         processing_class=tokenizer,
         load_rows=rows_by_name(tokenizer, say=say),
     )
-    return TrainerServices(trainer, say), {name: p for name, p in trainer.model.named_parameters() if p.requires_grad}
+    return TrainerServices(trainer, say), {
+        name: p for name, p in trainer.model.named_parameters() if p.requires_grad
+    }

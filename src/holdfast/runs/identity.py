@@ -1,10 +1,11 @@
-"""When two configurations are one run: what of a configuration decides the trained weights, and how to say what
-differs.
+"""When two configurations are one run: what of a configuration decides the trained weights, and how
+to say what differs.
 
-`resolve` writes a configuration down as plain JSON (itself a valid configuration, secrets left out). `deciding` keeps
-the part that the trained weights depend on, in one canonical form; its fingerprint is a run's key. So a run continues
-in its folder when logging, saving, evaluation or the number of loading workers change, and refuses to when the learning
-rate does. Contents of files are not looked at here.
+`resolve` writes a configuration down as plain JSON (itself a valid configuration, secrets left
+out). `deciding` keeps the part that the trained weights depend on, in one canonical form; its
+fingerprint is a run's key. So a run continues in its folder when logging, saving, evaluation or the
+number of loading workers change, and refuses to when the learning rate does. Contents of files are
+not looked at here.
 """
 
 from __future__ import annotations
@@ -55,15 +56,17 @@ _NOT_DECIDING = re.compile(
     r"|dataset_test_split|dataset_num_proc|dataloader_(num_workers|pin_memory|persistent_workers|prefetch_factor|multiprocessing_context)"
     r"|(activation|gradient)_checkpointing(_kwargs)?|activation_offloading|torch_empty_cache_steps|ddp_.*|use_cpu|fused_layers|evaluation|env"
 )
-"""Keys that leave the trained weights alone (recomputing activations changes memory and time, not the result), or
-change them by rounding alone, like the number of threads (`fused_layers`)."""
+"""Keys that leave the trained weights alone (recomputing activations changes memory and time, not
+the result), or change them by rounding alone, like the number of threads (`fused_layers`)."""
 _CHOOSES_BEST = re.compile(
     r"eval_(strategy|steps|delay|packing|dataset_name|dataset_split)|save_(strategy|steps)|metric_for_best_model|greater_is_better|dataset_test_split"
 )
 """Of those, the keys that decide after all when `load_best_model_at_end` picks the result."""
 
 
-def resolve(parts: Mapping[str, Any], values: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+def resolve(
+    parts: Mapping[str, Any], values: Mapping[str, Any], known: Mapping[str, Setting]
+) -> dict[str, Any]:
     """The main settings, then everything that differs from its default."""
     resolved: dict[str, Any] = {}
     for name in _ALWAYS:
@@ -103,8 +106,8 @@ def set_fields(value: Any) -> dict[str, Any]:
 
 
 def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of `resolved` that decides the trained weights, in one canonical form (3.0 is 3, `./model/` is
-    `model`)."""
+    """The part of `resolved` that decides the trained weights, in one canonical form (3.0 is 3,
+    `./model/` is `model`)."""
     known = known_settings(trainer_named(resolved))
     best = bool(resolved.get("load_best_model_at_end"))
     settings = {}
@@ -112,7 +115,11 @@ def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
         aside = _NOT_DECIDING.fullmatch(name) and not (best and _CHOOSES_BEST.fullmatch(name))
         if aside or (name in known and known[name].source == "launch" and name != "num_processes"):
             continue
-        if name in ("model_name_or_path", "dataset_name") and isinstance(value, str) and os.path.exists(value):
+        if (
+            name in ("model_name_or_path", "dataset_name")
+            and isinstance(value, str)
+            and os.path.exists(value)
+        ):
             value = os.path.normpath(value)
         settings[name] = _canonical(value)
     if resolved.get("early_stopping"):
@@ -133,8 +140,12 @@ def _watched(resolved: Mapping[str, Any]) -> Any:
     for entry in plan.entries:
         if f"{entry.suite}/{entry.name}" in names:
             entries[f"{entry.suite}/{entry.name}"] = entry.deciding()
-    when = plan.along and {k: v for k, v in dataclasses.asdict(plan.along).items() if k != "entries"}
-    return to_jsonable({"along": when, "entries": entries, "batch_size": plan.batch_size, "seed": plan.seed})
+    when = plan.along and {
+        k: v for k, v in dataclasses.asdict(plan.along).items() if k != "entries"
+    }
+    return to_jsonable(
+        {"along": when, "entries": entries, "batch_size": plan.batch_size, "seed": plan.seed}
+    )
 
 
 def _canonical(value: Any) -> Any:
@@ -148,8 +159,8 @@ def _canonical(value: Any) -> Any:
 
 
 def explain_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Why two `resolved` configurations have different keys: one line a setting, `learning_rate: 1e-05 there, 2e-05
-    now`.
+    """Why two `resolved` configurations have different keys: one line a setting,
+    `learning_rate: 1e-05 there, 2e-05 now`.
 
     Empty when the two are one run.
 
@@ -173,10 +184,18 @@ def _brief(name: str, value: Any) -> str:
             if "method" in identity:
                 method = identity["method"]
                 aside = {"method", "from", *FORMERLY.get(method, ())}
-                items.append({identity.get("from", method): {k: v for k, v in identity.items() if k not in aside}})
+                items.append(
+                    {
+                        identity.get("from", method): {
+                            k: v for k, v in identity.items() if k not in aside
+                        }
+                    }
+                )
         methods, problems = parse_retention(items, load=False)
         if not problems:
-            labels = [m.label() + (f" with source {m.sha256[:12]}" if m.sha256 else "") for m in methods]
+            labels = [
+                m.label() + (f" with source {m.sha256[:12]}" if m.sha256 else "") for m in methods
+            ]
             return " + ".join(labels) or "none"
     if value is None:
         return "not set"

@@ -1,9 +1,12 @@
-"""Several processes from one command: `holdfast train --num_processes 4` starts itself again through a launcher.
+"""Several processes from one command: `holdfast train --num_processes 4` starts itself again
+through a launcher.
 
-With an accelerator that is `accelerate launch` (with TRL's presets: `--accelerate_config fsdp2`). Without one it is
-torchrun: accelerate's CPU path (seen in 1.15) starts ONE process without a word. Each child gets the number that it
-must find, and `check_world` refuses to train with fewer. This module builds the command and replaces the current
-process; it distributes nothing itself.
+With an accelerator that is `accelerate launch` (with TRL's presets: `--accelerate_config fsdp2`).
+Without one it is
+torchrun: accelerate's CPU path (seen in 1.15) starts ONE process without a word. Each child gets
+    the number that it
+must find, and `check_world` refuses to train with fewer. This module builds the command and
+replaces the current process; it distributes nothing itself.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.support.paths import expanded
 
 LAUNCHED = "HOLDFAST_LAUNCHED"
-"""Environment variable of a child: the number of processes it belongs to, 0 where only the launcher knows."""
+"""Environment variable of a child: the number of processes it belongs to, 0 where only the launcher
+knows."""
 _FOR_TORCHRUN = {
     "num_machines": "--nnodes",
     "machine_rank": "--node_rank",
@@ -51,15 +55,17 @@ def accelerate_file(launch: Mapping[str, Any]) -> AccelerateFile:
         return AccelerateFile()
     content = read_yaml(_config_file(launch), option="--accelerate_config")
     known = {setting.name for setting in settings_of(AccelerateFile)}
-    file, problems = decode(AccelerateFile, {key: value for key, value in content.values.items() if key in known})
+    file, problems = decode(
+        AccelerateFile, {key: value for key, value in content.values.items() if key in known}
+    )
     content.check(problems)
     assert file is not None
     return file
 
 
 def processes(launch: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> int:
-    """Processes over all machines: as started (`WORLD_SIZE`), else as asked for, else as the accelerate configuration
-    says, else 1.
+    """Processes over all machines: as started (`WORLD_SIZE`), else as asked for, else as the
+    accelerate configuration says, else 1.
 
     Raises:
         ConfigError: see `accelerate_file`.
@@ -71,7 +77,9 @@ def processes(launch: Mapping[str, Any], environ: Mapping[str, str] = os.environ
     return accelerate_file(launch).num_processes or 1
 
 
-def is_needed(launch: Mapping[str, Any], *, has_accelerator: bool, environ: Mapping[str, str] = os.environ) -> bool:
+def is_needed(
+    launch: Mapping[str, Any], *, has_accelerator: bool, environ: Mapping[str, str] = os.environ
+) -> bool:
     """Whether this process must start others: asked for, and not started by a launcher already."""
     if LAUNCHED in environ or "LOCAL_RANK" in environ:
         return False
@@ -92,7 +100,8 @@ def command(launch: Mapping[str, Any], argv: Sequence[str], *, has_accelerator: 
 
     Args:
         launch: the launch keys as `TrainConfig.launch` has them.
-        argv: the words after `holdfast train`, unchanged: a child recognises itself and skips the launching.
+        argv: the words after `holdfast train`, unchanged: a child recognises itself and skips the
+            launching.
         has_accelerator: chooses accelerate or torchrun.
     """
     if not has_accelerator:
@@ -140,7 +149,9 @@ def start(launch: Mapping[str, Any], argv: Sequence[str], *, has_accelerator: bo
     os.execv(words[0], words)
 
 
-def check_started(launch: Mapping[str, Any], *, has_accelerator: bool, environ: Mapping[str, str] = os.environ) -> None:
+def check_started(
+    launch: Mapping[str, Any], *, has_accelerator: bool, environ: Mapping[str, str] = os.environ
+) -> None:
     """This process is one of as many as a configuration asks for.
 
     Args:
@@ -155,8 +166,10 @@ def check_started(launch: Mapping[str, Any], *, has_accelerator: bool, environ: 
     needed = is_needed(launch, has_accelerator=has_accelerator, environ=environ)
     if needed and count > int(environ.get("WORLD_SIZE") or 1):
         raise ConfigError(
-            f"num_processes: expected {count} processes, got this one, which would train alone. Write the settings to "
-            f"a file and start 'holdfast train --config FILE', which starts them all; or start this program by "
+            f"num_processes: expected {count} processes, got this one, which would train alone. "
+            "Write the settings to "
+            "a file and start 'holdfast train --config FILE', which starts them all; or start "
+            "this program by "
             f"torchrun --nproc_per_node {count}; or leave num_processes and accelerate_config out."
         )
 
@@ -171,12 +184,14 @@ def check_world(environ: Mapping[str, str] = os.environ) -> None:
     tasks = int(environ.get("SLURM_STEP_NUM_TASKS") or 1)
     if tasks > 1 and "WORLD_SIZE" not in environ:
         raise ConfigError(
-            f"srun started {tasks} tasks, which do not know of each other: each would train alone. Start one task a "
+            f"srun started {tasks} tasks, which do not know of each other: each would train "
+            "alone. Start one task a "
             f"node (--ntasks-per-node 1), and torchrun in it, as configs/cluster/slurm.sh does."
         )
     expected, started = int(environ.get(LAUNCHED) or 0), int(environ.get("WORLD_SIZE") or 1)
     if expected > 1 and started != expected:
         raise HoldfastError(
-            f"Expected {expected} processes, the launcher started {started}. Use torchrun --nproc_per_node {expected} "
+            f"Expected {expected} processes, the launcher started {started}. Use torchrun "
+            f"--nproc_per_node {expected} "
             f"-m holdfast train ... yourself."
         )

@@ -1,5 +1,5 @@
-"""A study's training over several processes: the study itself is one process, so it starts what `holdfast train
---num_processes` starts."""
+"""A study's training over several processes: the study itself is one process, so it starts what
+`holdfast train --num_processes` starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
 
 
-def train_in_processes(wanted: TrainConfig, folder: Path, *, evaluations: Path | None = None) -> None:
+def train_in_processes(
+    wanted: TrainConfig, folder: Path, *, evaluations: Path | None = None
+) -> None:
     """A run over several processes, through the launcher that `holdfast train` uses.
 
     Args:
@@ -40,7 +42,9 @@ def train_in_processes(wanted: TrainConfig, folder: Path, *, evaluations: Path |
     request = folder.parent / f"{folder.name}.yaml"
     (folder / ENDED).unlink(missing_ok=True)
     write_bytes_atomic(request, yaml.safe_dump(wanted.resolved, sort_keys=False).encode())
-    words = launch.command(wanted.launch, ["--config", str(request)], has_accelerator=has_accelerator())
+    words = launch.command(
+        wanted.launch, ["--config", str(request)], has_accelerator=has_accelerator()
+    )
     environment = {**os.environ, launch.LAUNCHED: str(wanted.processes)}
     if evaluations is not None:
         environment[EVALUATION_CACHE] = str(evaluations)
@@ -62,7 +66,10 @@ def train_in_processes(wanted: TrainConfig, folder: Path, *, evaluations: Path |
             failure = read_object(folder / ENDED)
             (folder / ENDED).unlink()
             kinds = {kind.__name__: kind for kind in (TrainingDiverged, NotFinite)}
-            raise kinds.get(str(failure.get("kind")), HoldfastError)(*str(failure.get("error")).split("\n"))
+            raise kinds.get(str(failure.get("kind")), HoldfastError)(
+                *str(failure.get("error")).split("\n")
+            )
         raise HoldfastError(
-            f"Training over {wanted.processes} processes ended with exit code {code}; its output is above, or in a log."
+            f"Training over {wanted.processes} processes ended with exit code {code}; its output "
+            "is above, or in a log."
         )

@@ -1,6 +1,8 @@
-"""Loading models, tokenizers and training data as a config names them, with errors a user can act on.
+"""Loading models, tokenizers and training data as a config names them, with errors a user can act
+on.
 
-Safetensors only, no remote code unless `trust_remote_code: true`, no download unless a hub id is named.
+Safetensors only, no remote code unless `trust_remote_code: true`, no download unless a hub id is
+named.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 
 def load_model(config: TrainConfig) -> Any:
-    """The start model as transformers loads it, in the config's dtype, quantised when the config says so.
+    """The start model as transformers loads it, in the config's dtype, quantised when the config
+    says so.
 
     Raises:
         ModelError: not found, not a causal LM, no safetensors.
@@ -49,10 +52,14 @@ def load_model(config: TrainConfig) -> Any:
         kwargs["quantization_config"] = quantization
         kwargs["device_map"] = {"": config.training.device}
     if config.retention and loads_on_one_process_only():
-        # The other processes of a machine would get empty weights, handed around when the model is sharded: too late
-        # for teachers and anchors.
+        # The other processes of a machine would get empty weights, handed around when the model is
+        # sharded: too late for teachers and anchors.
         os.environ[EFFICIENT_LOADING] = "false"
-    models.check_model(name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code)
+    models.check_model(
+        name,
+        revision=config.model.model_revision,
+        trust_remote_code=config.training.trust_remote_code,
+    )
     model = models.from_pretrained(name, **kwargs)
     keep_unpacked(model)  # it is measured before it is trained
     return model
@@ -66,8 +73,8 @@ def quantised_by(model: ModelConfig) -> str:
 
 
 def loaded_otherwise(model: ModelConfig) -> dict[str, Any]:
-    """What a run's settings make of stored weights, for the keys of figures: a quantised model, or one in another
-    dtype, is another model. Empty where the weights are used as they are stored."""
+    """What a run's settings make of stored weights, for the keys of figures: a quantised model, or
+    one in another dtype, is another model. Empty where the weights are used as they are stored."""
     stored = models.saved_dtype(model.model_name_or_path)
     taken = model.dtype if model.dtype not in (None, "auto", stored) else None
     changes = list(filter(None, (quantised_by(model), taken)))
@@ -75,27 +82,30 @@ def loaded_otherwise(model: ModelConfig) -> dict[str, Any]:
 
 
 def load_tokenizer(config: TrainConfig) -> Any:
-    """The model's tokenizer as training will have it: with an end-of-sequence token, a padding token and the chat
-    template asked for.
+    """The model's tokenizer as training will have it: with an end-of-sequence token, a padding
+    token and the chat template asked for.
 
-    TRL sets these too, but only when the trainer is made; the data is checked and the start model evaluated before
-    that.
+    TRL sets these too, but only when the trainer is made; the data is checked and the start model
+    evaluated before that.
 
     Raises:
-        ModelError: no tokenizer in the folder, one without an end-of-sequence token, a token that is not in the
-            vocabulary, no such template.
+        ModelError: no tokenizer in the folder, one without an end-of-sequence token, a token that
+            is not in the vocabulary, no such template.
     """
     name = config.model.model_name_or_path
     tokenizer = models.load_tokenizer(
-        name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code
+        name,
+        revision=config.model.model_revision,
+        trust_remote_code=config.training.trust_remote_code,
     )
     _complete(tokenizer, config)
     return models.with_plain_messages(_with_template(tokenizer, config))
 
 
 def add_template_tokens(model: Any, tokenizer: Any, config: TrainConfig) -> list[int]:
-    """Gives model and tokenizer the tokens, and the end of a turn, that the chat template of another model brings, so
-    that the start is measured with the tokenizer that is trained: TRL adds them when it makes the trainer, after that.
+    """Gives model and tokenizer the tokens, and the end of a turn, that the chat template of
+    another model brings, so that the start is measured with the tokenizer that is trained: TRL adds
+    them when it makes the trainer, after that.
 
     Args:
         model, tokenizer: changed in place; rows of new tokens are drawn from the run's seed.
@@ -116,7 +126,8 @@ def add_template_tokens(model: Any, tokenizer: Any, config: TrainConfig) -> list
 
 
 def load_processor(config: TrainConfig) -> Any:
-    """The processor of a vision-language model as training will have it, None for a model that takes text only.
+    """The processor of a vision-language model as training will have it, None for a model that
+    takes text only.
 
     Raises:
         ModelError: as `load_tokenizer`; no processor in the folder.
@@ -128,20 +139,29 @@ def load_processor(config: TrainConfig) -> Any:
         return None
     path = args.chat_template_path
     rules = (
-        (args.packing, "packing: expected false with a vision-language model: TRL packs no rows with images."),
-        (args.padding_free, "padding_free: expected false with a vision-language model: TRL pads rows with images."),
+        (
+            args.packing,
+            "packing: expected false with a vision-language model: TRL packs no rows with images.",
+        ),
+        (
+            args.padding_free,
+            "padding_free: expected false with a vision-language model: TRL pads rows with images.",
+        ),
         (
             path is not None and not path.endswith((".jinja", ".j2")),
             f"chat_template_path: expected a .jinja file with a vision-language model, got {path}.",
         ),
         (
             config.script.dataset_streaming,
-            "dataset_streaming: expected false with a vision-language model: its images are looked at beforehand.",
+            "dataset_streaming: expected false with a vision-language model: its images are "
+            "looked at beforehand.",
         ),
     )
     if problems := [text for broken, text in rules if broken]:
         raise ConfigError(problems)
-    processor = models.load_processor(name, revision=model.model_revision, trust_remote_code=trusted)
+    processor = models.load_processor(
+        name, revision=model.model_revision, trust_remote_code=trusted
+    )
     _complete(processor.tokenizer, config)
     return _with_template(processor, config)
 
@@ -154,16 +174,22 @@ def check_images(config: TrainConfig, rows: Any) -> None:
     """
     if "images" not in (getattr(rows, "column_names", None) or ()):
         return
-    terms = [term for method in config.retention if not method.off and (term := method.token_loss()) is not None]
+    terms = [
+        term
+        for method in config.retention
+        if not method.off and (term := method.token_loss()) is not None
+    ]
     rules = (
         (
             any(term.teacher.kind == "cached" for term in terms),
-            "retention.label_annealing.teacher: expected online or adapter_off where rows hold images, got cached: "
+            "retention.label_annealing.teacher: expected online or adapter_off where rows hold "
+            "images, got cached: "
             "states are kept by a row's tokens, which do not tell one image from another.",
         ),
         (
             config.training.truncation_mode == "keep_end",
-            "truncation_mode: expected keep_start where rows hold images, got keep_end, which would cut them off.",
+            "truncation_mode: expected keep_start where rows hold images, got keep_end, which "
+            "would cut them off.",
         ),
     )
     if problems := [text for broken, text in rules if broken]:
@@ -171,27 +197,36 @@ def check_images(config: TrainConfig, rows: Any) -> None:
 
 
 def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> None:
-    """Stops where the assistant's turns cannot be told: TRL would find out after the start has been measured.
+    """Stops where the assistant's turns cannot be told: TRL would find out after the start has been
+    measured.
 
     Args:
         processing: tokenizer or processor, with its chat template.
         rows: as they are trained on.
 
     Raises:
-        ConfigError: `assistant_only_loss` with rows that are no conversations, or a template that marks no part.
+        ConfigError: `assistant_only_loss` with rows that are no conversations, or a template that
+            marks no part.
     """
     from trl.chat_template_utils import get_training_chat_template, has_generation_markers
 
     columns = getattr(rows, "column_names", None)
     if not getattr(config.training, "assistant_only_loss", False) or not columns:
         return
-    # of prompts and completions that are messages TRL reads the marks, too, unless images are with them
-    in_turns = "prompt" in columns and "images" not in columns and isinstance(next(iter(rows))["prompt"], list)
+    # of prompts and completions that are messages TRL reads the marks, too, unless images are with
+    # them
+    in_turns = (
+        "prompt" in columns
+        and "images" not in columns
+        and isinstance(next(iter(rows))["prompt"], list)
+    )
     if "messages" not in columns and not in_turns:
         raise ConfigError(
             [
-                "assistant_only_loss: expected false, because the rows are no conversations (messages). Of a prompt "
-                "and its completion only the completion is trained unless completion_only_loss says otherwise."
+                "assistant_only_loss: expected false, because the rows are no conversations "
+                "(messages). Of a prompt "
+                "and its completion only the completion is trained unless completion_only_loss "
+                "says otherwise."
             ]
         )
     if has_generation_markers(processing.chat_template):
@@ -201,8 +236,10 @@ def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> Non
     except ValueError as error:
         raise ConfigError(
             [
-                "assistant_only_loss: the chat template does not mark the assistant's turns. Expected "
-                "{% generation %} and {% endgeneration %} around their text, which transformers reads. Give a template "
+                "assistant_only_loss: the chat template does not mark the assistant's turns. "
+                "Expected "
+                "{% generation %} and {% endgeneration %} around their text, which transformers "
+                "reads. Give a template "
                 "that has them (chat_template_path), or train whole conversations."
             ]
         ) from error
@@ -231,17 +268,21 @@ def _complete(tokenizer: Any, config: TrainConfig) -> None:
     eos = config.training.eos_token or tokenizer.eos_token
     if eos is None:
         raise ModelError(
-            f"The tokenizer of {name} has no end-of-sequence token, which ends every training example. Set eos_token "
+            f"The tokenizer of {name} has no end-of-sequence token, which ends every training "
+            "example. Set eos_token "
             f"to a token of its vocabulary "
             f"(its special tokens: {_special(tokenizer)})."
         )
     tokenizer.eos_token = eos
     if tokenizer.pad_token is None:
-        tokenizer.pad_token = config.training.pad_token or eos  # labels mask padding, so sharing the token is harmless
+        tokenizer.pad_token = (
+            config.training.pad_token or eos
+        )  # labels mask padding, so sharing the token is harmless
 
 
 def load_chat_template(path: str) -> str:
-    """The text of a chat template: a `.jinja` or `.j2` file, or the template of another model, of which no code is run.
+    """The text of a chat template: a `.jinja` or `.j2` file, or the template of another model, of
+    which no code is run.
 
     Raises:
         ModelError: no such file, or a model without one.
@@ -254,19 +295,24 @@ def load_chat_template(path: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ModelError(
-                f"chat_template_path: expected a template file or a model that has one, but {path} cannot be read: "
+                "chat_template_path: expected a template file or a model that has one, but "
+                f"{path} cannot be read: "
                 f"{reason}."
             ) from error
     try:
-        template = AutoTokenizer.from_pretrained(located(path), trust_remote_code=False).chat_template
+        template = AutoTokenizer.from_pretrained(
+            located(path), trust_remote_code=False
+        ).chat_template
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"chat_template_path: expected a .jinja file or a model with a chat template, got {path}: "
+            "chat_template_path: expected a .jinja file or a model with a chat template, got "
+            f"{path}: "
             f"{first_line(error)}"
         ) from error
     if not isinstance(template, str):
         raise ModelError(
-            f"chat_template_path: the tokenizer of {path} has no chat template; choose an instruct model or a .jinja "
+            f"chat_template_path: the tokenizer of {path} has no chat template; choose an "
+            "instruct model or a .jinja "
             f"file."
         )
     return template
@@ -277,8 +323,9 @@ def _special(tokenizer: Any) -> str:
 
 
 def check_files(config: TrainConfig) -> list[str]:
-    """Looks at the local files that a run would read, all but the weights themselves: the model's headers and whether
-    they fit its configuration, its tokenizer, the data to the end. Nothing is downloaded.
+    """Looks at the local files that a run would read, all but the weights themselves: the model's
+    headers and whether they fit its configuration, its tokenizer, the data to the end. Nothing is
+    downloaded.
 
     Returns:
         Sentences about what was not looked at.
@@ -308,10 +355,16 @@ def check_files(config: TrainConfig) -> list[str]:
         load_data(config, processor or tokenizer)
     else:
         notes.append("the data is on the hub and was not looked at")
-    asking = bool(judges_need(plan))  # of another machine, or it had been refused: it may have the package
-    local = [e for e in plan.entries if e.local_files() and not (asking and isinstance(e, WinRateEntry))]
+    asking = bool(
+        judges_need(plan)
+    )  # of another machine, or it had been refused: it may have the package
+    local = [
+        e for e in plan.entries if e.local_files() and not (asking and isinstance(e, WinRateEntry))
+    ]
     get_processor = None if processor is None else lambda: processor
-    if problems := check_plan(dataclasses.replace(plan, entries=tuple(local)), tokenizer, get_processor):
+    if problems := check_plan(
+        dataclasses.replace(plan, entries=tuple(local)), tokenizer, get_processor
+    ):
         raise ConfigError(problems, source="evaluation")
     if others := [entry.name for entry in plan.entries if entry not in local]:
         notes.append(f"{', '.join(others)}: looked at when the run begins")
@@ -346,12 +399,18 @@ def _without_network() -> list[str]:
 
     if constants.HF_HUB_OFFLINE:
         return ["HF_HUB_OFFLINE is set: what is not in the hub's cache cannot be had"]
-    return [] if get_token() else ["no hub token here: gated models need one ('hf auth login', or HF_TOKEN)"]
+    return (
+        []
+        if get_token()
+        else ["no hub token here: gated models need one ('hf auth login', or HF_TOKEN)"]
+    )
 
 
-def load_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None = None) -> tuple[Any, str, Any]:
-    """The training rows, the name of the format they came in, and the rows of `eval_strategy` (None when it is off).
-    Rows that replay will mix in are read too, for their mistakes.
+def load_data(
+    config: TrainConfig, tokenizer: Any, not_read: Counts | None = None
+) -> tuple[Any, str, Any]:
+    """The training rows, the name of the format they came in, and the rows of `eval_strategy` (None
+    when it is off). Rows that replay will mix in are read too, for their mistakes.
 
     Args:
         config: of the run.
@@ -382,18 +441,26 @@ def _as_trained(held_out: Any, rows: Any) -> Any:
     measures_images = "images" in (getattr(held_out, "column_names", None) or ())
     trains_images = "images" in (getattr(rows, "column_names", None) or ())
     if measures_images and not trains_images:
-        raise DataError("The held-out rows hold images, the training rows none. Measure text by rows without images.")
+        raise DataError(
+            "The held-out rows hold images, the training rows none. Measure text by rows without "
+            "images."
+        )
     if trains_images and not measures_images:
-        held_out = held_out.add_column("images", [[]] * len(held_out)).cast_column("images", rows.features["images"])
+        held_out = held_out.add_column("images", [[]] * len(held_out)).cast_column(
+            "images", rows.features["images"]
+        )
     return held_out
 
 
-def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None = None) -> tuple[Any, str]:
-    """The training rows in one of TRL's column layouts, and the name of the format they came in; with `on_policy` their
-    prompts. `not_read` gets what of them is not read.
+def load_training_data(
+    config: TrainConfig, tokenizer: Any, not_read: Counts | None = None
+) -> tuple[Any, str]:
+    """The training rows in one of TRL's column layouts, and the name of the format they came in;
+    with `on_policy` their prompts. `not_read` gets what of them is not read.
 
     Raises:
-        DataError: see `holdfast.data.sources`, `holdfast.data.formats` and `holdfast.runs.on_policy`.
+        DataError: see `holdfast.data.sources`, `holdfast.data.formats` and
+            `holdfast.runs.on_policy`.
     """
     from holdfast.data.formats import standardise
     from holdfast.data.layouts import TEMPLATE_COLUMNS
@@ -404,7 +471,11 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
 
     rows, files = _all_rows(config), None
     name, script = config.script.dataset_name, config.script
-    reads_files = not script.dataset_streaming and not config.mixture.datasets and script.dataset_train_split == "train"
+    reads_files = (
+        not script.dataset_streaming
+        and not config.mixture.datasets
+        and script.dataset_train_split == "train"
+    )
     if config.mixture.test_split_size is not None:
         rows = _split(config, rows)["train"]
     elif reads_files and name is not None and is_path(name):
@@ -413,18 +484,33 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
             not_read.update({f"the file {file}": None for file in left_out(name, files)})
 
     def read(rows: Any) -> tuple[Any, str]:
-        if config.training.completion_only_loss is False and "completion_mask" in (rows.column_names or ()):
+        if config.training.completion_only_loss is False and "completion_mask" in (
+            rows.column_names or ()
+        ):
             rows = rows.remove_columns("completion_mask")  # as TRL has it
         return standardise(
-            rows, tokenizer, templates=_templates(config), files=files, read_from=_read_from(config), not_read=not_read
+            rows,
+            tokenizer,
+            templates=_templates(config),
+            files=files,
+            read_from=_read_from(config),
+            not_read=not_read,
         )
 
     if TRAINERS[config.holdfast.trainer].columns:
-        return _in_trls_columns(config, rows, files=files, not_read=not_read), TRAINERS[config.holdfast.trainer].layout
+        return _in_trls_columns(config, rows, files=files, not_read=not_read), TRAINERS[
+            config.holdfast.trainer
+        ].layout
     if config.holdfast.on_policy is not None:
         if not_read is not None:
-            used = ["prompt"] if prompts_alone(rows.column_names) else set(rows.column_names) - set(TEMPLATE_COLUMNS)
-            not_read.update(columns_with_values(rows, [name for name in rows.column_names if name not in used]))
+            used = (
+                ["prompt"]
+                if prompts_alone(rows.column_names)
+                else set(rows.column_names) - set(TEMPLATE_COLUMNS)
+            )
+            not_read.update(
+                columns_with_values(rows, [name for name in rows.column_names if name not in used])
+            )
         answers = config.holdfast.on_policy.self_distillation is not None
         return read_prompts(rows, lambda rows: read(rows)[0], answers=answers), "prompts"
     standardised, layout = read(rows)
@@ -434,7 +520,8 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
 
 
 def _read_from(config: TrainConfig) -> list[Path] | None:
-    """The local files that the training rows come from, all or a part of their rows; None where it is not known."""
+    """The local files that the training rows come from, all or a part of their rows; None where it
+    is not known."""
     from holdfast.data.sources import data_files, is_path, is_saved_dataset
     from holdfast.support.paths import expanded
 
@@ -468,20 +555,32 @@ def _all_rows(config: TrainConfig) -> Any:
     if name is None:
         raise ConfigError("dataset_name: expected a file, folder or hub id, got nothing.")
     return load_rows(
-        name, split=script.dataset_train_split, config=script.dataset_config, streaming=script.dataset_streaming
+        name,
+        split=script.dataset_train_split,
+        config=script.dataset_config,
+        streaming=script.dataset_streaming,
     )
 
 
 def _interleaved(mixture: Any, fractions: Sequence[float | None], args: Any) -> Any:
-    """Streams of which each gives its share of the rows, drawn by the run's seed; each begins again at its end. TRL
-    knows shares of data sets whose rows are counted only."""
+    """Streams of which each gives its share of the rows, drawn by the run's seed; each begins again
+    at its end. TRL knows shares of data sets whose rows are counted only."""
     from datasets import interleave_datasets
     from trl import get_dataset
 
     if any(fraction is None for fraction in fractions):
-        raise ValueError("`fraction` must be set for either all datasets in the mixture or none of them.")
-    used = [(entry, float(share)) for entry, share in zip(mixture.datasets, fractions, strict=True) if share]
-    mixtures = [dataclasses.replace(mixture, datasets=[dataclasses.replace(e, fraction=None)]) for e, _ in used]
+        raise ValueError(
+            "`fraction` must be set for either all datasets in the mixture or none of them."
+        )
+    used = [
+        (entry, float(share))
+        for entry, share in zip(mixture.datasets, fractions, strict=True)
+        if share
+    ]
+    mixtures = [
+        dataclasses.replace(mixture, datasets=[dataclasses.replace(e, fraction=None)])
+        for e, _ in used
+    ]
     total = sum(share for _, share in used)
     return interleave_datasets(
         [get_dataset(alone)["train"].repeat(None) for alone in mixtures],
@@ -491,8 +590,8 @@ def _interleaved(mixture: Any, fractions: Sequence[float | None], args: Any) -> 
 
 
 def _split(config: TrainConfig, rows: Any) -> Any:
-    """The rows as "train" and "test". By the run's seed: TRL draws others each time, so that a run that is continued
-    would train on what it is judged by.
+    """The rows as "train" and "test". By the run's seed: TRL draws others each time, so that a run
+    that is continued would train on what it is judged by.
 
     Raises:
         DataError: too few rows for that share.
@@ -500,9 +599,13 @@ def _split(config: TrainConfig, rows: Any) -> Any:
     size, args = config.mixture.test_split_size, config.training
     share = int(size) if size is not None and size >= 1 else size
     try:
-        return rows.train_test_split(test_size=share, seed=args.seed if args.data_seed is None else args.data_seed)
+        return rows.train_test_split(
+            test_size=share, seed=args.seed if args.data_seed is None else args.data_seed
+        )
     except ValueError as error:
-        raise DataError(f"test_split_size: {size:g} of {len(rows)} rows cannot be held out: {error}") from error
+        raise DataError(
+            f"test_split_size: {size:g} of {len(rows)} rows cannot be held out: {error}"
+        ) from error
 
 
 def _templates(config: TrainConfig) -> Any:
@@ -516,8 +619,8 @@ def _templates(config: TrainConfig) -> Any:
 
 
 def load_eval_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None = None) -> Any:
-    """The rows of TRL's own `eval_strategy`, or None when it is off. `not_read` gets what of them is not read, unless
-    they are a part of the training rows."""
+    """The rows of TRL's own `eval_strategy`, or None when it is off. `not_read` gets what of them
+    is not read, unless they are a part of the training rows."""
     if str(getattr(config.training.eval_strategy, "value", config.training.eval_strategy)) == "no":
         return None
     from holdfast.data.formats import standardise
@@ -527,11 +630,16 @@ def load_eval_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None 
         not_read = None  # counted as training rows
     if TRAINERS[config.holdfast.trainer].columns:
         return _in_trls_columns(config, rows, files=None, not_read=not_read)
-    return standardise(rows, tokenizer, templates=_templates(config), read_from=files, not_read=not_read)[0]
+    return standardise(
+        rows, tokenizer, templates=_templates(config), read_from=files, not_read=not_read
+    )[0]
 
 
-def _in_trls_columns(config: TrainConfig, rows: Any, *, files: Sequence[Path] | None, not_read: Counts | None) -> Any:
-    """The rows of a trainer that takes TRL's own columns, each of them looked at; arguments as of `read_pairs`."""
+def _in_trls_columns(
+    config: TrainConfig, rows: Any, *, files: Sequence[Path] | None, not_read: Counts | None
+) -> Any:
+    """The rows of a trainer that takes TRL's own columns, each of them looked at; arguments as of
+    `read_pairs`."""
     from holdfast.data import pairs
     from holdfast.data.prompts import check_prompts
 
@@ -542,7 +650,8 @@ def _in_trls_columns(config: TrainConfig, rows: Any, *, files: Sequence[Path] | 
 
 
 def _held_out_rows(config: TrainConfig) -> tuple[Any, list[Path] | None]:
-    """The rows of `eval_strategy` as they are, and the files that they are from where that is known."""
+    """The rows of `eval_strategy` as they are, and the files that they are from where that is
+    known."""
     from holdfast.data.sources import data_files, is_path, is_saved_dataset, load_rows
     from holdfast.support.paths import expanded
 
@@ -551,13 +660,20 @@ def _held_out_rows(config: TrainConfig) -> tuple[Any, list[Path] | None]:
         return _split(config, _all_rows(config))["test"], _read_from(config)
     if config.holdfast.eval_dataset_name is not None:
         name, split = config.holdfast.eval_dataset_name, config.holdfast.eval_dataset_split
-        files = data_files(name, split=split) if is_path(name) and not is_saved_dataset(expanded(name)) else None
+        files = (
+            data_files(name, split=split)
+            if is_path(name) and not is_saved_dataset(expanded(name))
+            else None
+        )
         return load_rows(name, split=split), files
     try:
-        rows = load_rows(script.dataset_name, split=script.dataset_test_split, config=script.dataset_config)
+        rows = load_rows(
+            script.dataset_name, split=script.dataset_test_split, config=script.dataset_config
+        )
     except DataError as error:
         raise DataError(
             f"eval_strategy is on, so a '{script.dataset_test_split}' split is needed: {error} "
-            "Or name a file by eval_dataset_name, or turn it off and list held-out files under evaluation:."
+            "Or name a file by eval_dataset_name, or turn it off and list held-out files under "
+            "evaluation:."
         ) from error
     return rows, _read_from(config)

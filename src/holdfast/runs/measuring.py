@@ -1,6 +1,7 @@
-"""Measuring in the middle of a run: at given steps the model is evaluated as it is, and a function sees the figures and
-may stop the run. The run itself does not change by it: its random states and the modes of the model's modules are put
-back, so that weights and losses are those of a run without it, bit for bit.
+"""Measuring in the middle of a run: at given steps the model is evaluated as it is, and a function
+sees the figures and may stop the run. The run itself does not change by it: its random states and
+the modes of the model's modules are put back, so that weights and losses are those of a run without
+it, bit for bit.
 
 ```python
 def reached(point: Point) -> None:
@@ -13,7 +14,8 @@ at = MeasureAt(along=when, plan=config.evaluation, folder=run / "rungs", key="my
 train(config, callbacks=[at])
 ```
 
-What is there already is not measured again, so that a run that is continued measures no step twice. For runs of one
+What is there already is not measured again, so that a run that is continued measures no step twice.
+For runs of one
 process: others hold parts of the model.
 """
 
@@ -58,9 +60,10 @@ class MeasureAt(TrainerCallback):
         plan: what is measured.
         folder: gets `step-<n>/` with the evaluations.
         key: tells the weights of this run from those of others at the same step.
-        reached: gets each point; what it raises ends the run. `Interrupted` leaves the run to be continued.
-        start: what was measured of the model that the run starts from, for entries that the result is held against it
-            in.
+        reached: gets each point; what it raises ends the run. `Interrupted` leaves the run to be
+            continued.
+        start: what was measured of the model that the run starts from, for entries that the result
+            is held against it in.
         tokenizer, processor: as of `models.Loaded`.
     """
 
@@ -76,14 +79,22 @@ class MeasureAt(TrainerCallback):
         tokenizer: Any = None,
         processor: Callable[[], Any] | None = None,
     ) -> None:
-        self.along, self.plan, self.folder, self.key, self.reached = along, plan, folder, key, reached
+        self.along, self.plan, self.folder, self.key, self.reached = (
+            along,
+            plan,
+            folder,
+            key,
+            reached,
+        )
         self.start, self.tokenizer, self.processor = start, tokenizer, processor
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step = state.global_step
 
         def measure() -> list[Evaluation]:
-            return self._measure(step, kwargs["model"], self.tokenizer or kwargs["processing_class"])
+            return self._measure(
+                step, kwargs["model"], self.tokenizer or kwargs["processing_class"]
+            )
 
         for share in self.along.reached(step, state.max_steps):
             self.reached(Point(share=share, step=step, measure=measure))
@@ -93,16 +104,24 @@ class MeasureAt(TrainerCallback):
         from holdfast.models import Loaded
 
         identity = {"name": f"step {step}", "hash": f"{self.key}-{step}"}
-        loaded = Loaded(model=model, tokenizer=tokenizer, identity=identity, processor=self.processor)
+        loaded = Loaded(
+            model=model, tokenizer=tokenizer, identity=identity, processor=self.processor
+        )
         with untouched(model):
-            return evaluate(loaded, self.plan, folder=EvaluationFolder(self.folder / f"step-{step}"), start=self.start)
+            return evaluate(
+                loaded,
+                self.plan,
+                folder=EvaluationFolder(self.folder / f"step-{step}"),
+                start=self.start,
+            )
 
 
 class StopEarly(MeasureAt):
-    """Ends training by what is measured (`runs.stopping`), and keeps the checkpoint that is the result: the trainer's
-    best one, which it loads at its end. The last step is measured too.
+    """Ends training by what is measured (`runs.stopping`), and keeps the checkpoint that is the
+    result: the trainer's best one, which it loads at its end. The last step is measured too.
 
-    Nothing is remembered but the measurements on disk, so that a run that is continued ends where it would have ended.
+    Nothing is remembered but the measurements on disk, so that a run that is continued ends where
+    it would have ended.
 
     Args:
         rules: when to end.
@@ -112,7 +131,12 @@ class StopEarly(MeasureAt):
     """
 
     def __init__(
-        self, rules: Rules, *, start: EvaluationFolder, say: Callable[[str], None] = lambda line: None, **more: Any
+        self,
+        rules: Rules,
+        *,
+        start: EvaluationFolder,
+        say: Callable[[str], None] = lambda line: None,
+        **more: Any,
     ) -> None:
         super().__init__(start=start, **more)
         self.rules, self.say = rules, say
@@ -121,7 +145,9 @@ class StopEarly(MeasureAt):
         self.plan = dataclasses.replace(self.plan, entries=entries, averages=(), along=None)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        if state.global_step and self._outcome(state).ended is not None:  # continued from the end that it had
+        if (
+            state.global_step and self._outcome(state).ended is not None
+        ):  # continued from the end that it had
             control.should_training_stop = True
         return control
 
@@ -131,14 +157,18 @@ class StopEarly(MeasureAt):
             return control
 
         def measure() -> list[Evaluation]:
-            return self._measure(step, kwargs["model"], self.tokenizer or kwargs["processing_class"])
+            return self._measure(
+                step, kwargs["model"], self.tokenizer or kwargs["processing_class"]
+            )
 
         self.reached(Point(share=step / state.max_steps, step=step, measure=measure))
         result = self._outcome(state)
         if result.kept is None:
             raise HoldfastError(
-                f"Ended at step {step} of {state.max_steps}: {result.ended}, and nothing that was measured before was "
-                f"within the limit. Measure earlier (evaluation.along), lower the learning rate, or give a retention "
+                f"Ended at step {step} of {state.max_steps}: {result.ended}, and nothing that was "
+                "measured before was "
+                "within the limit. Measure earlier (evaluation.along), lower the learning rate, "
+                "or give a retention "
                 f"method."
             )
         if result.kept == step:
@@ -147,23 +177,40 @@ class StopEarly(MeasureAt):
             control.should_save = True
         if result.ended is not None:
             control.should_training_stop = True
-            self.say(f"Ended at step {step} of {state.max_steps}: {result.ended}. The result is step {result.kept}.")
+            self.say(
+                f"Ended at step {step} of {state.max_steps}: {result.ended}. The result is step "
+                f"{result.kept}."
+            )
         elif last and result.kept != step:
-            self.say(f"The result is step {result.kept}, the best that was measured, and not the last.")
+            self.say(
+                f"The result is step {result.kept}, the best that was measured, and not the last."
+            )
         return control
 
     def _is_moment(self, step: int, total: int) -> bool:
         return step >= total or bool(self.along.reached(step, total))
 
     def _outcome(self, state: Any) -> Outcome:
-        moments = [step for step in range(1, state.global_step + 1) if self._is_moment(step, state.max_steps)]
-        start = self._figures(self.start) if any(rule.max_loss is not None for rule in self.rules) else {}
+        moments = [
+            step
+            for step in range(1, state.global_step + 1)
+            if self._is_moment(step, state.max_steps)
+        ]
+        start = (
+            self._figures(self.start)
+            if any(rule.max_loss is not None for rule in self.rules)
+            else {}
+        )
         return outcome(self.rules, start, [(step, self._measured_at(step)) for step in moments])
 
     def _measured_at(self, step: int) -> dict[str, Metric]:
-        return self._figures(EvaluationFolder(self.folder / f"step-{step}"), hash=f"{self.key}-{step}")
+        return self._figures(
+            EvaluationFolder(self.folder / f"step-{step}"), hash=f"{self.key}-{step}"
+        )
 
-    def _figures(self, folder: EvaluationFolder | None, hash: str | None = None) -> dict[str, Metric]:
+    def _figures(
+        self, folder: EvaluationFolder | None, hash: str | None = None
+    ) -> dict[str, Metric]:
         """The leading figures by suite/name.
 
         Raises:
@@ -175,8 +222,10 @@ class StopEarly(MeasureAt):
             e = folder.find(entry.suite, entry.name)
             if e is None or (hash is not None and e.model.get("hash") != hash):
                 raise RunFolderError(
-                    f"early_stopping: expected what was measured of {entry.suite}/{entry.name} in {folder.path}, which "
-                    f"decides where the run ends, and it is gone. Put it back, or choose a new output_dir."
+                    f"early_stopping: expected what was measured of {entry.suite}/{entry.name} in "
+                    f"{folder.path}, which "
+                    "decides where the run ends, and it is gone. Put it back, or choose a new "
+                    "output_dir."
                 )
             figures[f"{entry.suite}/{entry.name}"] = e.metrics[e.primary]
         return figures
@@ -184,7 +233,8 @@ class StopEarly(MeasureAt):
 
 @contextlib.contextmanager
 def untouched(model: Any) -> Iterator[None]:
-    """Evaluation mode inside; the mode of every module and all random states are as before at the end."""
+    """Evaluation mode inside; the mode of every module and all random states are as before at the
+    end."""
     import numpy as np
     import torch
 

@@ -1,8 +1,9 @@
 """A run over several nodes: one folder that all of them see, one model, one data set.
 
-Processes agree on a checkpoint by reading what each wrote, the first one writes records, and all read the
-result when it is whole. On folders of their own they would disagree about what is there: some would go on from a
-checkpoint and wait for others that begin anew. So it is looked for before anything is written.
+Processes agree on a checkpoint by reading what each wrote, the first one writes records, and all
+read the result when it is whole. On folders of their own they would disagree about what is there:
+some would go on from a checkpoint and wait for others that begin anew. So it is looked for before
+anything is written.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any
 from holdfast.errors import ConfigError, RunFolderError
 
 SEEN_WITHIN = 20.0
-"""Seconds in which a file of one node has to be there on the others: network file systems remember for a while that
-there was none."""
+"""Seconds in which a file of one node has to be there on the others: network file systems remember
+for a while that there was none."""
 
 
 def nodes(environ: Mapping[str, str] = os.environ) -> int:
@@ -28,7 +29,8 @@ def nodes(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def check_shared_folder(folder: Path, args: Any) -> None:
-    """Checks that all processes see one folder; each has to call it. The folder is there on the first one.
+    """Checks that all processes see one folder; each has to call it. The folder is there on the
+    first one.
 
     Args:
         folder: of the run.
@@ -57,9 +59,12 @@ def check_shared_folder(folder: Path, args: Any) -> None:
             (folder / name).unlink(missing_ok=True)
     if without:
         raise RunFolderError(
-            f"Expected one output_dir that all nodes see, such as a folder on a network file system, but process"
-            f"{'es' if len(without) > 1 else ''} {', '.join(map(str, without))} of {args.world_size} see"
-            f"{'' if len(without) > 1 else 's'} another {folder}. Checkpoints and records are those of one folder: "
+            "Expected one output_dir that all nodes see, such as a folder on a network file "
+            "system, but process"
+            f"{'es' if len(without) > 1 else ''} {', '.join(map(str, without))} of "
+            f"{args.world_size} see"
+            f"{'' if len(without) > 1 else 's'} another {folder}. Checkpoints and records are "
+            "those of one folder: "
             f"name a shared one."
         )
 
@@ -84,7 +89,8 @@ def check_same(found: Mapping[str, Any], args: Any) -> None:
         others = [rank for rank, hashes in enumerate(everyones) if hashes.get(what) != expected]
         if others:
             problems.append(
-                f"{what} differs between nodes: process {others[0]} reads other files than process 0. Copy the same to "
+                f"{what} differs between nodes: process {others[0]} reads other files than "
+                "process 0. Copy the same to "
                 f"all of them, or name a shared folder."
             )
     if problems:
@@ -93,6 +99,8 @@ def check_same(found: Mapping[str, Any], args: Any) -> None:
 
 def _is_in(name: str, folder: Path) -> bool:
     try:
-        return name in os.listdir(folder)  # a listing asks the server anew where a look at the name would not
+        return name in os.listdir(
+            folder
+        )  # a listing asks the server anew where a look at the name would not
     except OSError:
         return False

@@ -8,8 +8,8 @@ retention:
   - label_annealing: {direction: reverse, teacher: online, reference: ORIGINAL}
 ```
 
-The model answers the prompts, and label annealing's divergence from its teacher at the sampled tokens is the whole loss
-(`training.preferences.OnPolicyTrainer`).
+The model answers the prompts, and label annealing's divergence from its teacher at the sampled
+tokens is the whole loss (`training.preferences.OnPolicyTrainer`).
 
 ```yaml
 dataset_name: conversations.jsonl         # prompts with answers
@@ -72,11 +72,14 @@ class OnPolicySettings(SamplingSettings):
     """How a model answers prompts while it is trained, and who its teacher is."""
 
     self_distillation: Literal["forward", "reverse", "jsd"] | None = None
-    """The teacher is the model of the start, which reads the data's answer behind the prompt (SDFT), and this the
-    direction of the divergence; null: the teacher and its divergence are label annealing's."""
+    """The teacher is the model of the start, which reads the data's answer behind the prompt
+    (SDFT), and this the direction of the divergence; null: the teacher and its divergence are label
+    annealing's."""
 
 
-def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], given: Collection[str]) -> Iterator[str]:
+def problems(
+    methods: Sequence[RetentionMethod], values: Mapping[str, Any], given: Collection[str]
+) -> Iterator[str]:
     """What does not go with `on_policy`; a sentence each.
 
     Args:
@@ -91,7 +94,8 @@ def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], give
         yield (
             Problem(
                 "retention",
-                f"label_annealing has a teacher of its own, and with {_KEY}.self_distillation the model of the "
+                f"label_annealing has a teacher of its own, and with {_KEY}.self_distillation the "
+                "model of the "
                 f"start is the teacher. Leave one of the two out.",
             )
         )
@@ -99,7 +103,8 @@ def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], give
         yield (
             Problem(
                 _KEY,
-                "expected label_annealing with a weight above 0 under retention, whose divergence from the "
+                "expected label_annealing with a weight above 0 under retention, whose divergence "
+                "from the "
                 "teacher is what is trained on. Add it, with the model of before as its reference.",
             )
         )
@@ -107,7 +112,8 @@ def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], give
         yield (
             Problem(
                 ("retention", "label_annealing", "teacher"),
-                f"expected online or adapter_off with {_KEY}, got cached: no text is known beforehand.",
+                f"expected online or adapter_off with {_KEY}, got cached: no text is known "
+                "beforehand.",
             )
         )
     for method in active:
@@ -121,27 +127,39 @@ def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], give
             )
         if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
             yield Problem(
-                ("retention", method.name), f"acts on labels' losses, and {_KEY} has no labels. Leave one out."
+                ("retention", method.name),
+                f"acts on labels' losses, and {_KEY} has no labels. Leave one out.",
             )
         if changes_data(method):
             yield (
                 Problem(
                     ("retention", method.name),
-                    f"mixes rows with labels into the data, and with {_KEY} there are none. Leave one out.",
+                    f"mixes rows with labels into the data, and with {_KEY} there are none. Leave "
+                    "one out.",
                 )
             )
     if str(values.get("loss_type") or "nll") == "dft":
-        yield Problem("loss_type", f"dft weighs labels, and with {_KEY} there are none. Leave one out.")
-    if str(getattr(values.get("eval_strategy"), "value", values.get("eval_strategy")) or "no") != "no":
+        yield Problem(
+            "loss_type", f"dft weighs labels, and with {_KEY} there are none. Leave one out."
+        )
+    if (
+        str(getattr(values.get("eval_strategy"), "value", values.get("eval_strategy")) or "no")
+        != "no"
+    ):
         yield (
             Problem(
                 "eval_strategy",
-                f"measures rows with labels. With {_KEY} list held-out files under evaluation:, with along.",
+                f"measures rows with labels. With {_KEY} list held-out files under evaluation:, "
+                "with along.",
             )
         )
     for key in _ONLY_LABELS:
         if key in given and values.get(key, True):
-            yield Problem(key, f"has no effect with {_KEY}, where the model writes what is trained on. Leave it out.")
+            yield Problem(
+                key,
+                f"has no effect with {_KEY}, where the model writes what is trained on. Leave it "
+                "out.",
+            )
 
 
 def read_prompts(rows: Any, read: Any, *, answers: bool = False) -> Any:
@@ -149,27 +167,39 @@ def read_prompts(rows: Any, read: Any, *, answers: bool = False) -> Any:
 
     Args:
         rows: as the files have them.
-        read: what makes one of the known layouts of them (see `data.formats.standardise`), for all but prompts alone.
+        read: what makes one of the known layouts of them (see `data.formats.standardise`), for all
+            but prompts alone.
         answers: also keep the answer, text, as `privileged_context`; every row has to have one.
 
     Raises:
-        DataError: no known layout, images, no row with a prompt; with `answers` a row without a question of the user
-            and its answer.
+        DataError: no known layout, images, no row with a prompt; with `answers` a row without a
+            question of the user and its answer.
     """
     rows = rows if prompts_alone(rows.column_names) else read(rows)
     if "images" in rows.column_names:
         raise DataError(f"{_KEY}: expected prompts of text, got rows with images.")
     if "input_ids" in rows.column_names and "messages" not in rows.column_names:
-        raise DataError(f"{_KEY}: expected prompts as text or messages, got rows that are tokenised.")
+        raise DataError(
+            f"{_KEY}: expected prompts as text or messages, got rows that are tokenised."
+        )
     prompts = rows.map(
-        lambda row: {"prompt": _prompt(row), **({DEMONSTRATION: after_prompt(row)} if answers else {})},
+        lambda row: {
+            "prompt": _prompt(row),
+            **({DEMONSTRATION: after_prompt(row)} if answers else {}),
+        },
         remove_columns=rows.column_names,
     )
     if answers:
-        if lacking := [number for number, row in enumerate(prompts, 1) if not (_asks(row) and row[DEMONSTRATION])]:
+        if lacking := [
+            number
+            for number, row in enumerate(prompts, 1)
+            if not (_asks(row) and row[DEMONSTRATION])
+        ]:
             raise DataError(
-                f"{_KEY}.self_distillation: expected in every row a question of the user and its answer, which the "
-                f"teacher reads, got {len(lacking)} of {len(prompts)} rows without both; the first is row "
+                f"{_KEY}.self_distillation: expected in every row a question of the user and its "
+                "answer, which the "
+                f"teacher reads, got {len(lacking)} of {len(prompts)} rows without both; the "
+                "first is row "
                 f"{lacking[0]}. Leave them out."
             )
         return prompts
@@ -180,7 +210,8 @@ def read_prompts(rows: Any, read: Any, *, answers: bool = False) -> Any:
 
 
 def _asks(row: Mapping[str, Any]) -> bool:
-    """Whether a prompt is text, or ends with text of the user: where the demonstration is put behind."""
+    """Whether a prompt is text, or ends with text of the user: where the demonstration is put
+    behind."""
     prompt = row["prompt"]
     if isinstance(prompt, str):
         return bool(prompt.strip())
@@ -212,13 +243,17 @@ def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int |
     Raises:
         DataError: prompts that leave no room for an answer.
     """
-    longest, row_of_longest = max((_tokens(row, tokenizer), number) for number, row in enumerate(rows))
+    longest, row_of_longest = max(
+        (_tokens(row, tokenizer), number) for number, row in enumerate(rows)
+    )
     room = completion_length(config)
     if context is not None and longest + room > context:
         trainer = config.holdfast.trainer if config.holdfast.on_policy is None else _KEY
         raise DataError(
-            f"{trainer}: the prompt of row {row_of_longest + 1} has {longest} tokens, which with answers of up to "
-            f"{room} are more than the {context} that the model reads. Lower max_completion_length, or leave long "
+            f"{trainer}: the prompt of row {row_of_longest + 1} has {longest} tokens, which with "
+            "answers of up to "
+            f"{room} are more than the {context} that the model reads. Lower "
+            "max_completion_length, or leave long "
             f"prompts out."
         )
     return longest
@@ -226,4 +261,8 @@ def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int |
 
 def _tokens(row: Mapping[str, Any], tokenizer: Any) -> int:
     """Of the longer of the prompts that model and teacher read."""
-    return len(encoded_prompt({"prompt": with_demonstration(row)} if DEMONSTRATION in row else row, tokenizer))
+    return len(
+        encoded_prompt(
+            {"prompt": with_demonstration(row)} if DEMONSTRATION in row else row, tokenizer
+        )
+    )

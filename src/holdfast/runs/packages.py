@@ -1,4 +1,5 @@
-"""Packages that a run's settings need beside those that come with holdfast, looked for before any work."""
+"""Packages that a run's settings need beside those that come with holdfast, looked for before any
+work."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ OPTIMISERS: dict[str, tuple[str, str]] = {
     "adamw_torch_8bit": ("torchao", "torchao"),
     "adamw_anyprecision": ("torchdistx", "torchdistx"),
 }
-"""Module and distribution by the beginning of an optimiser's name; those with 8 bits and pages are bitsandbytes'."""
+"""Module and distribution by the beginning of an optimiser's name; those with 8 bits and pages are
+bitsandbytes'."""
 _BITSANDBYTES = ("adamw_bnb_8bit", "adamw_8bit", "paged_", "lion_", "ademamix", "rmsprop_bnb")
 _DISTRIBUTIONS = {"comet_ml": "comet-ml", "flytekit": "flytekit", "azureml": "azureml-mlflow"}
 FLASH = "flash-attn --no-build-isolation"
@@ -51,7 +53,8 @@ def check_packages(values: Mapping[str, Any], *, here: bool = True) -> list[str]
 
     Args:
         values: a run's settings.
-        here: whether the run is to be on this machine; of another one it is not known what is there.
+        here: whether the run is to be on this machine; of another one it is not known what is
+            there.
     """
     lacking = "which is not installed" if here else "which is not looked for there"
     problems: list[str] = []
@@ -96,7 +99,9 @@ def needed(values: Mapping[str, Any]) -> Iterator[Need]:
     for key in ("load_in_4bit", "load_in_8bit"):
         if values.get(key):
             yield key, "true", ("bitsandbytes",), "bitsandbytes"
-    yield from _needed_for_optimiser(str(getattr(values.get("optim"), "value", values.get("optim") or "")))
+    yield from _needed_for_optimiser(
+        str(getattr(values.get("optim"), "value", values.get("optim") or ""))
+    )
     deepspeed = [key for key in ("deepspeed", "use_deepspeed") if values.get(key)]
     if str(values.get("accelerate_config") or "").startswith("zero"):
         deepspeed.append("accelerate_config")
@@ -107,7 +112,12 @@ def needed(values: Mapping[str, Any]) -> Iterator[Need]:
 def _needed_for_attention(name: str) -> Iterator[Need]:
     if name in ("flash_attention_2", "flash_attention_3"):
         module = "flash_attn" if name.endswith("2") else "flash_attn_interface"
-        yield "attn_implementation", name, (module, "kernels"), FLASH if name.endswith("2") else "kernels"
+        yield (
+            "attn_implementation",
+            name,
+            (module, "kernels"),
+            FLASH if name.endswith("2") else "kernels",
+        )
     elif "/" in name:
         yield "attn_implementation", name, ("kernels",), "kernels"
 

@@ -1,5 +1,5 @@
-"""Whether documents that a run packs into one row stay apart: tried on a tiny copy of the model, before anything is
-loaded."""
+"""Whether documents that a run packs into one row stay apart: tried on a tiny copy of the model,
+before anything is loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from holdfast.retention.protocol import PACKED_WHOLE
 
 
 def packing_key(values: Mapping[str, Any]) -> str | None:
-    """The setting by which documents share a row and are to be kept apart, None where they do not."""
+    """The setting by which documents share a row and are to be kept apart, None where they do
+    not."""
     if values.get("packing"):
         strategy = str(values.get("packing_strategy") or PACKED_WHOLE[0])  # TRL's default
         return "packing" if strategy in (*PACKED_WHOLE, "bfd-requeue") else None
@@ -22,13 +23,14 @@ def packing_key(values: Mapping[str, Any]) -> str | None:
 
 
 def check_packing(values: Mapping[str, Any], config: Any = None, *, here: bool = True) -> list[str]:
-    """What keeps documents from being packed, in one sentence; none where they stay apart, where each can be run by
-    itself, or where it is found out only with the model.
+    """What keeps documents from being packed, in one sentence; none where they stay apart, where
+    each can be run by itself, or where it is found out only with the model.
 
     Args:
         values: a run's settings.
         config: the model's, of transformers; None: it is read where the model is a folder.
-        here: whether the run is to be on this machine; of another one it is not known which packages are there.
+        here: whether the run is to be on this machine; of another one it is not known which
+            packages are there.
     """
     from holdfast.training.document_attention import packing_refusal
 
@@ -39,11 +41,14 @@ def check_packing(values: Mapping[str, Any], config: Any = None, *, here: bool =
 
 
 def packing_notes(values: Mapping[str, Any]) -> list[str]:
-    """What becomes of documents that would see each other in one row; nothing where they stay apart, or are refused."""
+    """What becomes of documents that would see each other in one row; nothing where they stay
+    apart, or are refused."""
     from holdfast.training.documents_alone import alone_note
 
     problem = _problem(values)
-    return [alone_note(problem.partition(" ")[0])] if problem and runs_alone(problem, values) else []
+    return (
+        [alone_note(problem.partition(" ")[0])] if problem and runs_alone(problem, values) else []
+    )
 
 
 def runs_alone(problem: str, values: Mapping[str, Any]) -> bool:
@@ -55,9 +60,12 @@ def runs_alone(problem: str, values: Mapping[str, Any]) -> bool:
 
 
 def _problem(values: Mapping[str, Any], config: Any = None) -> str | None:
-    """As of `packing_problem`; None where nothing is packed, or where the model's configuration is not here."""
+    """As of `packing_problem`; None where nothing is packed, or where the model's configuration is
+    not here."""
     key, name = packing_key(values), values.get("model_name_or_path")
-    if key is None or (config is None and not (isinstance(name, str) and os.path.isdir(located(name)))):
+    if key is None or (
+        config is None and not (isinstance(name, str) and os.path.isdir(located(name)))
+    ):
         return None
     from transformers import AutoConfig
 
@@ -69,7 +77,9 @@ def _problem(values: Mapping[str, Any], config: Any = None) -> str | None:
             config = AutoConfig.from_pretrained(
                 located(str(name)), trust_remote_code=bool(values.get("trust_remote_code"))
             )
-        except Exception:  # what absurd values raise has no common base; whoever loads the model says it in words
+        except (
+            Exception
+        ):  # what absurd values raise has no common base; whoever loads the model says it in words
             return None
     more = values.get("model_init_kwargs")
     attention = values.get("attn_implementation")
@@ -81,4 +91,6 @@ def _problem(values: Mapping[str, Any], config: Any = None) -> str | None:
         attn_implementation=attention if attention in ("sdpa", "eager", "flex_attention") else None,
     )
     with quiet_transformers():
-        return packing_problem(config, make, attention=attention, own=not values.get("torch_compile"))
+        return packing_problem(
+            config, make, attention=attention, own=not values.get("torch_compile")
+        )

@@ -35,16 +35,28 @@ def plan_text(
     """
     args, model = config.training, config.model
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "no autocast"
-    length = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
+    length = (
+        f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
+    )
     schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     sequences, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
     processes = f"{config.processes} process{'es' if config.processes != 1 else ''}"
     in_all = sequences * accumulated * config.processes
     rows: Rows = [
-        ("model", f"{model.model_name_or_path} ({_trained_weights(config)}, weights in {model.dtype}, {precision})"),
+        (
+            "model",
+            f"{model.model_name_or_path} ({_trained_weights(config)}, weights in {model.dtype}, "
+            f"{precision})",
+        ),
         ("data", _data(config)),
-        ("training", f"{length}, learning rate {args.learning_rate:g} ({schedule}), seed {args.seed}"),
-        ("batch", f"{in_all} sequences a step = {sequences} x {accumulated} accumulated x {processes}"),
+        (
+            "training",
+            f"{length}, learning rate {args.learning_rate:g} ({schedule}), seed {args.seed}",
+        ),
+        (
+            "batch",
+            f"{in_all} sequences a step = {sequences} x {accumulated} accumulated x {processes}",
+        ),
     ]
     rows += amounts(config, look, machine=machine, flops_per_second=flops_per_second)
     methods = [method.label() + (" (off)" if method.off else "") for method in config.retention]
@@ -54,19 +66,31 @@ def plan_text(
         entries = [f"{e.name} ({e.kind})" for e in config.evaluation.entries if e.suite == suite]
         rows += _under(suite, entries)
     if not config.evaluation.entries:
-        rows.append(("evaluation", "nothing: add --keep and --learn to measure what is kept and what is learnt"))
+        rows.append(
+            (
+                "evaluation",
+                "nothing: add --keep and --learn to measure what is kept and what is learnt",
+            )
+        )
     weights_file = "adapter_model.safetensors" if model.use_peft else "model.safetensors"
-    files = f"run.json, metrics.jsonl, evaluations/, checkpoints, {weights_file}, README.md, report.html"
+    files = (
+        f"run.json, metrics.jsonl, evaluations/, checkpoints, {weights_file}, README.md, "
+        "report.html"
+    )
     rows.append(("output", f"{args.output_dir} ({files})"))
     rows += [("note", note) for note in config.notes]
     if command:
         rows.append(("starts", " ".join(without_secrets(command))))
-    elsewhere = "" if machine.here else " for a machine with a GPU, whose packages are not known here"
+    elsewhere = (
+        "" if machine.here else " for a machine with a GPU, whose packages are not known here"
+    )
     title = f"Dry run: the request is sound{elsewhere}; nothing was trained."
     return lines(title, "", *(f"  {subject:<11} {text}" for subject, text in rows))
 
 
-def amounts(config: TrainConfig, look: Look, *, machine: Machine, flops_per_second: float | None) -> Rows:
+def amounts(
+    config: TrainConfig, look: Look, *, machine: Machine, flops_per_second: float | None
+) -> Rows:
     """Rows, tokens, steps, memory, operations and time, as far as they can be told."""
     preview, cost = look.preview, look.cost
     if preview is None:
@@ -74,7 +98,9 @@ def amounts(config: TrainConfig, look: Look, *, machine: Machine, flops_per_seco
     about, sample = "", ""
     if preview.looked != preview.of:
         about, sample = "about ", f", by {preview.looked} rows"
-    tokens = f"{about}{look.tokens:,.0f} tokens an epoch ({preview.share:.0%} of them trained{sample})"
+    tokens = (
+        f"{about}{look.tokens:,.0f} tokens an epoch ({preview.share:.0%} of them trained{sample})"
+    )
     rows = [("rows", f"{preview.of:,} rows, {tokens}")]
     if cost is None:
         return rows
@@ -88,7 +114,12 @@ def amounts(config: TrainConfig, look: Look, *, machine: Machine, flops_per_seco
         rows.append(("time", "unknown: give the device's rate with --flops_per_second"))
     else:
         seconds = shown_seconds(cost.operations / flops_per_second / config.processes)
-        rows.append(("time", f"about {seconds} at {flops_per_second:.3g} operations a second of each process"))
+        rows.append(
+            (
+                "time",
+                f"about {seconds} at {flops_per_second:.3g} operations a second of each process",
+            )
+        )
     return rows
 
 
@@ -110,7 +141,10 @@ def drawn_before(config: TrainConfig, look: Look) -> list[str]:
             )
         if draws is None:
             continue
-        text = f"{method.name}: about {draws.tokens:,.0f} tokens of the start model's own text, unless they are there"
+        text = (
+            f"{method.name}: about {draws.tokens:,.0f} tokens of the start model's own text, "
+            "unless they are there"
+        )
         if draws.passes:
             text += f"; {draws.passes:,} passes of up to {min(draws.batch, draws.samples)} samples"
         sentences.append(f"{text}; how long is said after the first batch")
@@ -147,15 +181,27 @@ def _trained_weights(config: TrainConfig) -> str:
 
 def _data(config: TrainConfig) -> str:
     entries = config.mixture.datasets
-    name = ", ".join(str(entry.path) for entry in entries) if entries else str(config.script.dataset_name)
+    name = (
+        ", ".join(str(entry.path) for entry in entries)
+        if entries
+        else str(config.script.dataset_name)
+    )
     if config.holdfast.on_policy is not None:
         longest = config.holdfast.on_policy.max_completion_length
         return f"{name} (prompts; the model's own answers of up to {longest} tokens)"
     if TRAINERS[config.holdfast.trainer].columns:
         return f"{name} ({TRAINERS[config.holdfast.trainer].rows})"
-    facts = [f"{key} template" for key in ("text", "prompt", "completion") if getattr(config.holdfast.data, key, None)]
+    facts = [
+        f"{key} template"
+        for key in ("text", "prompt", "completion")
+        if getattr(config.holdfast.data, key, None)
+    ]
     packed = "packed to" if config.training.packing else "at most"
-    facts.append(f"{packed} {config.training.max_length} tokens" if config.training.max_length else "any length")
+    facts.append(
+        f"{packed} {config.training.max_length} tokens"
+        if config.training.max_length
+        else "any length"
+    )
     return f"{name} ({', '.join(facts)})"
 
 

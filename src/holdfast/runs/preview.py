@@ -1,7 +1,9 @@
-"""What a run would train on, row by row: the tokens as the trainer will have them, and which of them count.
+"""What a run would train on, row by row: the tokens as the trainer will have them, and which of
+them count.
 
-The rows go through the trainer's own preparation and collator, on a stand-in of a few thousand weights, so that chat
-templates, tool calls, cutting and masks are what they will be. The model is not loaded.
+The rows go through the trainer's own preparation and collator, on a stand-in of a few thousand
+weights, so that chat templates, tool calls, cutting and masks are what they will be. The model is
+not loaded.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ class PreparedRow:
                 stretches[-1][0].append(token)
             else:
                 stretches.append(([token], trained))
-        return [(tokenizer.decode(ids, skip_special_tokens=False), trained) for ids, trained in stretches]
+        return [
+            (tokenizer.decode(ids, skip_special_tokens=False), trained)
+            for ids, trained in stretches
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +57,8 @@ class Preview:
     of: int
     """Rows there are."""
     notes: tuple[str, ...] = ()
-    """What the trainer says of the rows that were looked at: how many are cut, or not trained at all."""
+    """What the trainer says of the rows that were looked at: how many are cut, or not trained at
+    all."""
 
     @property
     def tokens(self) -> int:
@@ -75,12 +81,14 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
 
     Args:
         config: the run's.
-        tokenizer: as `loading.load_tokenizer` gives it, or the processor of `loading.load_processor`.
+        tokenizer: as `loading.load_tokenizer` gives it, or the processor of
+            `loading.load_processor`.
         rows: as `loading.load_training_data` gives them.
         sample: rows at most, evenly over all.
 
     Raises:
-        DataError: the trainer cannot prepare them (a chat template that says not what the assistant's words are, ...).
+        DataError: the trainer cannot prepare them (a chat template that says not what the
+            assistant's words are, ...).
     """
     from jinja2.exceptions import TemplateError
 
@@ -127,7 +135,9 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
                 processing_class=copy.deepcopy(tokenizer),
                 retain=[],
             )
-            prepared = tuple(_prepared(trainer.data_collator([row])) for row in trainer.train_dataset)
+            prepared = tuple(
+                _prepared(trainer.data_collator([row])) for row in trainer.train_dataset
+            )
         except (ValueError, RuntimeError, KeyError, TypeError, TemplateError) as error:
             raise DataError(f"The training rows cannot be prepared: {first_line(error)}") from error
     return Preview(rows=prepared, looked=len(places), of=count, notes=tuple(trainer.data_notes))
@@ -137,4 +147,6 @@ def _prepared(batch: Any) -> PreparedRow:
     ids, labels = batch["input_ids"][0].tolist(), batch["labels"][0].tolist()
     mask = batch["attention_mask"][0].tolist() if "attention_mask" in batch else [1] * len(ids)
     unmasked: Sequence[int] = [i for i, is_token in enumerate(mask) if is_token]
-    return PreparedRow(ids=tuple(ids[i] for i in unmasked), trained=tuple(labels[i] != _IGNORED for i in unmasked))
+    return PreparedRow(
+        ids=tuple(ids[i] for i in unmasked), trained=tuple(labels[i] != _IGNORED for i in unmasked)
+    )

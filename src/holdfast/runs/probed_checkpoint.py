@@ -1,5 +1,5 @@
-"""One checkpoint of a probe: measured as it is and under changes, and its curvature. It is loaded when the first figure
-is missing, and not at all where none is."""
+"""One checkpoint of a probe: measured as it is and under changes, and its curvature. It is loaded
+when the first figure is missing, and not at all where none is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 MERGED = "merged"
 LEAST_IN_HALF = 0.02
-"""Gamma below which noise on weights as wide as their initialisation is no larger than a few of bfloat16's steps."""
+"""Gamma below which noise on weights as wide as their initialisation is no larger than a few of
+bfloat16's steps."""
 _RULES = 1
 """Raised when a change comes to mean something else."""
 Report = Callable[[int, int], None]
@@ -71,11 +72,12 @@ class ProbedCheckpoint:
         self.stds_of = ""
         """What noise is scaled by: "init" or "tensor"; "" before it is asked for."""
 
-    # ----------------------------------------------------------------------------------------------------- the model
+    # ------------------------------------------------------------------------------------ the model
 
     @functools.cached_property
     def name(self) -> str:
-        """The model, or the folder where an adapter is merged into its base: what is changed has to be whole."""
+        """The model, or the folder where an adapter is merged into its base: what is changed has to
+        be whole."""
         from holdfast.checkpoints.adapter_settings import is_adapter
         from holdfast.checkpoints.merge import prepare_merge
         from holdfast.checkpoints.named import located
@@ -93,7 +95,12 @@ class ProbedCheckpoint:
 
         self.display.say(f"{self.request.label}: loading {self.request.name}")
         loading = self.loading
-        return load(self.name, dtype=loading.dtype, device=loading.device, trust_remote_code=loading.trust_remote_code)
+        return load(
+            self.name,
+            dtype=loading.dtype,
+            device=loading.device,
+            trust_remote_code=loading.trust_remote_code,
+        )
 
     @functools.cached_property
     def tokenizer(self) -> Any:
@@ -114,7 +121,9 @@ class ProbedCheckpoint:
         from holdfast.models import configuration_of, weights_hash
 
         with contextlib.suppress(ModelError):  # on a hub, and not here yet
-            return fingerprint([weights_hash(self.name, dtype=self.loading.dtype), configuration_of(self.name)])
+            return fingerprint(
+                [weights_hash(self.name, dtype=self.loading.dtype), configuration_of(self.name)]
+            )
         return fingerprint([self.loaded.identity["hash"], self.loaded.identity["configuration"]])
 
     @functools.cached_property
@@ -124,7 +133,9 @@ class ProbedCheckpoint:
         from holdfast.checkpoints.perturb import own_stds
         from holdfast.training.fresh_init import init_stds
 
-        others = {label: open_source(name) for label, name in named_models(self.probe.toward).items()}
+        others = {
+            label: open_source(name) for label, name in named_models(self.probe.toward).items()
+        }
         if not any(change.kind == NOISE for change in self.probe.changes):
             return Material(others=others)
         if self.probe.std == "init":
@@ -132,8 +143,10 @@ class ProbedCheckpoint:
                 stds = init_stds(self.name, trust_remote_code=self.loading.trust_remote_code)
             except ModelError as error:
                 self.notes.append(
-                    f"{self.request.label}: how it was initialised is not known ({error}), so noise is scaled by each "
-                    f"tensor's present standard deviation, and its gammas are not those of models where it is."
+                    f"{self.request.label}: how it was initialised is not known ({error}), so "
+                    "noise is scaled by each "
+                    "tensor's present standard deviation, and its gammas are not those of models "
+                    "where it is."
                 )
                 self.display.say(self.notes[-1])
             else:
@@ -154,22 +167,26 @@ class ProbedCheckpoint:
             aside = ("name", "hash", "configuration")
             details = {k: v for k, v in self.loaded.identity.items() if k not in aside}
             known = ProbedModel(label="", name="", hash=self.hash, **details)
-        small = sorted({c.size for c in self.probe.changes if c.kind == NOISE and c.size < LEAST_IN_HALF})
+        small = sorted(
+            {c.size for c in self.probe.changes if c.kind == NOISE and c.size < LEAST_IN_HALF}
+        )
         if small and known.dtype in ("bfloat16", "float16"):
             sizes = ", ".join(f"{size:g}" for size in small)
             self.notes.append(
-                f"{self.request.label} is measured in {known.dtype}, whose rounding is of the size of the noise at γ "
+                f"{self.request.label} is measured in {known.dtype}, whose rounding is of the "
+                "size of the noise at γ "
                 f"{sizes}: much of it is rounded away. --dtype float32 measures it."
             )
         if known.origin and any(c.kind == QUANTIZE for c in self.probe.changes):
             self.notes.append(
-                f"{self.request.label} is {known.origin}: rounding its weights once more costs something else than "
+                f"{self.request.label} is {known.origin}: rounding its weights once more costs "
+                "something else than "
                 f"rounding the original's."
             )
         name, label = shown_name(self.request.name), self.request.label
         return dataclasses.replace(known, label=label, name=name, tokens=tokens, stds=self.stds_of)
 
-    # -------------------------------------------------------------------------------------------------- under changes
+    # -------------------------------------------------------------------------------- under changes
 
     def measured(self, change: Change | None) -> list[Evaluation]:
         """The evaluations as it is, or under a change; those that failed are among them."""
@@ -178,14 +195,21 @@ class ProbedCheckpoint:
 
         folder = EvaluationFolder(self.folder / (AS_IT_IS if change is None else change.name))
         identity = {"name": self.request.label, "hash": self._hash_under(change)}
-        evaluations = kept_evaluations(self.plan, self.tokenizer, folder, identity, processor=self.processor)
+        evaluations = kept_evaluations(
+            self.plan, self.tokenizer, folder, identity, processor=self.processor
+        )
         if evaluations:
             return evaluations
         model = self.loaded.model
         changed = contextlib.nullcontext() if change is None else change.on(model, self.material)
         with changed, contextlib.suppress(NotFinite):  # the evaluations say so
             evaluate(
-                Loaded(model=model, tokenizer=self.tokenizer, identity=identity, processor=self.processor),
+                Loaded(
+                    model=model,
+                    tokenizer=self.tokenizer,
+                    identity=identity,
+                    processor=self.processor,
+                ),
                 self.plan,
                 folder=folder,
                 console=self.display.console,
@@ -207,10 +231,11 @@ class ProbedCheckpoint:
             parts[3] = weights_hash(named_models(self.probe.toward)[change.label])
         return fingerprint(parts)
 
-    # ------------------------------------------------------------------------------------------------------ curvature
+    # ------------------------------------------------------------------------------------ curvature
 
     def sharpness(self) -> Sharpness:
-        """The curvature of its loss on the first documents of the first text; every product is kept once it is had."""
+        """The curvature of its loss on the first documents of the first text; every product is kept
+        once it is had."""
         from holdfast.evaluation.kinds.perplexity import documents_of
         from holdfast.evaluation.text.documents import encode_document
 
@@ -244,18 +269,23 @@ class ProbedCheckpoint:
             lines=lines,
         )
 
-    def _trace(self, products: _Kept, stds: Mapping[str, float] | None) -> tuple[float, tuple[float, float]]:
+    def _trace(
+        self, products: _Kept, stds: Mapping[str, float] | None
+    ) -> tuple[float, tuple[float, float]]:
         """Hutchinson's estimate with its interval over the random vectors."""
         what = "trace" if stds is None else f"noise trace {fingerprint(dict(stds), length=8)}"
         traces = []
         for seed in range(self.probe.curvature.probes):
             traces.append(products(f"{what} {seed}", partial(_random, seed, stds)))
-        mean, half = math.fsum(traces) / len(traces), t_half_width(traces, confidence=self.plan.confidence)
+        mean, half = (
+            math.fsum(traces) / len(traces),
+            t_half_width(traces, confidence=self.plan.confidence),
+        )
         return mean, (mean - half, mean + half)
 
     def _directions(self) -> Iterator[tuple[str, Change]]:
-        """Each line through the model that changes lie on, as a change of size 1: noise of the first seed, and each
-        model that is stepped towards."""
+        """Each line through the model that changes lie on, as a change of size 1: noise of the
+        first seed, and each model that is stepped towards."""
         labels = set()
         first = next((c.seed for c in self.probe.changes if c.kind == NOISE), None)
         for change in self.probe.changes:
@@ -272,7 +302,11 @@ class _Kept:
     def __init__(self, checkpoint: ProbedCheckpoint, key: str, encoded: Sequence[Any]) -> None:
         self.checkpoint, self.key, self.encoded = checkpoint, key, encoded
         self.file = checkpoint.folder / "curvature.jsonl"
-        self.products = {k: row["value"] for k, row in read_ledger(self.file).items()} if self.file.is_file() else {}
+        self.products = (
+            {k: row["value"] for k, row in read_ledger(self.file).items()}
+            if self.file.is_file()
+            else {}
+        )
 
     @functools.cached_property
     def curvature(self) -> Curvature:
@@ -299,13 +333,17 @@ def _at_start(curvature: Curvature, report: Report) -> list[float]:
     return [loss, math.sqrt(inner(gradient, gradient))]
 
 
-def _random(seed: int, stds: Mapping[str, float] | None, curvature: Curvature, report: Report) -> float:
+def _random(
+    seed: int, stds: Mapping[str, float] | None, curvature: Curvature, report: Report
+) -> float:
     """v.Hv for random signs v, times standard deviations where given."""
     by_name = None if stds is None else _by_parameter(curvature.model, stds)
     return curvature.along(curvature.signs(seed, by_name), report).curvature
 
 
-def _along(change: Change, material: Material, curvature: Curvature, report: Report) -> dict[str, float]:
+def _along(
+    change: Change, material: Material, curvature: Curvature, report: Report
+) -> dict[str, float]:
     """Slope and curvature along what a change adds to each parameter."""
     parameters = list(curvature.model.parameters())
     with kept(parameters) as before, change.on(curvature.model, material):

@@ -1,8 +1,9 @@
-"""`holdfast probe`: every model as it is and under every change, measured on one plan, into one folder.
+"""`holdfast probe`: every model as it is and under every change, measured on one plan, into one
+folder.
 
-A model is loaded once and changed in place. What a change gives is an ordinary evaluation in a folder of its own, keyed
-by the weights, the change and the data: nothing is measured twice, and what was interrupted goes on in the middle.
-`records.probe` has the layout.
+A model is loaded once and changed in place. What a change gives is an ordinary evaluation in a
+folder of its own, keyed by the weights, the change and the data: nothing is measured twice, and
+what was interrupted goes on in the middle. `records.probe` has the layout.
 """
 
 from __future__ import annotations
@@ -60,14 +61,17 @@ def probe_models(
         output_dir: new, empty or of an earlier call.
         tokens: pre-training budgets by label; given, the models are a ladder.
         settings: for the record.
-        loading: dtype and device of the models; a probe changes weights in place, so none is behind a server.
+        loading: dtype and device of the models; a probe changes weights in place, so none is behind
+            a server.
         display: where progress is shown.
 
     Returns:
-        The record, which is in the folder too. A change under which a figure is not finite is part of it.
+        The record, which is in the folder too. A change under which a figure is not finite is part
+        of it.
 
     Raises:
-        ConfigError: a model, a task or its data does not fit; all mistakes in one message, before anything is measured.
+        ConfigError: a model, a task or its data does not fit; all mistakes in one message, before
+            anything is measured.
         RunFolderError: the folder holds something else, or another process is at work in it.
         NotFinite: a model as it is has figures that are not finite.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
@@ -75,13 +79,23 @@ def probe_models(
     from holdfast.support.dates import dates_of
 
     out = Path(output_dir)
-    if out.is_dir() and not (out / RECORD_FILE).is_file() and any(not f.name.startswith(".") for f in out.iterdir()):
+    if (
+        out.is_dir()
+        and not (out / RECORD_FILE).is_file()
+        and any(not f.name.startswith(".") for f in out.iterdir())
+    ):
         raise RunFolderError(
-            f"{out} is not empty and holds no probe of holdfast. Expected a new or empty --output_dir, or an earlier "
+            f"{out} is not empty and holds no probe of holdfast. Expected a new or empty "
+            "--output_dir, or an earlier "
             f"one."
         )
     created = read_probe(out).created if (out / RECORD_FILE).is_file() else now()
-    with result_folder(out) as new_folder, quiet_libraries(), terminated_is_interrupted(), dates_of(created):
+    with (
+        result_folder(out) as new_folder,
+        quiet_libraries(),
+        terminated_is_interrupted(),
+        dates_of(created),
+    ):
         check_probe(models, plan, probe, loading)
         new_folder.keep()
         before = read_probe(out).models if (out / RECORD_FILE).is_file() else []
@@ -98,13 +112,23 @@ def probe_models(
         ended = "failed"
         try:
             for model in models:
-                checkpoint = ProbedCheckpoint(model, plan=plan, probe=probe, out=out, loading=loading, display=display)
+                checkpoint = ProbedCheckpoint(
+                    model, plan=plan, probe=probe, out=out, loading=loading, display=display
+                )
                 start = checkpoint.measured(None)
-                if broken := [f"{e.suite}/{e.name}: {e.failed}" for e in start if e.failed is not None]:
-                    raise NotFinite(f"{model.label}: expected finite figures of the model as it is, got {broken[0]}")
+                if broken := [
+                    f"{e.suite}/{e.name}: {e.failed}" for e in start if e.failed is not None
+                ]:
+                    raise NotFinite(
+                        f"{model.label}: expected finite figures of the model as it is, got "
+                        f"{broken[0]}"
+                    )
                 for number, change in enumerate(probe.changes, 1):
                     figures = _leading_figures(start, checkpoint.measured(change))
-                    display.say(f"{model.label}: {change.name} ({number} of {len(probe.changes)}): {figures}")
+                    display.say(
+                        f"{model.label}: {change.name} ({number} of {len(probe.changes)}): "
+                        f"{figures}"
+                    )
                 if probe.curvature.curvature:
                     record.sharpness.append(checkpoint.sharpness())
                 record.models.append(checkpoint.described((tokens or {}).get(model.label), before))
@@ -113,12 +137,16 @@ def probe_models(
                 release_memory()
             for model in models:
                 record.sensitivities.extend(
-                    sensitivities(out, model.label, probe.changes, confidence=plan.confidence, seed=plan.seed)
+                    sensitivities(
+                        out, model.label, probe.changes, confidence=plan.confidence, seed=plan.seed
+                    )
                 )
             if tokens and len(models) > 1:
                 ends = models[0].label, models[-1].label
                 pairs = sample_correlations(out, record.sensitivities, probe.changes)
-                moved = trends(record.sensitivities, *ends, confidence=plan.confidence, correlations=pairs)
+                moved = trends(
+                    record.sensitivities, *ends, confidence=plan.confidence, correlations=pairs
+                )
                 alike, notes = comparable_over_rungs(moved, record.models)
                 record.trends.extend(alike)
                 record.notes.extend(notes)
@@ -129,7 +157,9 @@ def probe_models(
             ended = "finished"
         except KeyboardInterrupt:
             ended = "interrupted"
-            raise Interrupted(f"Interrupted; what was finished is in {out}. The same command continues.") from None
+            raise Interrupted(
+                f"Interrupted; what was finished is in {out}. The same command continues."
+            ) from None
         finally:
             record = dataclasses.replace(record, status=ended)
             write_json(out / RECORD_FILE, record)
@@ -160,14 +190,16 @@ def check_probe(
             problems.append("curvature: expected text to measure it on. Add --corpus FILE.")
         if loading.dtype not in ("auto", "float32"):
             problems.append(
-                f"curvature: expected --dtype float32, got {loading.dtype}: products of its gradients are noise."
+                f"curvature: expected --dtype float32, got {loading.dtype}: products of its "
+                "gradients are noise."
             )
         for model in models if loading.dtype == "auto" and not problems else ():
             shape = check_causal_lm(model.name, trust_remote_code=loading.trust_remote_code)
             stored = getattr(shape, "dtype", None)
             if stored is not None and "float32" not in str(stored):
                 problems.append(
-                    f"curvature: {model.label} is stored in {str(stored).removeprefix('torch.')}, whose gradients "
+                    f"curvature: {model.label} is stored in {str(stored).removeprefix('torch.')}, "
+                    "whose gradients "
                     f"cannot be differentiated again. Add --dtype float32."
                 )
     for name in named_models(probe.toward).values() if not problems else ():
@@ -178,8 +210,10 @@ def check_probe(
                 differ = sorted(n for n in expected if shapes.get(n) != expected[n])
                 if differ:
                     problems.append(
-                        f"toward: expected a model of {model.label}'s shapes, but {len(differ)} tensors of {name} are "
-                        f"missing or differ ({', '.join(differ[:3])}). Name a model that was tuned from it."
+                        f"toward: expected a model of {model.label}'s shapes, but {len(differ)} "
+                        f"tensors of {name} are "
+                        f"missing or differ ({', '.join(differ[:3])}). Name a model that was "
+                        "tuned from it."
                     )
         except UserError as error:
             problems.append(f"toward: {error}")

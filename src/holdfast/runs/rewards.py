@@ -1,9 +1,10 @@
-"""What judges the answers of a run with `trainer: grpo`: `reward_funcs` and `reward_model_name_or_path`, TRL's own
-keys.
+"""What judges the answers of a run with `trainer: grpo`: `reward_funcs` and
+`reward_model_name_or_path`, TRL's own keys.
 
-A reward function is one of `trl.rewards` by its name, `my_rewards.py:brevity` (a file), or `my_package.rewards:brevity`
-(TRL's `my_package.rewards.brevity` is the same). It gets prompts, completions and the other columns of the rows, and
-returns a number an answer (see TRL's documentation of GRPO). Naming one of the user's own runs its code.
+A reward function is one of `trl.rewards` by its name, `my_rewards.py:brevity` (a file), or
+`my_package.rewards:brevity` (TRL's `my_package.rewards.brevity` is the same). It gets prompts,
+completions and the other columns of the rows, and returns a number an answer (see TRL's
+documentation of GRPO). Naming one of the user's own runs its code.
 """
 
 from __future__ import annotations
@@ -48,14 +49,17 @@ def reward_functions(script: Any) -> tuple[list[Callable[..., Any] | str], list[
     return rewards, about
 
 
-def refuse_changed_rewards(before: Sequence[dict[str, str]] | None, now: Sequence[dict[str, str]]) -> None:
+def refuse_changed_rewards(
+    before: Sequence[dict[str, str]] | None, now: Sequence[dict[str, str]]
+) -> None:
     """
     Raises:
         ConfigError: a run that is continued was begun with other rewards, or with other code.
     """
     if before is not None and list(before) != list(now):
         raise ConfigError(
-            f"reward_funcs: expected the rewards that the run began with, {_listed(before)}, got {_listed(now)}. Put "
+            f"reward_funcs: expected the rewards that the run began with, {_listed(before)}, got "
+            f"{_listed(now)}. Put "
             f"the old code back, or choose a new output_dir."
         )
 
@@ -74,16 +78,21 @@ def _reward(name: str) -> tuple[Callable[..., Any], str]:
     if not is_reference(name):
         known = [*shipped, OVERLONG]
         raise ConfigError(
-            f"expected one of {', '.join(known)}, or FILE.py:FUNCTION, got {name!r}.{did_you_mean(name, known)}"
+            f"expected one of {', '.join(known)}, or FILE.py:FUNCTION, got "
+            f"{name!r}.{did_you_mean(name, known)}"
         )
     reward = load_own(name)
     if not callable(reward.value):
-        raise ConfigError(f"{name}: expected a function, got a value of type {type(reward.value).__name__}.")
+        raise ConfigError(
+            f"{name}: expected a function, got a value of type {type(reward.value).__name__}."
+        )
     return reward.value, reward.sha256
 
 
 def _listed(about: Sequence[dict[str, str]]) -> str:
     words = []
     for reward in about:
-        words.append(f"{reward['name']} ({reward['sha256'][:12]})" if "sha256" in reward else reward["name"])
+        words.append(
+            f"{reward['name']} ({reward['sha256'][:12]})" if "sha256" in reward else reward["name"]
+        )
     return ", ".join(words) or "none"

@@ -1,5 +1,5 @@
-"""What the reader of a run has to know of its rows before it begins: what of them is not read, and what the chat
-template makes of them."""
+"""What the reader of a run has to know of its rows before it begins: what of them is not read, and
+what the chat template makes of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _LOOKED = 500
 
 
 def remarks_on_rows(config: TrainConfig, processing: Any, rows: Any, not_read: Counts) -> list[str]:
-    """Sentences on the training rows, on those that replay mixes in, and on held-out ones of `eval_strategy`.
+    """Sentences on the training rows, on those that replay mixes in, and on held-out ones of
+    `eval_strategy`.
 
     Args:
         config: of the run.
@@ -33,12 +34,17 @@ def remarks_on_rows(config: TrainConfig, processing: Any, rows: Any, not_read: C
     for method in config.retention:
         for name in method.named_data() if method.name == "replay" and not method.off else ():
             old, _ = read(name)
-            remarks += [f"{name}: {remark}" for remark in chat_templates.remarks(_sample(old), processing)]
+            remarks += [
+                f"{name}: {remark}" for remark in chat_templates.remarks(_sample(old), processing)
+            ]
     held_out: Counts = {}
     load_eval_data(config, processing, held_out)
     remarks += [unread.sentence(held_out, "the held-out rows")] if held_out else []
     sample = _sample(rows)
-    if any(isinstance(value, list) and value and isinstance(value[0], dict) for value in sample[0].values()):
+    if any(
+        isinstance(value, list) and value and isinstance(value[0], dict)
+        for value in sample[0].values()
+    ):
         remarks += chat_templates.remarks(sample, processing)
         ends = _ends_of_replies(config, getattr(processing, "tokenizer", processing))
         if remark := chat_templates.remark_on_end(processing, ends):
@@ -47,12 +53,14 @@ def remarks_on_rows(config: TrainConfig, processing: Any, rows: Any, not_read: C
 
 
 def remarks_on_held_out_rows(config: TrainConfig, tokenizer: Any, rows: Any) -> list[str]:
-    """Sentences on held-out rows that are rows of the training data, or of data that replay mixes in.
+    """Sentences on held-out rows that are rows of the training data, or of data that replay mixes
+    in.
 
     Args:
         config: of the run.
         tokenizer: of the model.
-        rows: the training rows; those with images and those that are tokenised already are not looked at.
+        rows: the training rows; those with images and those that are tokenised already are not
+            looked at.
     """
     from holdfast.data.formats import rows_by_name
     from holdfast.data.sources import is_path
@@ -65,7 +73,9 @@ def remarks_on_held_out_rows(config: TrainConfig, tokenizer: Any, rows: Any) -> 
     for method in config.retention:
         for name in method.named_data() if not method.off and method.name == "replay" else ():
             if is_path(name):
-                training[f"rows of the replay data {Path(name).name}"] = rows_by_name(tokenizer)(name)[0]
+                training[f"rows of the replay data {Path(name).name}"] = rows_by_name(tokenizer)(
+                    name
+                )[0]
     return remarks_on_training_rows(config.evaluation.entries, tokenizer, training)
 
 
@@ -80,8 +90,8 @@ def _sample(rows: Any) -> list[dict[str, Any]]:
 
 
 def _ends_of_replies(config: TrainConfig, tokenizer: Any) -> set[int]:
-    """Token ids that end a reply of the trained model: those of its generation config, and the tokenizer's, which
-    training adds to them."""
+    """Token ids that end a reply of the trained model: those of its generation config, and the
+    tokenizer's, which training adds to them."""
     from transformers import AutoConfig, GenerationConfig
 
     from holdfast.checkpoints.named import located
@@ -89,9 +99,13 @@ def _ends_of_replies(config: TrainConfig, tokenizer: Any) -> set[int]:
     model, trusted = config.model, config.training.trust_remote_code
     source = located(str(model.model_name_or_path))
     try:
-        end_tokens: Any = GenerationConfig.from_pretrained(source, revision=model.model_revision).eos_token_id
+        end_tokens: Any = GenerationConfig.from_pretrained(
+            source, revision=model.model_revision
+        ).eos_token_id
     except OSError:  # there is no such file, and the model's own configuration says it
-        shape = AutoConfig.from_pretrained(source, revision=model.model_revision, trust_remote_code=trusted)
+        shape = AutoConfig.from_pretrained(
+            source, revision=model.model_revision, trust_remote_code=trusted
+        )
         end_tokens = getattr(shape.get_text_config(), "eos_token_id", None)
     ends = {tokenizer.eos_token_id, *(end_tokens if isinstance(end_tokens, list) else [end_tokens])}
     return {token for token in ends if token is not None}

@@ -1,8 +1,10 @@
-"""One run from start to report: evaluate the start, train, save, evaluate the result, compare, write what people read.
+"""One run from start to report: evaluate the start, train, save, evaluate the result, compare,
+write what people read.
 
-Every stage leaves its outcome in the run folder before the next begins, so the same command after Ctrl-C, a crash or
-`kill -9` goes on where it stopped and computes nothing twice. The trained weights are those of an uninterrupted run:
-training continues from the last whole checkpoint with its optimiser, schedule, random state and position in the data.
+Every stage leaves its outcome in the run folder before the next begins, so the same command after
+Ctrl-C, a crash or `kill -9` goes on where it stopped and computes nothing twice. The trained
+weights are those of an uninterrupted run: training continues from the last whole checkpoint with
+its optimiser, schedule, random state and position in the data.
 """
 
 from __future__ import annotations
@@ -80,17 +82,18 @@ def train(
     Args:
         config: see `holdfast.runs.config.train_config`.
         console: a `rich.console.Console` for progress; None: a new one on standard output.
-        evaluation_cache: a folder where evaluations are shared between runs (the same start is then measured once, also
-            by runs side by side).
+        evaluation_cache: a folder where evaluations are shared between runs (the same start is then
+            measured once, also by runs side by side).
         callbacks: more of the trainer's callbacks, for those who watch a run from outside.
-        alone: whether it is all that was asked for; a part of something larger prints no summary of its own.
+        alone: whether it is all that was asked for; a part of something larger prints no summary of
+            its own.
 
     Returns:
         The finished run's folder.
 
     Raises:
-        UserError: something in the request has to change (see `holdfast.errors`), or it asks for more processes than
-            were started.
+        UserError: something in the request has to change (see `holdfast.errors`), or it asks for
+            more processes than were started.
         TrainingDiverged: a loss, a gradient or a weight was not finite.
         NotFinite: what was measured of the start or of the result is not finite.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
@@ -118,12 +121,15 @@ def train(
         if main:
             clear_leftovers(folder.path)
         if record.status == "finished":
-            if run_folder.nothing_left(folder, record, config, evaluated=plan_fingerprint(config.evaluation)):
+            if run_folder.nothing_left(
+                folder, record, config, evaluated=plan_fingerprint(config.evaluation)
+            ):
                 when = f", finished {record.finished}" if record.finished else ""
                 if alone:
                     say(
                         console,
-                        f"{folder.path} holds this run{when}. Nothing to do; give another output_dir for a new run.",
+                        f"{folder.path} holds this run{when}. Nothing to do; give another "
+                        "output_dir for a new run.",
                     )
                 return folder
             record.status = "running"
@@ -140,17 +146,29 @@ def train(
         except KeyboardInterrupt:
             run.end("interrupted")
             raise Interrupted(
-                f"Interrupted during stage '{record.stage}'; what was finished is in {folder.path}. The same command "
+                f"Interrupted during stage '{record.stage}'; what was finished is in "
+                f"{folder.path}. The same command "
                 f"continues."
             ) from None
         except Exception as error:
             run.end("failed", str(error).strip().split("\n")[0] or type(error).__name__)
-            if config.processes > 1 and isinstance(error, (TrainingDiverged, NotFinite)) and folder.path.is_dir():
-                # launchers end with their own exit code, and the other processes are stopped wherever they are
-                write_json(folder.path / run_folder.ENDED, {"kind": type(error).__name__, "error": str(error)})
+            if (
+                config.processes > 1
+                and isinstance(error, (TrainingDiverged, NotFinite))
+                and folder.path.is_dir()
+            ):
+                # launchers end with their own exit code, and the other processes are stopped
+                # wherever they are
+                write_json(
+                    folder.path / run_folder.ENDED,
+                    {"kind": type(error).__name__, "error": str(error)},
+                )
             trouble = None if isinstance(error, HoldfastError) else file_trouble(error, folder.path)
             if trouble is not None and folder.path.is_dir():
-                stage = f"It was in stage '{record.stage}'; what was written before is whole{run.last_checkpoint()}."
+                stage = (
+                    f"It was in stage '{record.stage}'; what was written before is "
+                    f"whole{run.last_checkpoint()}."
+                )
                 raise type(trouble)(f"{trouble} {stage}") from error
             raise
     return folder
@@ -179,13 +197,14 @@ class _Run:
     layout: str = ""
     eval_rows: Any = None
     new_folder: NewFolder | None = None
-    """The run's folder, which goes again where the request turns out to be wrong before anything was measured or
-    trained; None on other processes."""
+    """The run's folder, which goes again where the request turns out to be wrong before anything
+    was measured or trained; None on other processes."""
     added_tokens: Sequence[int] = ()
     """Ids that came with the chat template of another model."""
     stopped: bool = False
     trackers: Any = None
-    """Those of `report_to`, see `runs.tracking`; None before there is a model to train or to measure."""
+    """Those of `report_to`, see `runs.tracking`; None before there is a model to train or to
+    measure."""
     entered: float = field(default_factory=time.monotonic)
     """When the present stage began, in seconds."""
 
@@ -198,7 +217,9 @@ class _Run:
         entries = f"{count} entr{'y' if count == 1 else 'ies'}"
         self.stage("prepare")
         if self.config.holdfast.trainer == "grpo":
-            reward_functions(self.config.script)  # what is wrong with them shows before anything is loaded
+            reward_functions(
+                self.config.script
+            )  # what is wrong with them shows before anything is loaded
         self.prepare(trained=trained)
         self.check_evaluation()
         if plan.entries and plan.before:
@@ -216,7 +237,8 @@ class _Run:
             self.save()
             if self.stopped:
                 raise Interrupted(
-                    f"Interrupted after the last step; the trained model is in {self.folder.path}. The same command "
+                    "Interrupted after the last step; the trained model is in "
+                    f"{self.folder.path}. The same command "
                     f"continues."
                 )
         self.note_unmeasured()
@@ -244,11 +266,11 @@ class _Run:
         self.write_pages()
         self.push()
 
-    # ------------------------------------------------------------------------------------------------------- stages
+    # --------------------------------------------------------------------------------------- stages
 
     def prepare(self, *, trained: bool) -> None:
-        """Loads the start model and, unless training is over, reads all data: what is wrong with the request shows
-        here, before anything slow."""
+        """Loads the start model and, unless training is over, reads all data: what is wrong with
+        the request shows here, before anything slow."""
         from holdfast.models import check_causal_lm
         from holdfast.runs.dry_run import check_fit
         from holdfast.runs.packing import check_packing
@@ -256,7 +278,9 @@ class _Run:
 
         model, args = self.config.model, self.config.training
         shape = check_causal_lm(
-            model.model_name_or_path, revision=model.model_revision, trust_remote_code=args.trust_remote_code
+            model.model_name_or_path,
+            revision=model.model_revision,
+            trust_remote_code=args.trust_remote_code,
         )
         if not trained:
             if problems := check_packing({**vars(args), **vars(model)}, shape):  # of the hub, too
@@ -267,33 +291,52 @@ class _Run:
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         if limit and (args.max_length is None or args.max_length > limit):
             if self.config.holdfast.cuts_rows and args.max_length is not None:
-                self.note(f"max_length={args.max_length} is more than the model's context; {limit} is used.")
+                self.note(
+                    f"max_length={args.max_length} is more than the model's context; {limit} is "
+                    "used."
+                )
             args.max_length = limit
         if not getattr(self.model, "is_quantized", False):
             self.model.to(args.device)
-        matched([name for name, _ in self.model.named_parameters()], self.config.holdfast.train_only)
-        if not trained and not model.use_peft:  # an adapter's weights are there later, and are looked at by the trainer
+        matched(
+            [name for name, _ in self.model.named_parameters()], self.config.holdfast.train_only
+        )
+        if (
+            not trained and not model.use_peft
+        ):  # an adapter's weights are there later, and are looked at by the trainer
             self._check_methods_fit()
         self.write()
 
     def _load_start(self, *, trained: bool) -> None:
-        """Loads the start model and, unless training is over, the rows, and writes into the record what they are."""
+        """Loads the start model and, unless training is over, the rows, and writes into the record
+        what they are."""
         from holdfast.models import model_folder
-        from holdfast.runs.loading import add_template_tokens, load_data, load_model, load_processor, load_tokenizer
+        from holdfast.runs.loading import (
+            add_template_tokens,
+            load_data,
+            load_model,
+            load_processor,
+            load_tokenizer,
+        )
         from holdfast.runs.rows import remarks_on_rows
 
         model = self.config.model
         not_read: dict[str, int | None] = {}
         remarks: list[str] = []
         with self.status(f"Loading {model.model_name_or_path}"):
-            self.tokenizer, self.processor = load_tokenizer(self.config), load_processor(self.config)
+            self.tokenizer, self.processor = (
+                load_tokenizer(self.config),
+                load_processor(self.config),
+            )
             data_hash = run_folder.data_hash(self.config)
             if self.main:
                 for text in run_folder.hold_to_inputs(self.folder, self.record, self.config):
                     self.note(text)
             if not trained:
                 processing = self.processor or self.tokenizer
-                self.rows, self.layout, self.eval_rows = load_data(self.config, processing, not_read)
+                self.rows, self.layout, self.eval_rows = load_data(
+                    self.config, processing, not_read
+                )
                 remarks = remarks_on_rows(self.config, processing, self.rows, not_read)
             images = run_folder.images_hash(self.rows)
             run_folder.refuse_changed_images(self.folder, self.record, images)
@@ -308,8 +351,14 @@ class _Run:
         if trained:
             return
         data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
-        source = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
-        resume_checks = {k: v for k, v in self.record.data.items() if k in ("mixed", "rewards")}  # if it is continued
+        source = {
+            "name": run_folder.data_name(self.config),
+            "hash": data_hash,
+            "format": self.layout,
+        }
+        resume_checks = {
+            k: v for k, v in self.record.data.items() if k in ("mixed", "rewards")
+        }  # if it is continued
         self.record.data = {**source, **resume_checks, "not_read": not_read}
         for remark in remarks:
             self.note(remark)
@@ -332,7 +381,9 @@ class _Run:
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "vocabulary": self.model.get_output_embeddings().weight.shape[0],
         }
-        if origin := origin_of(model.model_name_or_path, model.model_revision) or quantised_by(model):
+        if origin := origin_of(model.model_name_or_path, model.model_revision) or quantised_by(
+            model
+        ):
             self.record.model["origin"] = origin
         self.record.parents = [{"role": "start", "name": name, "hash": identity}]
 
@@ -373,7 +424,10 @@ class _Run:
         check_lengths(self.config, self.rows, self.tokenizer, limit)
         args, sampling = hosted["args"], dataclasses.asdict(settings)
         if direction := sampling.pop("self_distillation"):
-            from holdfast.training.self_distillation import SelfDistillationTrainer, sampling_arguments
+            from holdfast.training.self_distillation import (
+                SelfDistillationTrainer,
+                sampling_arguments,
+            )
 
             sampling_arguments(args, direction, **sampling)
             return SelfDistillationTrainer(**hosted)
@@ -381,7 +435,8 @@ class _Run:
         return OnPolicyTrainer(**hosted)
 
     def start_identity(self) -> dict[str, Any]:
-        """What tells the start model's figures from others; rows of tokens that it got are drawn from the seed."""
+        """What tells the start model's figures from others; rows of tokens that it got are drawn
+        from the seed."""
         identity = {
             **{name: self.record.model[name] for name in ("name", "hash")},
             **loaded_otherwise(self.config.model),
@@ -393,7 +448,8 @@ class _Run:
         return identity
 
     def check_evaluation(self) -> None:
-        """Finds wrong columns, unknown tasks and unreadable held-out files before anything is trained."""
+        """Finds wrong columns, unknown tasks and unreadable held-out files before anything is
+        trained."""
         from holdfast.evaluation.runner import check_plan
         from holdfast.runs.rows import remarks_on_held_out_rows
 
@@ -416,7 +472,12 @@ class _Run:
         if origin := self.record.model.get("origin"):
             identity = {**identity, "origin": origin}
         measured = evaluate(
-            Loaded(model=model, tokenizer=self.tokenizer, identity=identity, processor=self.reads_images),
+            Loaded(
+                model=model,
+                tokenizer=self.tokenizer,
+                identity=identity,
+                processor=self.reads_images,
+            ),
             self.config.evaluation,
             folder=self.folder.evaluated(which),
             cache=self.cache,
@@ -435,7 +496,8 @@ class _Run:
 
     @functools.cached_property
     def processes(self) -> ProcessGroup:
-        """Those that measure together: all that train, where each of them has a whole model from the start."""
+        """Those that measure together: all that train, where each of them has a whole model from
+        the start."""
         import torch.distributed
 
         from holdfast.evaluation.processes import SINGLE, join_launched
@@ -444,12 +506,15 @@ class _Run:
         return join_launched() if hold_whole_model else SINGLE
 
     def fit(self) -> None:
-        """Makes the trainer, gets its teacher and methods ready, trains, and records what came of it."""
+        """Makes the trainer, gets its teacher and methods ready, trains, and records what came of
+        it."""
         from holdfast.runs.tracking import AtStart, Trackers
         from holdfast.training.callbacks import MetricsFile, Progress
 
         active = [method.name for method in self.config.retention if not method.off]
-        progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)])))
+        progress = Progress(
+            self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)]))
+        )
         self.trainer = self.make_trainer(MetricsFile(self.folder.metrics_file))
         self.trackers = Trackers(self.config.training)
         self.trackers.hold(self.trainer)
@@ -459,7 +524,10 @@ class _Run:
         self._own_progress(progress)
         self.note_trainer()
         checkpoint = self.trainer.whole_checkpoint(self.folder.path, say=self.note)
-        self.record.training = {**self.record.training, "sessions": self.record.training.get("sessions", 0) + 1}
+        self.record.training = {
+            **self.record.training,
+            "sessions": self.record.training.get("sessions", 0) + 1,
+        }
         self.write()
         # Here, where Ctrl-C stops at once and keeps what was computed.
         self.trainer.prepare_teacher(say=lambda text: say(self.console, text))
@@ -498,7 +566,8 @@ class _Run:
                 "retain": config.retention,
                 "learning_rate_multipliers": config.holdfast.learning_rate_multipliers,
                 "train_only": config.holdfast.train_only,
-                "fused_layers": config.holdfast.fused_layers and not args.torch_compile,  # which does so itself
+                "fused_layers": config.holdfast.fused_layers
+                and not args.torch_compile,  # which does so itself
                 "callbacks": [metrics, *self.stops_early(), *self.callbacks, *measures],
             }
             if config.holdfast.on_policy is not None:
@@ -514,7 +583,8 @@ class _Run:
         """
         Raises:
             HoldfastError: the processes do not know of each other.
-            ConfigError: what measures along the way needs a whole model, and this one is taken apart.
+            ConfigError: what measures along the way needs a whole model, and this one is taken
+                apart.
         """
         config, trainer = self.config, self.trainer
         if config.holdfast.stop_rules:  # what measures along keeps a best one
@@ -522,13 +592,16 @@ class _Run:
         world, processes = int(os.environ.get("WORLD_SIZE") or 1), trainer.accelerator.num_processes
         if processes != world:
             raise HoldfastError(
-                f"Expected training over {world} processes, the trainer found {processes}: every process would train "
+                f"Expected training over {world} processes, the trainer found {processes}: every "
+                "process would train "
                 f"alone. On CPUs set use_cpu: true."
             )
         if config.evaluation.along and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
             raise ConfigError(
-                "evaluation.along: measures a model that one process holds whole, which FSDP and DeepSpeed take apart. "
-                "Leave it out, and measure checkpoints afterwards: 'holdfast evaluate RUN/checkpoint-*'."
+                "evaluation.along: measures a model that one process holds whole, which FSDP and "
+                "DeepSpeed take apart. "
+                "Leave it out, and measure checkpoints afterwards: 'holdfast evaluate "
+                "RUN/checkpoint-*'."
             )
 
     def note_trainer(self) -> None:
@@ -551,7 +624,8 @@ class _Run:
         trained = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
         if any(str(parameter.dtype) == "torch.float16" for parameter in trained):
             self.note(
-                "The trained weights are float16, which nothing scales: small gradients, those of the KL first, become "
+                "The trained weights are float16, which nothing scales: small gradients, those of "
+                "the KL first, become "
                 "0. Train in bfloat16 (dtype: bfloat16) or float32; see docs/loss.md."
             )
         self.record.model["trainable"] = sum(parameter.numel() for parameter in trained)
@@ -579,7 +653,9 @@ class _Run:
         self.stopped = stop.stopped
         state = self.trainer.state
         logged = [row for row in self.folder.metrics() if "loss" in row]
-        seconds = max((float(row.get("seconds", 0.0)) for row in logged), default=time.monotonic() - began)
+        seconds = max(
+            (float(row.get("seconds", 0.0)) for row in logged), default=time.monotonic() - began
+        )
         tokens = int(getattr(self.trainer, "tokens_seen", 0))
         best = state.best_global_step if args.load_best_model_at_end else None
         final = dict(logged[-1]) if logged else {}
@@ -600,7 +676,8 @@ class _Run:
             if args.save_only_model:
                 again = "begins anew: save_only_model: true leaves nothing to continue from"
             raise Interrupted(
-                f"Interrupted at step {state.global_step} of {state.max_steps}; a checkpoint is in {self.folder.path}. "
+                f"Interrupted at step {state.global_step} of {state.max_steps}; a checkpoint is "
+                f"in {self.folder.path}. "
                 f"The same command {again}."
             )
 
@@ -612,7 +689,8 @@ class _Run:
         return [] if patience is None else [EarlyStopping(patience, say=self.note)]
 
     def measures_along(self, metrics: MetricsFile) -> list[TrainerCallback]:
-        """What measures while the model is trained; `metrics`: whose clock does not count the time for it."""
+        """What measures while the model is trained; `metrics`: whose clock does not count the time
+        for it."""
         from holdfast.reports.along import point_line
         from holdfast.runs.measuring import MeasureAt, Point, StopEarly
         from holdfast.runs.tracking import evaluation_figures
@@ -647,7 +725,8 @@ class _Run:
         return callbacks
 
     def note_unmeasured(self) -> None:
-        """Says which steps were asked for and not measured: the run has no such steps, or had been there already."""
+        """Says which steps were asked for and not measured: the run has no such steps, or had been
+        there already."""
         along, total = self.config.evaluation.along, int(self.record.training.get("steps") or 0)
         if along is None or not total:
             return
@@ -657,13 +736,14 @@ class _Run:
         if left:
             listed = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
             self.note(
-                f"Not measured along training: step {listed}. The run has {total} steps, and what was over when it was "
+                f"Not measured along training: step {listed}. The run has {total} steps, and what "
+                "was over when it was "
                 f"asked for cannot be measured any more."
             )
 
     def note_loss(self, backend: str) -> None:
-        """Told by the trainer in the first step: how the loss is computed, for the log and the record; how many steps
-        there will be is known by then, too."""
+        """Told by the trainer in the first step: how the loss is computed, for the log and the
+        record; how many steps there will be is known by then, too."""
         self.record.training |= {"loss": backend, "total_steps": self.trainer.state.max_steps}
         self.write()
         say(self.console, f"Loss: {backend}")
@@ -673,7 +753,9 @@ class _Run:
         from holdfast.training.checkpoint_folders import remove_folder, sync_folder
 
         staging = self.folder.path / ".final"
-        if self.main:  # only one process: another that comes late would remove what this one is writing
+        if (
+            self.main
+        ):  # only one process: another that comes late would remove what this one is writing
             remove_folder(staging)
         self.trainer.accelerator.wait_for_everyone()
         with self.status("Saving the model"):
@@ -681,11 +763,17 @@ class _Run:
                 self.trainer.save_model(str(staging), _internal_call=True)
             except BaseException:
                 if self.main:
-                    remove_folder(staging)  # half a model is worth nothing, and its space may be what is missing
+                    remove_folder(
+                        staging
+                    )  # half a model is worth nothing, and its space may be what is missing
                 raise
             if self.main:
-                (staging / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing here reads
-                name_base(staging, self.config.model.model_name_or_path, self.config.model.model_revision)
+                (staging / "training_args.bin").unlink(
+                    missing_ok=True
+                )  # a pickle that nothing here reads
+                name_base(
+                    staging, self.config.model.model_name_or_path, self.config.model.model_revision
+                )
                 sync_folder(staging)
                 for item in sorted(staging.iterdir()):
                     if item.is_dir():
@@ -693,21 +781,25 @@ class _Run:
                     os.replace(item, self.folder.path / item.name)
                 remove_folder(staging)
             self.trainer.accelerator.wait_for_everyone()  # other ranks read the folder only when it is whole
-            self.model = self.trainer.accelerator.unwrap_model(self.trainer.model, keep_fp32_wrapper=False)
+            self.model = self.trainer.accelerator.unwrap_model(
+                self.trainer.model, keep_fp32_wrapper=False
+            )
             self.record.distance = self._distances(self.model)
             self.note_rounded_away(self.model)
         self.record.training["saved"] = True
         self.write()
 
     def load_result(self) -> None:
-        """The finished weights from disk: an earlier session trained them and this one only measures, or no process
-        holds them whole."""
+        """The finished weights from disk: an earlier session trained them and this one only
+        measures, or no process holds them whole."""
         from holdfast import models
         from holdfast.runs.loading import load_model
 
         os.environ[EFFICIENT_LOADING] = "false"  # FSDP is over: every process measures
         path, trusted = str(self.folder.path), self.config.training.trust_remote_code
-        if self.config.training.chat_template_path is not None:  # tokens may have come with the template
+        if (
+            self.config.training.chat_template_path is not None
+        ):  # tokens may have come with the template
             self.tokenizer = models.load_tokenizer(path, trust_remote_code=trusted)
         if (self.folder.path / "adapter_config.json").is_file():
             from holdfast.training.adapters import load_adapter
@@ -742,7 +834,9 @@ class _Run:
         """Hands the trackers what was measured of the result, and the differences."""
         from holdfast.runs.tracking import Trackers, comparison_figures, evaluation_figures
 
-        step = int(self.record.training.get("result_step") or self.record.training.get("steps") or 0)
+        step = int(
+            self.record.training.get("result_step") or self.record.training.get("steps") or 0
+        )
         figures = evaluation_figures(self.folder.evaluated("result").all()) if self.main else {}
         if figures and self.trackers is None:  # trained by an earlier session
             self.trackers = Trackers(self.config.training)
@@ -764,7 +858,7 @@ class _Run:
         if self.config.training.push_to_hub and self.trainer is not None:
             self.trainer.push_to_hub(dataset_name=self.config.script.dataset_name)
 
-    # ------------------------------------------------------------------------------------------------------ helpers
+    # -------------------------------------------------------------------------------------- helpers
 
     def stage(self, name: str, announcement: str = "") -> None:
         self._count_seconds()
@@ -774,11 +868,13 @@ class _Run:
             say(self.console, announcement)
 
     def _count_seconds(self) -> None:
-        """Adds the time since the last call to the stage that is ending, over all sessions: `training.stages`, in
-        seconds."""
+        """Adds the time since the last call to the stage that is ending, over all sessions:
+        `training.stages`, in seconds."""
         now = time.monotonic()
         stages = self.record.training.setdefault("stages", {})
-        stages[self.record.stage] = round(stages.get(self.record.stage, 0.0) + now - self.entered, 3)
+        stages[self.record.stage] = round(
+            stages.get(self.record.stage, 0.0) + now - self.entered, 3
+        )
         self.entered = now
 
     def end(self, status: str, error: str | None = None) -> None:
@@ -790,7 +886,8 @@ class _Run:
                 self.trackers.close()
             return
         self._count_seconds()
-        # What stopped the run matters more than a record or a page that cannot be written, on a full disk for example.
+        # What stopped the run matters more than a record or a page that cannot be written, on a
+        # full disk for example.
         with contextlib.suppress(Exception):
             if self.trackers is not None:
                 self.trackers.close()
@@ -818,10 +915,15 @@ class _Run:
     def status(self, text: str) -> Any:
         from rich.markup import escape
 
-        return self.console.status(escape(text)) if self.console.is_terminal and self.main else contextlib.nullcontext()
+        return (
+            self.console.status(escape(text))
+            if self.console.is_terminal and self.main
+            else contextlib.nullcontext()
+        )
 
     def last_checkpoint(self) -> str:
-        """`, the last checkpoint is checkpoint-40`, or nothing where this run has none; for the end of a sentence."""
+        """`, the last checkpoint is checkpoint-40`, or nothing where this run has none; for the end
+        of a sentence."""
         from holdfast.training.checkpoint_folders import checkpoints_in
 
         step = self.trainer.state.global_step if self.trainer is not None else 0
@@ -848,26 +950,38 @@ class _Run:
             if self.config.training.save_only_model
             else 8 * sum(p.numel() for p in model.parameters() if p.requires_grad)
         )
-        keeps = str(getattr(self.config.training.save_strategy, "value", self.config.training.save_strategy)) != "no"
+        keeps = (
+            str(
+                getattr(
+                    self.config.training.save_strategy, "value", self.config.training.save_strategy
+                )
+            )
+            != "no"
+        )
         needed = weights + (weights + moments if keeps else 0)
         free = shutil.disk_usage(self.folder.path).free
         if free < needed:
             raise RunFolderError(
-                f"No room in {self.folder.path}: the final weights and one checkpoint take {shown_bytes(needed)}, "
+                f"No room in {self.folder.path}: the final weights and one checkpoint take "
+                f"{shown_bytes(needed)}, "
                 f"{shown_bytes(free)} are free. "
-                "Free some space, choose another output_dir, or set save_only_model: true or save_strategy: "
+                "Free some space, choose another output_dir, or set save_only_model: true or "
+                "save_strategy: "
                 "'no', with which an interrupted run begins anew."
             )
 
     def note_rounded_away(self, model: Any) -> None:
-        """Says where weights in half precision are mostly what they were: smaller steps are rounded away."""
+        """Says where weights in half precision are mostly what they were: smaller steps are rounded
+        away."""
         import torch
 
         if self.start_folder is None or not self.trainer.args.learning_rate:
             return
         if self.trainer.is_fsdp_enabled or hasattr(model, "peft_config"):
             return
-        embeddings = model.get_input_embeddings().weight  # rows of tokens that are not in the data do not move
+        embeddings = (
+            model.get_input_embeddings().weight
+        )  # rows of tokens that are not in the data do not move
         half = {}
         for name, parameter in model.named_parameters():
             is_trained = parameter.requires_grad and parameter is not embeddings
@@ -881,21 +995,28 @@ class _Run:
         if share < MOST_CHANGE:
             dtype = str(next(iter(half.values())).dtype).removeprefix("torch.")
             self.note(
-                f"Only {100 * share:.2g} % of the trained weights differ from the start's: in {dtype} a change of less "
-                f"than about 1/{400 if dtype == 'bfloat16' else 3000} of a weight is rounded away, step by step. Train "
-                f"with dtype: float32 (bf16: true computes in bfloat16 all the same), or at a higher learning_rate."
+                f"Only {100 * share:.2g} % of the trained weights differ from the start's: in "
+                f"{dtype} a change of less "
+                f"than about 1/{400 if dtype == 'bfloat16' else 3000} of a weight is rounded "
+                "away, step by step. Train "
+                "with dtype: float32 (bf16: true computes in bfloat16 all the same), or at a "
+                "higher learning_rate."
             )
 
     def _distances(self, model: Any) -> list[LayerDistance]:
-        """How far each layer moved: stored start weights against the result, tensor by tensor; adapters by their merged
-        delta."""
+        """How far each layer moved: stored start weights against the result, tensor by tensor;
+        adapters by their merged delta."""
         if hasattr(model, "peft_config"):
             from holdfast.training.adapters import merged_weight
 
             pairs = []
             for name, module in model.named_modules():
                 weight = getattr(getattr(module, "base_layer", None), "weight", None)
-                if weight is not None and hasattr(module, "get_delta_weight") and weight.is_floating_point():
+                if (
+                    weight is not None
+                    and hasattr(module, "get_delta_weight")
+                    and weight.is_floating_point()
+                ):
                     for adapter in module.active_adapters:
                         pairs.append((f"{name}.weight", weight, merged_weight(module, adapter)))
             return layer_distances(pairs) if pairs else []
@@ -905,13 +1026,19 @@ class _Run:
         beside = self._beside_start(reader, model.state_dict())
         if len(beside) < len(reader.names()):
             self.note(
-                f"The distance per layer covers {len(beside)} of {len(reader.names())} stored tensors; the others have "
+                f"The distance per layer covers {len(beside)} of {len(reader.names())} stored "
+                "tensors; the others have "
                 f"other names or shapes."
             )
-        return layer_distances((n, reader.tensor(n), tensor.cpu()) for n, tensor in beside.items()) if beside else []
+        return (
+            layer_distances((n, reader.tensor(n), tensor.cpu()) for n, tensor in beside.items())
+            if beside
+            else []
+        )
 
     def _beside_start(self, reader: CheckpointReader, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Tensors of the result, by the names of those in the start's files that have their shape."""
+        """Tensors of the result, by the names of those in the start's files that have their
+        shape."""
         live = {}
         for name in result:
             for stored in reversed(checkpoint_names(name)):

@@ -1,8 +1,9 @@
-"""The run folder's rules: what may be continued, what is refused, what a killed process left behind.
+"""The run folder's rules: what may be continued, what is refused, what a killed process left
+behind.
 
-A folder holds one run. The same settings continue it; other settings, other data or another start model are refused
-once training has begun, so that a record never tells of weights it did not make. One process works in a folder at a
-time.
+A folder holds one run. The same settings continue it; other settings, other data or another start
+model are refused once training has begun, so that a record never tells of weights it did not make.
+One process works in a folder at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from holdfast.support.inputs import AS_SAVED, hold_to, inputs_of
 from holdfast.support.paths import real
 
 ENDED = ".not_finite.json"
-"""In a run's folder: how one of several processes ended whose figures were not finite, for who launched them."""
+"""In a run's folder: how one of several processes ended whose figures were not finite, for who
+launched them."""
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,8 +35,9 @@ def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
     """The record of the run that `config` continues, None where it would begin a new one.
 
     Raises:
-        RunFolderError: the folder holds another run, with the settings that differ, files that are no run, or a file
-            where a folder of the run belongs. Model and data that were moved, or copied, are the same.
+        RunFolderError: the folder holds another run, with the settings that differ, files that are
+            no run, or a file where a folder of the run belongs. Model and data that were moved, or
+            copied, are the same.
     """
     from holdfast.training.checkpoint_folders import refuse_files
 
@@ -46,7 +49,8 @@ def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
         if not same and not _replaceable(folder, record):
             differences = config.explain_difference(record.config)
             raise RunFolderError(
-                f"{folder.path} holds another run ({record.name}, {record.status}), whose settings differ:",
+                f"{folder.path} holds another run ({record.name}, {record.status}), whose "
+                "settings differ:",
                 *(f"  - {d}" for d in differences or ["(the settings that decide the weights)"]),
                 "Give another output_dir, or delete the folder if the old run is not wanted.",
             )
@@ -56,8 +60,8 @@ def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
 
 
 def _moved(folder: RunFolder, record: RunRecord, config: TrainConfig) -> bool:
-    """Whether only the paths of model and data differ, and what lies there now has the content that the run began
-    with."""
+    """Whether only the paths of model and data differ, and what lies there now has the content that
+    the run began with."""
     paths = {name: config.resolved.get(name) for name in ("model_name_or_path", "dataset_name")}
     other = {name for name, value in paths.items() if value != record.config.get(name)}
     if not other or fingerprint(deciding({**record.config, **paths})) != config.key:
@@ -71,8 +75,8 @@ def _moved(folder: RunFolder, record: RunRecord, config: TrainConfig) -> bool:
 
 
 def _reads_alike(start: Path, folder: RunFolder) -> bool:
-    """Whether a model's configuration, tokenizer and chat template are those that the run has saved, which its weights
-    do not tell; not where it has saved none."""
+    """Whether a model's configuration, tokenizer and chat template are those that the run has
+    saved, which its weights do not tell; not where it has saved none."""
     from holdfast.training.checkpoint_folders import checkpoints_in
 
     def of(model: Path) -> list[Any]:
@@ -80,7 +84,11 @@ def _reads_alike(start: Path, folder: RunFolder) -> bool:
         files = [model / name for name in ("tokenizer.json", "chat_template.jinja")]
         return [config, *(file.read_bytes() if file.is_file() else None for file in files)]
 
-    saved = [path for path in (folder.path, *checkpoints_in(folder.path)) if (path / "config.json").is_file()]
+    saved = [
+        path
+        for path in (folder.path, *checkpoints_in(folder.path))
+        if (path / "config.json").is_file()
+    ]
     is_known = all((start / name).is_file() for name in ("config.json", "tokenizer.json"))
     return bool(saved) and is_known and of(start) == of(saved[0])
 
@@ -96,7 +104,8 @@ def _read(folder: RunFolder) -> RunRecord:
         return folder.read()
     except (DataError, AttributeError, TypeError, ValueError) as error:
         raise RunFolderError(
-            f"Expected the record of a run in {folder.run_file}, but it cannot be read ({error}). Put it back, give "
+            f"Expected the record of a run in {folder.run_file}, but it cannot be read ({error}). "
+            "Put it back, give "
             f"another output_dir, or delete the folder if the run is not wanted."
         ) from error
 
@@ -136,21 +145,27 @@ def refuse_foreign(folder: RunFolder) -> None:
         and any(not entry.name.startswith(".") for entry in folder.path.iterdir())
     ):
         raise RunFolderError(
-            f"{folder.path} is not empty and holds no holdfast run. Expected a new or empty output_dir, so that "
+            f"{folder.path} is not empty and holds no holdfast run. Expected a new or empty "
+            "output_dir, so that "
             f"nothing of yours is overwritten."
         )
 
 
 def began_training(folder: RunFolder, record: RunRecord) -> bool:
-    """Whether the folder holds steps that were paid for; before that, only evaluations, which carry their own keys."""
+    """Whether the folder holds steps that were paid for; before that, only evaluations, which carry
+    their own keys."""
     from holdfast.training.checkpoint_folders import checkpoints_in
 
-    return bool(record.training.get("saved")) or folder.metrics_file.is_file() or bool(checkpoints_in(folder.path))
+    return (
+        bool(record.training.get("saved"))
+        or folder.metrics_file.is_file()
+        or bool(checkpoints_in(folder.path))
+    )
 
 
 def _replaceable(folder: RunFolder, record: RunRecord) -> bool:
-    """A run that failed before its first step, over a wrong setting or file, leaves nothing that another try in its
-    folder could spoil."""
+    """A run that failed before its first step, over a wrong setting or file, leaves nothing that
+    another try in its folder could spoil."""
     return record.status == "failed" and not began_training(folder, record)
 
 
@@ -160,14 +175,16 @@ def data_name(config: TrainConfig) -> str:
 
 
 def data_hash(config: TrainConfig) -> str | None:
-    """The content's hash where the training data is local, else None; with that of held-out rows where they choose the
-    result."""
+    """The content's hash where the training data is local, else None; with that of held-out rows
+    where they choose the result."""
     from holdfast.data.sources import content_hash
 
     name, held_out = config.script.dataset_name, config.holdfast.eval_dataset_name
     if not name or config.mixture.datasets or not os.path.exists(name):
         return None
-    chooses = held_out is not None and config.training.load_best_model_at_end and os.path.exists(held_out)
+    chooses = (
+        held_out is not None and config.training.load_best_model_at_end and os.path.exists(held_out)
+    )
     watched = {rule.entry for rule in config.holdfast.stop_rules}
     choosing = [str(held_out)] if chooses else []
     for entry in config.evaluation.entries if not chooses else ():
@@ -177,7 +194,8 @@ def data_hash(config: TrainConfig) -> str | None:
 
 
 def refuse_changed_samples(folder: RunFolder, record: RunRecord, data_info: dict[str, Any]) -> None:
-    """Of data that the start model wrote: the very rows that the run began with have to be there again.
+    """Of data that the start model wrote: the very rows that the run began with have to be there
+    again.
 
     Args:
         data_info: what the trainer says of its data.
@@ -185,8 +203,10 @@ def refuse_changed_samples(folder: RunFolder, record: RunRecord, data_info: dict
     before = _hashes_of_samples(record.data)
     if before and before != _hashes_of_samples(data_info) and began_training(folder, record):
         raise RunFolderError(
-            f"The start model's own samples are others than those that the run in {folder.path} began with: they were "
-            f"drawn again, on another device or with other libraries. Put the old ones back (self_replay in "
+            f"The start model's own samples are others than those that the run in {folder.path} "
+            "began with: they were "
+            "drawn again, on another device or with other libraries. Put the old ones back "
+            "(self_replay in "
             f"$HOLDFAST_CACHE, or cache_dir), or choose a new output_dir."
         )
 
@@ -199,21 +219,31 @@ def images_hash(rows: Any) -> str | None:
     """Of the files that the images of prepared rows lie in; None where rows hold none."""
     from holdfast.data.vision import IMAGES, content_of_images
 
-    return content_of_images(rows) if IMAGES in (getattr(rows, "column_names", None) or ()) else None
+    return (
+        content_of_images(rows) if IMAGES in (getattr(rows, "column_names", None) or ()) else None
+    )
 
 
 def refuse_changed_images(folder: RunFolder, record: RunRecord, images: str | None) -> None:
-    if images is not None and record.data.get("images") not in (None, images) and began_training(folder, record):
+    if (
+        images is not None
+        and record.data.get("images") not in (None, images)
+        and began_training(folder, record)
+    ):
         raise RunFolderError(
-            f"Images of the training data changed since the run in {folder.path} began. Expected those that the run "
+            f"Images of the training data changed since the run in {folder.path} began. Expected "
+            "those that the run "
             f"was trained on: put the old ones back, or choose a new output_dir."
         )
 
 
-def refuse_changed_model(folder: RunFolder, record: RunRecord, config: TrainConfig, identity: str) -> None:
+def refuse_changed_model(
+    folder: RunFolder, record: RunRecord, config: TrainConfig, identity: str
+) -> None:
     if record.model.get("hash") not in (None, identity) and began_training(folder, record):
         raise RunFolderError(
-            f"The model at {config.model.model_name_or_path} changed since the run in {folder.path} began. Expected "
+            f"The model at {config.model.model_name_or_path} changed since the run in "
+            f"{folder.path} began. Expected "
             f"the weights that the run "
             "started from: put the old model back, or choose a new output_dir."
         )
@@ -225,13 +255,18 @@ def hold_to_inputs(folder: RunFolder, record: RunRecord, config: TrainConfig) ->
     Raises:
         RunFolderError: inputs are others than those that training began with.
     """
-    settings = {name: config.resolved[name] for name in deciding(config.resolved) if name in config.resolved}
+    settings = {
+        name: config.resolved[name] for name in deciding(config.resolved) if name in config.resolved
+    }
     inputs = inputs_of(settings, within=folder.path)
-    return hold_to(folder.path, inputs, begun=began_training(folder, record), what=f"the run in {folder.path}")
+    return hold_to(
+        folder.path, inputs, begun=began_training(folder, record), what=f"the run in {folder.path}"
+    )
 
 
 def _images_now(config: TrainConfig) -> str | None:
-    """`images_hash` of the training data as it lies there; None where rows or images went, as the data itself may."""
+    """`images_hash` of the training data as it lies there; None where rows or images went, as the
+    data itself may."""
     from holdfast.runs.loading import load_processor, load_training_data
 
     try:
@@ -240,15 +275,18 @@ def _images_now(config: TrainConfig) -> str | None:
         return None
 
 
-def nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig, *, evaluated: str) -> bool:
-    """Whether everything the config asks for is there: the evaluations of this very plan on this very data, and pages
-    newer than the record.
+def nothing_left(
+    folder: RunFolder, record: RunRecord, config: TrainConfig, *, evaluated: str
+) -> bool:
+    """Whether everything the config asks for is there: the evaluations of this very plan on this
+    very data, and pages newer than the record.
 
     Args:
         evaluated: fingerprint of the plan that is asked for (`evaluation.runner.plan_fingerprint`).
 
     Raises:
-        RunFolderError: the start model or the training data is another than the one the run was made from.
+        RunFolderError: the start model or the training data is another than the one the run was
+            made from.
     """
     hold_to_inputs(folder, record, config)
     if record.data.get("images") is not None:
@@ -259,4 +297,7 @@ def nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig, *, e
     if record.training.get("evaluated") != evaluated:
         return False
     pages = (folder.report_file, folder.path / "README.md")
-    return all(page.is_file() and page.stat().st_mtime_ns >= folder.run_file.stat().st_mtime_ns for page in pages)
+    return all(
+        page.is_file() and page.stat().st_mtime_ns >= folder.run_file.stat().st_mtime_ns
+        for page in pages
+    )

@@ -1,7 +1,7 @@
 """Passages of a corpus ranked by a model: what `holdfast data select` does.
 
-The model is loaded once, the corpus is read as a stream, and what is chosen lies in a folder with its record and data
-card; see `holdfast.data.select`.
+The model is loaded once, the corpus is read as a stream, and what is chosen lies in a folder with
+its record and data card; see `holdfast.data.select`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Ranking:
     batch_tokens: Annotated[int | None, Meta(ge=16)] = None
     """Tokens scored at once (32768 on an accelerator, 2048 on a CPU). Changes speed and memory."""
     scores: Annotated[Path | None, Meta(metavar="FILE.jsonl")] = None
-    """Where scores are kept as they come, which several selections may share (scores.ledger.jsonl in OUTPUT)."""
+    """Where scores are kept as they come, which several selections may share (scores.ledger.jsonl
+    in OUTPUT)."""
     trust_remote_code: bool = False
     """Runs Python code that comes with the model."""
 
@@ -56,7 +57,11 @@ class Selection(Ranking, Choice, CorpusFiles, _Model):
         """Mistakes in the request as a whole, and in its files, one sentence each."""
         problems = [*CorpusFiles.problems(self), *Choice.problems(self)]
         if self.scores is not None and self.scores.name in (RESTORING, PROBING):
-            problems.append(Problem("scores", f"expected a file of its own, such as {LEDGER}, got {self.scores}"))
+            problems.append(
+                Problem(
+                    "scores", f"expected a file of its own, such as {LEDGER}, got {self.scores}"
+                )
+            )
         return problems
 
 
@@ -84,7 +89,10 @@ def select(request: Selection, *, loaded: Loaded | None = None) -> Selected:
         from holdfast.models import load
 
         loaded = load(
-            request.model, dtype=request.dtype, device=request.device, trust_remote_code=request.trust_remote_code
+            request.model,
+            dtype=request.dtype,
+            device=request.device,
+            trust_remote_code=request.trust_remote_code,
         )
     scorer = scorer_of(loaded, max_length=request.max_length, batch_tokens=request.batch_tokens)
     files, choice = part_of(request, CorpusFiles), part_of(request, Choice)

@@ -1,8 +1,8 @@
 """Every key that a run may set.
 
-The keys are those of `trl sft`, read from its dataclasses (so a new version's keys are known without a change here),
-the options of `accelerate launch`, and holdfast's own. What the dataclasses themselves do not say stands in the tables
-below.
+The keys are those of `trl sft`, read from its dataclasses (so a new version's keys are known
+without a change here), the options of `accelerate launch`, and holdfast's own. What the dataclasses
+themselves do not say stands in the tables below.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ from holdfast.runs.on_policy import OnPolicySettings
 from holdfast.runs.stopping import Rules, StopRule, rules_of
 from holdfast.runs.trainers import SFT, TRAINERS, TrainerName
 
-_AT_LEAST_ONE, _NOT_NEGATIVE, _SHARE, _SEED = Meta(ge=1), Meta(ge=0), Meta(ge=0, lt=1), Meta(ge=0, le=MAX_SEED)
+_AT_LEAST_ONE, _NOT_NEGATIVE, _SHARE, _SEED = (
+    Meta(ge=1),
+    Meta(ge=0),
+    Meta(ge=0, lt=1),
+    Meta(ge=0, le=MAX_SEED),
+)
 _BOUNDS: dict[str, Meta] = {
     "per_device_train_batch_size": _AT_LEAST_ONE,
     "per_device_eval_batch_size": _AT_LEAST_ONE,
@@ -61,7 +66,8 @@ _ALSO_CHOICES = {"packing_strategy": ("bfd-requeue",)}
 """Values that TRL takes and calls deprecated."""
 _ALSO_TYPES: dict[str, tuple[Any, ...]] = {"resume_from_checkpoint": (bool,)}
 _MAY_BE_FILES = {"accelerator_config", "deepspeed", "fsdp_config"}
-"""Mappings that may be given as the path of a JSON file. For the others TRL's `str` means JSON text only."""
+"""Mappings that may be given as the path of a JSON file. For the others TRL's `str` means JSON text
+only."""
 ACCELERATE_CONFIG = "accelerate_config"
 """TRL's option for a preset or a file of accelerate."""
 _NOT_FROM_ACCELERATE = {
@@ -76,7 +82,7 @@ _NOT_FROM_ACCELERATE = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------- holdfast's own
+# ----------------------------------------------------------------------------------- holdfast's own
 
 
 _REFERENCE = re.compile(r"(?:[^:=,]+\.py:|\w+(?:\.\w+)+:|\w+:(?=[A-Z]))[A-Za-z_]\w*(?=:|$)")
@@ -85,8 +91,9 @@ _REFERENCE = re.compile(r"(?:[^:=,]+\.py:|\w+(?:\.\w+)+:|\w+:(?=[A-Z]))[A-Za-z_]
 def parse_compact_method(text: str) -> list[Any]:
     """One `--retention` argument as the list YAML would have given.
 
-    `sfa` is `["sfa"]`, `sfa:p=0.25,beta=0.9` is `[{"sfa": {"p": 0.25, "beta": 0.9}}]`, `my_method.py:Dropback:rate=0.1`
-    is `[{"my_method.py:Dropback": {"rate": 0.1}}]`; a YAML or JSON list or mapping is taken as it is.
+    `sfa` is `["sfa"]`, `sfa:p=0.25,beta=0.9` is `[{"sfa": {"p": 0.25, "beta": 0.9}}]`,
+    `my_method.py:Dropback:rate=0.1` is `[{"my_method.py:Dropback": {"rate": 0.1}}]`; a YAML or JSON
+    list or mapping is taken as it is.
 
     Raises:
         ValueError: what is wrong with the form (not with the method: the registry checks that).
@@ -100,7 +107,9 @@ def parse_compact_method(text: str) -> list[Any]:
         return parsed if isinstance(parsed, list) else [parsed]
     named = _REFERENCE.match(text)  # the colon in 'my_method.py:Dropback' is part of the name
     name, colon, rest = (
-        text.partition(":") if named is None else (named[0], text[named.end() :][:1], text[named.end() + 1 :])
+        text.partition(":")
+        if named is None
+        else (named[0], text[named.end() :][:1], text[named.end() + 1 :])
     )
     if not colon:
         return [name]
@@ -109,7 +118,8 @@ def parse_compact_method(text: str) -> list[Any]:
         key, equals, value = part.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise ValueError(
-                f"expected parameter=value, as in 'label_annealing:weight=1.0,temperature=2', got {part!r}."
+                "expected parameter=value, as in 'label_annealing:weight=1.0,temperature=2', got "
+                f"{part!r}."
             )
         if key.strip() in parameters:
             raise ValueError(f"parameter {key.strip()!r} stands twice.")
@@ -141,9 +151,15 @@ def _split_outside(text: str) -> list[str]:
 def _environment(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError
-    nested = {name: item for name, item in value.items() if isinstance(item, (Mapping, list)) or item is None}
+    nested = {
+        name: item
+        for name, item in value.items()
+        if isinstance(item, (Mapping, list)) or item is None
+    }
     if nested:
-        raise Refused(*(Problem(str(n), f"expected a value, got {show(v)}.") for n, v in nested.items()))
+        raise Refused(
+            *(Problem(str(n), f"expected a value, got {show(v)}.") for n, v in nested.items())
+        )
     return {str(name): item for name, item in value.items()}
 
 
@@ -154,7 +170,9 @@ def _multipliers(value: Any) -> dict[str, float]:
     for pattern, factor in value.items():
         number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
         if not number or not 0 <= factor < math.inf:
-            problems.append(Problem(str(pattern), f"expected a number of at least 0, got {show(factor)}."))
+            problems.append(
+                Problem(str(pattern), f"expected a number of at least 0, got {show(factor)}.")
+            )
         try:
             re.compile(str(pattern))
         except re.error as error:
@@ -166,7 +184,9 @@ def _multipliers(value: Any) -> dict[str, float]:
 
 def _patterns(value: Any) -> tuple[str, ...]:
     values = [value] if isinstance(value, str) else value
-    if not isinstance(values, (list, tuple)) or not all(isinstance(one, str) and one for one in values):
+    if not isinstance(values, (list, tuple)) or not all(
+        isinstance(one, str) and one for one in values
+    ):
         raise ValueError
     problems = []
     for number, pattern in enumerate(values):
@@ -201,14 +221,20 @@ class KeptSettings:
             json_schema=_retention_schema,
         ),
     ] = None
-    """What keeps the old skills, one of the methods. A list of methods with their parameters, or none, which is plain
-    fine-tuning. The option may be repeated and replaces the YAML's list."""
-    evaluation: Annotated[dict[str, Any] | None, Meta(metavar="'{batch_size: 4}'", section="evaluation")] = None
-    """What is measured before and after: keep (must be kept) and learn (is learnt). The option replaces the YAML's
-    section."""
-    keep: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK", former=("source",))] = ()
+    """What keeps the old skills, one of the methods. A list of methods with their parameters, or
+    none, which is plain fine-tuning. The option may be repeated and replaces the YAML's list."""
+    evaluation: Annotated[
+        dict[str, Any] | None, Meta(metavar="'{batch_size: 4}'", section="evaluation")
+    ] = None
+    """What is measured before and after: keep (must be kept) and learn (is learnt). The option
+    replaces the YAML's section."""
+    keep: Annotated[
+        tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK", former=("source",))
+    ] = ()
     """What is to be kept; measured before and after. Added to evaluation.keep."""
-    learn: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK", former=("target",))] = ()
+    learn: Annotated[
+        tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK", former=("target",))
+    ] = ()
     """What is to be learnt; measured likewise. Added to evaluation.learn."""
 
 
@@ -221,7 +247,8 @@ class RunSettings:
     data: Annotated[Templates | None, Meta(metavar="'{text: \"{title}\"}'", section="data")] = None
     """Templates that turn columns into training text: text, or prompt and completion."""
     chat_template: Annotated[str | None, Meta(metavar="TEXT", section="data")] = None
-    """A chat template in place of the model's own, as Jinja text; `chat_template_path` takes it from a file."""
+    """A chat template in place of the model's own, as Jinja text; `chat_template_path` takes it
+    from a file."""
     learning_rate_multipliers: Annotated[
         dict[str, float],
         Meta(
@@ -229,10 +256,14 @@ class RunSettings:
             expected="a mapping of patterns to factors of 0 or more",
             metavar="'{embed_tokens: 0.1}'",
             section="training",
-            json_schema=lambda: {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}},
+            json_schema=lambda: {
+                "type": "object",
+                "additionalProperties": {"type": "number", "minimum": 0},
+            },
         ),
     ] = dataclasses.field(default_factory=dict)
-    """Factors of the learning rate by regular expression, searched in parameters' names; 0 leaves them as they are."""
+    """Factors of the learning rate by regular expression, searched in parameters' names; 0 leaves
+    them as they are."""
     train_only: Annotated[
         tuple[str, ...],
         Meta(
@@ -243,25 +274,28 @@ class RunSettings:
             json_schema=lambda: {"type": ["array", "string"], "items": {"type": "string"}},
         ),
     ] = ()
-    """Regular expressions, searched in parameters' names: what none of them matches stays as it is."""
+    """Regular expressions, searched in parameters' names: what none of them matches stays as it
+    is."""
     fused_layers: Annotated[bool, Meta(section="training")] = False
-    """RMSNorms and gated feed-forward layers in one pass each where training is in float32 on CPUs: a small model's
-    step in nine tenths of the time; results differ by rounding."""
+    """RMSNorms and gated feed-forward layers in one pass each where training is in float32 on CPUs:
+    a small model's step in nine tenths of the time; results differ by rounding."""
     trainer: Annotated[TrainerName, Meta(section="training")] = "sft"
-    """What trains: sft: TRL's supervised fine-tuning; dpo: its preference optimisation, on pairs; kto: the same on
-    answers that were judged one by one; grpo: its reinforcement learning by rewards; on_policy: the model's own answers
+    """What trains: sft: TRL's supervised fine-tuning; dpo: its preference optimisation, on pairs;
+    kto: the same on answers that were judged one by one; grpo: its reinforcement learning by
+        rewards; on_policy: the model's own answers
     to prompts, held to a teacher. The keys are those of TRL's settings for it."""
     on_policy: Annotated[
         OnPolicySettings | None, Meta(metavar="'{max_completion_length: 256}'", section="training")
     ] = None
-    """Trains on the model's own answers to prompts, held to the teacher of label_annealing; without labels."""
+    """Trains on the model's own answers to prompts, held to the teacher of label_annealing; without
+    labels."""
     eval_dataset_name: Annotated[str | None, Meta(metavar="FILE", section="evaluation")] = None
     """Held-out rows that `eval_strategy` reads, in place of a split of the training data."""
     eval_dataset_split: Annotated[str, Meta(metavar="SPLIT", section="evaluation")] = "train"
     """Which of them, such as train[:500]; a file is the split "train"."""
     early_stopping_patience: Annotated[int | None, Meta(ge=1, section="evaluation")] = None
-    """Ends training after so many evaluations (`eval_strategy`) in a row that bring no better one; the best checkpoint
-    is the result, so it needs `load_best_model_at_end`."""
+    """Ends training after so many evaluations (`eval_strategy`) in a row that bring no better one;
+    the best checkpoint is the result, so it needs `load_best_model_at_end`."""
     early_stopping: Annotated[
         StopRule | tuple[StopRule, ...] | None,
         Meta(
@@ -270,8 +304,8 @@ class RunSettings:
             expected="a mapping with entry and patience, or a list of such",
         ),
     ] = None
-    """Ends training by what `evaluation` measures along the way: with patience where an entry no longer improves, with
-    max_loss where it has lost more; needs evaluation.along."""
+    """Ends training by what `evaluation` measures along the way: with patience where an entry no
+    longer improves, with max_loss where it has lost more; needs evaluation.along."""
     env: Annotated[
         dict[str, Any],
         Meta(
@@ -307,7 +341,7 @@ OWN: dict[str, Setting] = {setting.name: setting for setting in settings_of(OwnS
 """holdfast's own keys by name."""
 
 
-# ----------------------------------------------------------------------------------------------- TRL's and accelerate's
+# --------------------------------------------------------------------------- TRL's and accelerate's
 
 COMMON: dict[str, dict[str, str]] = {
     "model and data": {
@@ -328,26 +362,39 @@ COMMON: dict[str, dict[str, str]] = {
         "num_processes N": "Processes, one a GPU.",
     },
 }
-"""Keys of TRL and accelerate that most runs set, with their values' names and short explanations, by heading."""
+"""Keys of TRL and accelerate that most runs set, with their values' names and short explanations,
+by heading."""
 SHIPPED = Path(__file__).parents[1] / "schemas" / "train.schema.json"
 
 
 def shipped_settings() -> list[Setting]:
-    """Keys of TRL and accelerate for the help, out of the JSON Schema that is shipped: TRL takes seconds to import.
-    Those of `COMMON` are the first; the others are of the section "trl"."""
+    """Keys of TRL and accelerate for the help, out of the JSON Schema that is shipped: TRL takes
+    seconds to import. Those of `COMMON` are the first; the others are of the section "trl"."""
     schemas = json.loads(SHIPPED.read_text(encoding="utf-8"))["properties"]
     settings = []
     for group, keys in COMMON.items():
         for key, text in keys.items():
             name, _, value = key.partition(" ")
-            settings.append(_of_schema(name, schemas.pop(name), Meta(group=group, metavar=value), text))
+            settings.append(
+                _of_schema(name, schemas.pop(name), Meta(group=group, metavar=value), text)
+            )
     for name, schema in schemas.items():
         if name not in OWN:
-            settings.append(_of_schema(name, schema, Meta(group="trl", section="trl"), schema.get("description", "")))
+            settings.append(
+                _of_schema(
+                    name, schema, Meta(group="trl", section="trl"), schema.get("description", "")
+                )
+            )
     return settings
 
 
-_TYPES: dict[str, Any] = {"boolean": bool, "integer": int, "number": float, "object": dict, "array": list[str]}
+_TYPES: dict[str, Any] = {
+    "boolean": bool,
+    "integer": int,
+    "number": float,
+    "object": dict,
+    "array": list[str],
+}
 
 
 def _of_schema(name: str, schema: Mapping[str, Any], meta: Meta, text: str) -> Setting:
@@ -356,11 +403,19 @@ def _of_schema(name: str, schema: Mapping[str, Any], meta: Meta, text: str) -> S
         kind = kind["anyOf"][0]
     hint = _TYPES.get(str(kind.get("type")), str)
     choices = tuple(kind.get("enum", ()))
-    return Setting(name=name, types=(hint,), default=schema.get("default"), choices=choices, help=text, meta=meta)
+    return Setting(
+        name=name,
+        types=(hint,),
+        default=schema.get("default"),
+        choices=choices,
+        help=text,
+        meta=meta,
+    )
 
 
 def sources(trainer: str = SFT) -> dict[str, type]:
-    """The dataclasses that a run's settings are values of, by `Setting.source`. Imports TRL (seconds)."""
+    """The dataclasses that a run's settings are values of, by `Setting.source`. Imports TRL
+    (seconds)."""
     import trl
 
     from holdfast.training.adapters import AdapterArguments
@@ -377,8 +432,9 @@ def sources(trainer: str = SFT) -> dict[str, type]:
 
 @functools.cache
 def known_settings(trainer: str = SFT) -> dict[str, Setting]:
-    """All keys of TRL's command for a trainer, such as `trl sft`, and of `accelerate launch`, by name; `Setting.source`
-    is one of `sources()` or "launch". Imports TRL (seconds); the result is kept."""
+    """All keys of TRL's command for a trainer, such as `trl sft`, and of `accelerate launch`, by
+    name; `Setting.source` is one of `sources()` or "launch". Imports TRL (seconds); the result is
+    kept."""
     table: dict[str, Setting] = {}
     for source, cls in sources(trainer).items():
         for setting in settings_of(cls):
@@ -391,23 +447,28 @@ def known_settings(trainer: str = SFT) -> dict[str, Setting]:
 
 @functools.cache
 def known_of_others(trainer: str) -> dict[str, Setting]:
-    """Keys that runs with other trainers have and those with this one do not; `Setting.source` names the trainers
-    that have it."""
+    """Keys that runs with other trainers have and those with this one do not; `Setting.source`
+    names the trainers that have it."""
     own, table = known_settings(trainer), dict[str, Setting]()
     for other in TRAINERS:
         for name, setting in known_settings(other).items():
             if name in table:
-                table[name] = dataclasses.replace(table[name], source=f"{table[name].source} or {other}")
+                table[name] = dataclasses.replace(
+                    table[name], source=f"{table[name].source} or {other}"
+                )
             elif name not in own:
                 table[name] = dataclasses.replace(setting, source=other)
     return table
 
 
 def settings_of_all() -> list[Setting]:
-    """The keys of every trainer, those of `trl sft` first; what only others have says so in its help."""
+    """The keys of every trainer, those of `trl sft` first; what only others have says so in its
+    help."""
     table = dict(known_settings())
     for name, setting in known_of_others(SFT).items():
-        table[name] = dataclasses.replace(setting, help=f"With trainer: {setting.source}. {setting.help}")
+        table[name] = dataclasses.replace(
+            setting, help=f"With trainer: {setting.source}. {setting.help}"
+        )
     for trainer in TRAINERS:
         for name, setting in known_settings(trainer).items():
             more = tuple(kind for kind in setting.types if kind not in table[name].types)
@@ -417,8 +478,8 @@ def settings_of_all() -> list[Setting]:
 
 
 def training_keys() -> list[str]:
-    """Keys of a training configuration that a study may set for all its runs: those of TRL and accelerate, and
-    holdfast's own but for what decides the environment."""
+    """Keys of a training configuration that a study may set for all its runs: those of TRL and
+    accelerate, and holdfast's own but for what decides the environment."""
     own = [setting.name for setting in OWN.values() if setting.meta.yaml and setting.name != "env"]
     return [*known_keys(), *own]
 
@@ -429,10 +490,14 @@ def libraries() -> str:
 
 
 def known_keys() -> list[str]:
-    """The names of the keys of TRL and accelerate, of every trainer. Imports TRL (seconds) only where the JSON Schema
-    that is shipped was made with other versions."""
+    """The names of the keys of TRL and accelerate, of every trainer. Imports TRL (seconds) only
+    where the JSON Schema that is shipped was made with other versions."""
     schema = json.loads(SHIPPED.read_text(encoding="utf-8"))
-    names = schema["properties"] if schema.get("$comment") == libraries() else [s.name for s in settings_of_all()]
+    names = (
+        schema["properties"]
+        if schema.get("$comment") == libraries()
+        else [s.name for s in settings_of_all()]
+    )
     return [name for name in names if name not in OWN]
 
 
@@ -455,7 +520,8 @@ def _adjusted(setting: Setting, source: str) -> Setting:
 
 
 def _json_or_mapping(value: Any, *, file: bool) -> Any:
-    """A mapping as it is, JSON text too: transformers reads that with its own rules for nested strings."""
+    """A mapping as it is, JSON text too: transformers reads that with its own rules for nested
+    strings."""
     if isinstance(value, Mapping):
         return dict(value)
     if not isinstance(value, str):
@@ -474,9 +540,8 @@ def _json_or_mapping(value: Any, *, file: bool) -> Any:
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
-        text = (
-            f"""expected a mapping such as '{{"key": "value"}}', got {show(value)}, which is neither JSON nor YAML."""
-        )
+        form = """expected a mapping such as '{"key": "value"}'"""
+        text = f"{form}, got {show(value)}, which is neither JSON nor YAML."
         raise Refused(Problem((), text))
     return parsed
 
@@ -490,9 +555,22 @@ def _launch_settings() -> list[Setting]:
     ]
     for action in launch_command_parser()._actions:
         if action.option_strings and action.dest not in _NOT_FROM_ACCELERATE:
-            kinds = (bool,) if action.nargs == 0 else (int,) if action.type is int else (str, int, float, bool)
+            kinds = (
+                (bool,)
+                if action.nargs == 0
+                else (int,)
+                if action.type is int
+                else (str, int, float, bool)
+            )
             found.append((action.dest, kinds, (action.help or "").replace("%%", "%")))
     return [
-        Setting(name=name, types=kinds, optional=True, help=text, source="launch", meta=_BOUNDS.get(name, Meta()))
+        Setting(
+            name=name,
+            types=kinds,
+            optional=True,
+            help=text,
+            source="launch",
+            meta=_BOUNDS.get(name, Meta()),
+        )
         for name, kinds, text in found
     ]

@@ -1,5 +1,5 @@
-"""Ending a run by what `evaluation:` measures along the way: when an entry no longer improves, or when it has lost more
-than allowed.
+"""Ending a run by what `evaluation:` measures along the way: when an entry no longer improves, or
+when it has lost more than allowed.
 
 ```yaml
 evaluation:
@@ -11,8 +11,8 @@ early_stopping:
   - {entry: keep/prose, max_loss: 0.02}      # nats/token: the result is one of those before the first that lost more
 ```
 
-What is decided follows from the measurements alone (`outcome`), which lie in the run's `along/`: a run that is
-continued reads them there, and ends where it would have ended.
+What is decided follows from the measurements alone (`outcome`), which lie in the run's `along/`: a
+run that is continued reads them there, and ends where it would have ended.
 """
 
 from __future__ import annotations
@@ -35,16 +35,20 @@ class StopRule:
     entry: str
     """The entry of `evaluation` that is looked at, as suite/name, such as learn/answers."""
     patience: Annotated[int | None, Meta(ge=1)] = None
-    """Ends training after so many measurements in a row without a better one; the best one is the result."""
+    """Ends training after so many measurements in a row without a better one; the best one is the
+    result."""
     max_loss: Annotated[float | None, Meta(ge=0)] = None
-    """Ends training where more than this was lost since the start, in the unit of the entry's leading figure (nats a
-    token of text, shares of accuracy); the result was measured before."""
+    """Ends training where more than this was lost since the start, in the unit of the entry's
+    leading figure (nats a token of text, shares of accuracy); the result was measured before."""
 
     def problems(self) -> list[str]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
         if (self.patience is None) == (self.max_loss is None):
             came = "neither" if self.patience is None else "both"
-            return [f"expected one of patience (the best is the result) and max_loss (a limit), got {came}."]
+            return [
+                "expected one of patience (the best is the result) and max_loss (a limit), got "
+                f"{came}."
+            ]
         return []
 
 
@@ -57,14 +61,16 @@ def rules_of(value: StopRule | Rules | None) -> Rules:
 
 
 def check_rules(rules: Rules, plan: EvaluationPlan) -> Iterator[str]:
-    """What keeps the rules from deciding anything; a sentence each, of the setting `early_stopping`."""
+    """What keeps the rules from deciding anything; a sentence each, of the setting
+    `early_stopping`."""
     if not rules:
         return
     if plan.along is None:
         yield (
             Problem(
                 "early_stopping",
-                "expected evaluation.along, which says when to measure, as in evaluation: {along: {every: "
+                "expected evaluation.along, which says when to measure, as in evaluation: {along: "
+                "{every: "
                 "50}, learn: [answers.jsonl]}.",
             )
         )
@@ -74,13 +80,15 @@ def check_rules(rules: Rules, plan: EvaluationPlan) -> Iterator[str]:
             listed = f"which has {', '.join(entries)}" if entries else "which has none"
             near = did_you_mean(rule.entry, entries)
             yield Problem(
-                ("early_stopping", "entry"), f"expected an entry of evaluation, {listed}, got {rule.entry!r}.{near}"
+                ("early_stopping", "entry"),
+                f"expected an entry of evaluation, {listed}, got {rule.entry!r}.{near}",
             )
         elif rule.max_loss is not None and entries[rule.entry].against_start:
             yield (
                 Problem(
                     ("early_stopping", "max_loss"),
-                    f"{rule.entry} is measured against the start already. Give patience, or another entry.",
+                    f"{rule.entry} is measured against the start already. Give patience, or "
+                    "another entry.",
                 )
             )
         elif rule.max_loss is not None and not plan.before:
@@ -90,7 +98,8 @@ def check_rules(rules: Rules, plan: EvaluationPlan) -> Iterator[str]:
             )
     if sum(rule.patience is not None for rule in rules) > 1:
         yield Problem(
-            "early_stopping", "expected one rule with patience, which says which model is the best, got several."
+            "early_stopping",
+            "expected one rule with patience, which says which model is the best, got several.",
         )
     limits = Counter(rule.entry for rule in rules if rule.max_loss is not None)
     for name in sorted(limits):
@@ -143,7 +152,9 @@ def _gain(metric: Metric) -> float:
     return metric.value if metric.higher_is_better else -metric.value
 
 
-def _beyond(rules: Iterable[StopRule], start: Mapping[str, Metric], found: Mapping[str, Metric]) -> Iterator[str]:
+def _beyond(
+    rules: Iterable[StopRule], start: Mapping[str, Metric], found: Mapping[str, Metric]
+) -> Iterator[str]:
     for rule in rules:
         if rule.max_loss is not None:
             now = found[rule.entry]

@@ -1,16 +1,19 @@
-"""holdfast's own figures in the trackers of `report_to` (TensorBoard, Weights & Biases, MLflow, trackio, ...).
+"""holdfast's own figures in the trackers of `report_to` (TensorBoard, Weights & Biases, MLflow,
+trackio, ...).
 
-Trainer hands its logs to transformers' integrations, among them the retention terms (`kl`, `ce`, a method's figures),
-and closes them when training ends. What was measured of start and result, and the differences, come before and after:
-so the trackers are held open until the run is done, and get these figures at the step whose model they are of.
+Trainer hands its logs to transformers' integrations, among them the retention terms (`kl`, `ce`, a
+method's figures), and closes them when training ends. What was measured of start and result, and
+the differences, come before and after: so the trackers are held open until the run is done, and get
+these figures at the step whose model they are of.
 
 | figure | name | at step |
 |---|---|---|
 | an evaluation of start, result, or on the way | `eval_SUITE/ENTRY/METRIC` | 0, the result's, each that was measured |
 | a difference to the start | the same with `_difference`, `_difference_low`, `_difference_high` | the result's |
 
-transformers shows `eval_` as `eval/` where a tracker has sections. Nothing else is handed on: no rows, no texts, no
-settings beside those that transformers itself writes down, which leaves tokens out.
+transformers shows `eval_` as `eval/` where a tracker has sections. Nothing else is handed on: no
+rows, no texts, no settings beside those that transformers itself writes down, which leaves tokens
+out.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ class Trackers:
         self._sent: set[tuple[int, str]] = set()
 
     def hold(self, trainer: Any) -> None:
-        """Takes over when a trainer's trackers are closed: by `close`, not at the end of training."""
+        """Takes over when a trainer's trackers are closed: by `close`, not at the end of
+        training."""
         self._trainer = trainer
 
         def kept_open(args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -129,5 +133,9 @@ def comparison_figures(found: Iterable[Comparison]) -> dict[str, float]:
     for c in found:
         if c.primary:
             name = f"{PREFIX}{c.suite}/{c.name}/{c.metric}_difference"
-            figures |= {name: c.difference, f"{name}_low": c.interval[0], f"{name}_high": c.interval[1]}
+            figures |= {
+                name: c.difference,
+                f"{name}_low": c.interval[0],
+                f"{name}_high": c.interval[1],
+            }
     return figures

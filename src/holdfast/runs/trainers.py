@@ -39,9 +39,11 @@ class TrainerKind:
     layout: str = ""
     """What a run's record calls such rows; empty: the layout that was recognised."""
     columns: str = ""
-    """What of a row it reads, where that is TRL's own layout and no other; empty: every layout that holdfast knows."""
+    """What of a row it reads, where that is TRL's own layout and no other; empty: every layout that
+    holdfast knows."""
     reader: str = ""
-    """The function of `holdfast.data.pairs` that looks at every row and leaves what is read; empty: it is another."""
+    """The function of `holdfast.data.pairs` that looks at every row and leaves what is read; empty:
+    it is another."""
     host: str = ""
     """The class of `holdfast.training.preferences` that trains on what it reads."""
 
@@ -80,21 +82,29 @@ def _kto_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     if (values.get("loss_type") or "kto") != "kto":
         return
     if values.get("per_device_train_batch_size") == 1:
-        text = "expected at least 2 with trainer: kto, whose loss compares the answers of a batch, got 1."
+        text = (
+            "expected at least 2 with trainer: kto, whose loss compares the answers of a batch, "
+            "got 1."
+        )
         yield Problem("per_device_train_batch_size", text)
     if (values.get("train_sampling_strategy") or "sequential") != "sequential":
-        text = "expected sequential with trainer: kto, whose rows are paired with their neighbours beforehand."
+        text = (
+            "expected sequential with trainer: kto, whose rows are paired with their neighbours "
+            "beforehand."
+        )
         yield Problem("train_sampling_strategy", text)
 
 
 def trainer_named(values: Mapping[str, Any]) -> str:
-    """The trainer that a configuration names; the default one where it names none of `TRAINERS`, which is a mistake of
-    its own."""
+    """The trainer that a configuration names; the default one where it names none of `TRAINERS`,
+    which is a mistake of its own."""
     name = values.get("trainer")
     return str(name) if isinstance(name, str) and name in TRAINERS else SFT
 
 
-def problems(holdfast: RunSettings, methods: Sequence[RetentionMethod], values: Mapping[str, Any]) -> Iterator[Problem]:
+def problems(
+    holdfast: RunSettings, methods: Sequence[RetentionMethod], values: Mapping[str, Any]
+) -> Iterator[Problem]:
     """What does not go with a trainer.
 
     Args:
@@ -104,20 +114,32 @@ def problems(holdfast: RunSettings, methods: Sequence[RetentionMethod], values: 
     """
     trainer: str = holdfast.trainer
     if holdfast.on_policy is not None and trainer not in (SFT, "on_policy"):
-        yield Problem("on_policy", f"is a trainer of its own, and trainer is {trainer}. Leave one of them out.")
+        yield Problem(
+            "on_policy",
+            f"is a trainer of its own, and trainer is {trainer}. Leave one of them out.",
+        )
     kind = TRAINERS[trainer]
     if not kind.columns:
         return
     if holdfast.data is not None:
-        yield Problem("data", f"has no effect with trainer: {trainer}, which reads {kind.columns}. Leave it out.")
+        yield Problem(
+            "data",
+            f"has no effect with trainer: {trainer}, which reads {kind.columns}. Leave it out.",
+        )
     if values.get("dataset_streaming") or values.get("streaming"):
         yield Problem(
-            "dataset_streaming", f"expected false with trainer: {trainer}, whose rows are looked at first, got true."
+            "dataset_streaming",
+            f"expected false with trainer: {trainer}, whose rows are looked at first, got true.",
         )
     if trainer == "kto":
         yield from _kto_problems(values)
-    if trainer == "grpo" and not (values.get("reward_funcs") or values.get("reward_model_name_or_path")):
-        yield Problem("reward_funcs", "expected what judges the answers (or reward_model_name_or_path), got nothing.")
+    if trainer == "grpo" and not (
+        values.get("reward_funcs") or values.get("reward_model_name_or_path")
+    ):
+        yield Problem(
+            "reward_funcs",
+            "expected what judges the answers (or reward_model_name_or_path), got nothing.",
+        )
     for method in methods:
         if not method.off:
             yield from _method_problems(method, trainer)
@@ -131,7 +153,8 @@ def _method_problems(method: RetentionMethod, trainer: str) -> Iterator[Problem]
         yield (
             Problem(
                 ("retention", method.name),
-                f"mixes rows into the data, and trainer: {trainer} trains on {kind.rows}. Leave one out.",
+                f"mixes rows into the data, and trainer: {trainer} trains on {kind.rows}. Leave "
+                "one out.",
             )
         )
     if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
@@ -146,7 +169,8 @@ def _method_problems(method: RetentionMethod, trainer: str) -> Iterator[Problem]
         yield (
             Problem(
                 ("retention", method.name),
-                "is not computed on sampled answers. GRPO has a KL of its own to the initial model: set beta.",
+                "is not computed on sampled answers. GRPO has a KL of its own to the initial "
+                "model: set beta.",
             )
         )
     elif term is not None and term.teacher.kind == "cached":

@@ -1,9 +1,10 @@
-"""A LLaVA around a language model: a vision tower's states go through a projector of two layers into the places that
-the text has for a picture (Liu et al. 2023, "Visual Instruction Tuning"; "Improved Baselines with Visual Instruction
-Tuning" for the second layer).
+"""A LLaVA around a language model: a vision tower's states go through a projector of two layers
+into the places that the text has for a picture (Liu et al. 2023, "Visual Instruction Tuning";
+"Improved Baselines with Visual Instruction Tuning" for the second layer).
 
-Tower and language model keep their weights; the projector is drawn from a seed, and the tokenizer gets `<image>`. So
-the whole says on text what the language model said. What is not done: any training; towers that are not CLIP's.
+Tower and language model keep their weights; the projector is drawn from a seed, and the tokenizer
+gets `<image>`. So the whole says on text what the language model said. What is not done: any
+training; towers that are not CLIP's.
 """
 
 from __future__ import annotations
@@ -28,21 +29,23 @@ _KINDS = {"clip_vision_model", "clip"}
 
 
 def check_tower(tower: str | os.PathLike[str], layer: int) -> None:
-    """Finds out whether a tower can be put to a language model. Weights that are not on disk are not looked at.
+    """Finds out whether a tower can be put to a language model. Weights that are not on disk are
+    not looked at.
 
     Args:
         tower: folder, or hub id with `@revision`.
         layer: whose states are taken, as of `wrap_language_model`.
 
     Raises:
-        ModelError: no model, one that is no CLIP vision model, weights that are missing, no image processor beside
-            them, or no such layer.
+        ModelError: no model, one that is no CLIP vision model, weights that are missing, no image
+            processor beside them, or no such layer.
     """
     config = _tower_config(os.fspath(tower))
     layers = int(config.num_hidden_layers)
     if not -layers - 1 <= layer <= layers:
         raise ModelError(
-            f"Expected one of the {layers} layers of {tower}, 0 (its patches) to {layers} or {-layers - 1} to -1 from "
+            f"Expected one of the {layers} layers of {tower}, 0 (its patches) to {layers} or "
+            f"{-layers - 1} to -1 from "
             f"the end, got {layer}."
         )
     if models.model_folder(os.fspath(tower)) is not None:
@@ -65,8 +68,8 @@ def wrap_language_model(
         language: a causal language model, as `models.load` takes it.
         tower: a CLIP vision model with its image processor, folder or hub id.
         output_dir: a new folder.
-        layer: of the tower whose states are taken: 0 the patches, -1 the last layer (before the final
-            norm), -2 the one before it (LLaVA).
+        layer: of the tower whose states are taken: 0 the patches, -1 the last layer (before the
+            final norm), -2 the one before it (LLaVA).
         seed: of the projector's weights.
         trust_remote_code: runs Python code that comes with the language model.
 
@@ -75,7 +78,8 @@ def wrap_language_model(
 
     Raises:
         ConfigError: the folder is there already.
-        ModelError: no such language model, one that reads images already, or a tower that `check_tower` refuses.
+        ModelError: no such language model, one that reads images already, or a tower that
+            `check_tower` refuses.
     """
     import torch
     from transformers import LlavaConfig, LlavaForConditionalGeneration
@@ -133,11 +137,13 @@ def _tower_config(tower: str) -> Any:
             raise
         where = "this folder" if local else "a local folder or, with a network, the hub"
         raise ModelError(
-            f"Expected a vision model at {tower} ({where}), but its config cannot be read: {unbuildable(error)}"
+            f"Expected a vision model at {tower} ({where}), but its config cannot be read: "
+            f"{unbuildable(error)}"
         ) from error
     if config.model_type not in _KINDS:
         raise ModelError(
-            f"Expected a CLIP vision model, such as openai/clip-vit-large-patch14-336, got {tower}, which is of type "
+            "Expected a CLIP vision model, such as openai/clip-vit-large-patch14-336, got "
+            f"{tower}, which is of type "
             f"{config.model_type!r}."
         )
     return getattr(config, "vision_config", config)
@@ -156,10 +162,13 @@ def _loaded_tower(tower: str) -> Any:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        raise ModelError(f"Could not load the vision model {tower}: {unbuildable(error)}") from error
+        raise ModelError(
+            f"Could not load the vision model {tower}: {unbuildable(error)}"
+        ) from error
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
-            f"Expected all weights of a CLIP vision model in {tower}, but it lacks {listing(missing)}, which would be "
+            f"Expected all weights of a CLIP vision model in {tower}, but it lacks "
+            f"{listing(missing)}, which would be "
             f"random. Copy or download it again."
         )
     return model.eval()
@@ -171,10 +180,13 @@ def _image_processor(tower: str) -> Any:
 
     source, revision = at_revision(tower)
     try:
-        return AutoImageProcessor.from_pretrained(source, revision=revision, trust_remote_code=False)
+        return AutoImageProcessor.from_pretrained(
+            source, revision=revision, trust_remote_code=False
+        )
     except Exception as error:  # transformers raises whatever the file makes it stumble over
         raise ModelError(
-            f"Expected an image processor (preprocessor_config.json) beside the vision model {tower}: "
+            "Expected an image processor (preprocessor_config.json) beside the vision model "
+            f"{tower}: "
             f"{unbuildable(error)}"
         ) from error
 

@@ -1,5 +1,5 @@
-"""What several tests say together, as a record and a sentence: which are shown at the level of all, and how it was made
-sure (`evaluation.compare.decision` adjusts the p-values)."""
+"""What several tests say together, as a record and a sentence: which are shown at the level of all,
+and how it was made sure (`evaluation.compare.decision` adjusts the p-values)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Sequence
 
 from holdfast.records.comparison import LITTLE_LOST, Comparison, Decision, FamilyWise
 
-METHODS: dict[FamilyWise, str] = {"holm": "Holm", "max_t": "Westfall and Young", "none": "not adjusted"}
+METHODS: dict[FamilyWise, str] = {
+    "holm": "Holm",
+    "max_t": "Westfall and Young",
+    "none": "not adjusted",
+}
 _MOST = 8
 """Entries that a sentence names."""
 
@@ -17,7 +21,9 @@ def level_of(confidence: float) -> float:
     return (1.0 - confidence) / 2.0
 
 
-def loss_decision(comparisons: Sequence[Comparison], family_wise: FamilyWise = "holm") -> Decision | None:
+def loss_decision(
+    comparisons: Sequence[Comparison], family_wise: FamilyWise = "holm"
+) -> Decision | None:
     """What the adjusted p-values of comparisons say together; None where there is none.
 
     Args:
@@ -33,13 +39,17 @@ def loss_decision(comparisons: Sequence[Comparison], family_wise: FamilyWise = "
     of = f"of {len(known):,} entries" if len(known) > 1 else ""
     if lost:
         names = named([(c.suite, c.name) for c in lost])
-        text = f"a loss is shown on {len(lost)} {of}: {names}" if of else f"a loss is shown on {names}"
+        text = (
+            f"a loss is shown on {len(lost)} {of}: {names}" if of else f"a loss is shown on {names}"
+        )
         text += f"; {len(small)} of them within the margin" if small and len(lost) > 1 else ""
         text += ", within the margin" if small and len(lost) == 1 else ""
     else:
         text = f"no loss is shown on any {of}" if of else "no loss is shown"
     entries = [f"{c.suite}/{c.name}" for c in lost]
-    return decision_of("losses", text, [p for _, p in known], entries, family_wise=family_wise, level=level)
+    return decision_of(
+        "losses", text, [p for _, p in known], entries, family_wise=family_wise, level=level
+    )
 
 
 def named(entries: Sequence[tuple[str, str]]) -> str:
@@ -49,7 +59,13 @@ def named(entries: Sequence[tuple[str, str]]) -> str:
 
 
 def decision_of(
-    about: str, text: str, adjusted: Sequence[float], shown: list[str], *, family_wise: FamilyWise, level: float
+    about: str,
+    text: str,
+    adjusted: Sequence[float],
+    shown: list[str],
+    *,
+    family_wise: FamilyWise,
+    level: float,
 ) -> Decision:
     """A decision and its sentence.
 
@@ -66,10 +82,14 @@ def decision_of(
     if m == 1:
         how = f"one-sided p {figure}, against {100 * level:.3g} %"
     elif family_wise == "none":
-        how = f"smallest of {m:,} one-sided p {figure}, each against {100 * level:.3g} % and none adjusted"
+        how = (
+            f"smallest of {m:,} one-sided p {figure}, each against {100 * level:.3g} % and none "
+            "adjusted"
+        )
     else:
         how = (
-            f"smallest adjusted p of {m:,} tests {figure}; {METHODS[family_wise]}, one-sided, false alarms "
+            f"smallest adjusted p of {m:,} tests {figure}; {METHODS[family_wise]}, one-sided, "
+            "false alarms "
             f"in at most {100 * level:.3g} % of such comparisons"
         )
     return Decision(

@@ -3,22 +3,24 @@
 Two kinds of figure:
 
 - a mean of one value a sample (accuracy, exact match), and
-- a ratio of sums, the figure of text: nats per token is `sum(nats) / sum(tokens)`, so that a long document weighs what
-  it is; bits per byte and perplexity are functions of such a ratio.
+- a ratio of sums, the figure of text: nats per token is `sum(nats) / sum(tokens)`, so that a long
+  document weighs what it is; bits per byte and perplexity are functions of such a ratio.
 
-A mean is the ratio with denominator 1, so one bootstrap over samples serves all: draw n samples with replacement, form
-the sums, form the figure. Whatever is to be paired (two models on the same samples, several figures of one entry) goes
-into one call as columns side by side. Samples that are equal in all columns are interchangeable, so where few are
-distinct (right / wrong answers of two models make four kinds) a draw is one multinomial of how often each kind occurs:
-the same distribution, at a cost that does not grow with n.
+A mean is the ratio with denominator 1, so one bootstrap over samples serves all: draw n samples
+with replacement, form the sums, form the figure. Whatever is to be paired (two models on the same
+samples, several figures of one entry) goes into one call as columns side by side. Samples that are
+equal in all columns are interchangeable, so where few are distinct (right / wrong answers of two
+models make four kinds) a draw is one multinomial of how often each kind occurs: the same
+distribution, at a cost that does not grow with n.
 
-The interval takes percentiles at expanded levels (`intervals.expanded_interval`). With one sample there is none (NaN).
-Of a share whose samples all agree (all answers right, or all wrong) no resample differs, so it gets the exact limits of
-Clopper and Pearson instead of a point.
+The interval takes percentiles at expanded levels (`intervals.expanded_interval`). With one sample
+there is none (NaN). Of a share whose samples all agree (all answers right, or all wrong) no
+resample differs, so it gets the exact limits of Clopper and Pearson instead of a point.
 
-A copy says nothing that the sample it repeats does not say. Copies are one cluster (`clusters_of`): a figure is that
-of all rows, its interval draws clusters, and comparisons of models count each cluster once (`by_cluster`). Other
-dependence between samples (several questions on one passage) is not modelled: intervals are then too narrow.
+A copy says nothing that the sample it repeats does not say. Copies are one cluster (`clusters_of`):
+a figure is that of all rows, its interval draws clusters, and comparisons of models count each
+cluster once (`by_cluster`). Other dependence between samples (several questions on one passage) is
+not modelled: intervals are then too narrow.
 """
 
 from __future__ import annotations
@@ -61,15 +63,16 @@ class Ratio:
         return columns
 
     def of_sums(self, sums: np.ndarray) -> np.ndarray:
-        """Figures `[...]` of sums `[..., 2]`; NaN where the denominator is 0 (a resample of empty documents)."""
+        """Figures `[...]` of sums `[..., 2]`; NaN where the denominator is 0 (a resample of empty
+        documents)."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             value = sums[..., 0] / sums[..., 1]
             value = np.where(sums[..., 1] > 0, value, np.nan)
             return value if self.transform is None else self.transform(value)
 
     def influence(self, columns: np.ndarray) -> np.ndarray:
-        """How much each row moves the figure: `[n]` float64 of `columns` `[n, 2]`, with the sum 0 (the infinitesimal
-        jackknife's, Efron 1982, chapter 6)."""
+        """How much each row moves the figure: `[n]` float64 of `columns` `[n, 2]`, with the sum 0
+        (the infinitesimal jackknife's, Efron 1982, chapter 6)."""
         numerator, denominator = columns.sum(0)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             value = numerator / denominator
@@ -80,38 +83,67 @@ class Ratio:
 TEXT_FIGURES: dict[str, Ratio] = {
     "nats_per_token": Ratio(numerator="nats", denominator="tokens", unit="nats/token"),
     "bits_per_byte": Ratio(
-        numerator="nats", denominator="bytes", transform=lambda x: x / _LN2, slope=lambda x: 1 / _LN2, unit="bits/byte"
+        numerator="nats",
+        denominator="bytes",
+        transform=lambda x: x / _LN2,
+        slope=lambda x: 1 / _LN2,
+        unit="bits/byte",
     ),
-    "perplexity": Ratio(numerator="nats", denominator="tokens", transform=np.exp, slope=np.exp, unit="perplexity"),
-    "exact_memorisation": Ratio(numerator="exact", denominator="tokens", unit="share of tokens", higher_is_better=True),
+    "perplexity": Ratio(
+        numerator="nats", denominator="tokens", transform=np.exp, slope=np.exp, unit="perplexity"
+    ),
+    "exact_memorisation": Ratio(
+        numerator="exact", denominator="tokens", unit="share of tokens", higher_is_better=True
+    ),
     "entropy_per_token": Ratio(numerator="entropy", denominator="tokens", unit="nats/token"),
-    "class_perplexity": Ratio(numerator="nats", transform=np.exp, slope=np.exp, unit="perplexity of the class"),
+    "class_perplexity": Ratio(
+        numerator="nats", transform=np.exp, slope=np.exp, unit="perplexity of the class"
+    ),
     "word_perplexity": Ratio(
-        numerator="nats", denominator="words", transform=np.exp, slope=np.exp, unit="perplexity per word"
+        numerator="nats",
+        denominator="words",
+        transform=np.exp,
+        slope=np.exp,
+        unit="perplexity per word",
     ),
     "byte_perplexity": Ratio(
-        numerator="nats", denominator="bytes", transform=np.exp, slope=np.exp, unit="perplexity per byte"
+        numerator="nats",
+        denominator="bytes",
+        transform=np.exp,
+        slope=np.exp,
+        unit="perplexity per byte",
     ),
 }
-"""Figures of text by name; `nats`, `tokens`, `bytes`, `words`, `exact` and `entropy` are columns of the rows."""
+"""Figures of text by name; `nats`, `tokens`, `bytes`, `words`, `exact` and `entropy` are columns of
+the rows."""
 
 
-def figure_for(metric: str, rows: Rows, *, higher_is_better: bool = True, unit: str = "") -> Ratio | None:
+def figure_for(
+    metric: str, rows: Rows, *, higher_is_better: bool = True, unit: str = ""
+) -> Ratio | None:
     """How `metric` comes out of `rows`, or None where one of them has no number for it.
 
-    A text figure where the rows have its columns, else the mean of a column of that name; over the parts that the
-    column "<metric>#" counts, where there is one. NaN and infinities are numbers here: the figure is then one, too.
+    A text figure where the rows have its columns, else the mean of a column of that name; over the
+    parts that the column "<metric>#" counts, where there is one. NaN and infinities are numbers
+    here: the figure is then one, too.
     """
     if not rows:
         return None
     known = TEXT_FIGURES.get(metric)
-    if known is not None and _have_numbers(rows, known.numerator) and _have_numbers(rows, known.denominator):
+    if (
+        known is not None
+        and _have_numbers(rows, known.numerator)
+        and _have_numbers(rows, known.denominator)
+    ):
         return known
     if not _have_numbers(rows, metric):
         return None
     several = _have_numbers(rows, f"{metric}#")  # several parts a question
     return Ratio(
-        numerator=metric, denominator=f"{metric}#" if several else None, higher_is_better=higher_is_better, unit=unit
+        numerator=metric,
+        denominator=f"{metric}#" if several else None,
+        higher_is_better=higher_is_better,
+        unit=unit,
     )
 
 
@@ -121,8 +153,8 @@ def sample_of(row: Mapping[str, Any]) -> str:
 
 
 def clusters_of(rows: Rows) -> np.ndarray | None:
-    """For each row the number of its sample `[n]` int64, in the order in which samples first come; None where no row is
-    a copy of another."""
+    """For each row the number of its sample `[n]` int64, in the order in which samples first come;
+    None where no row is a copy of another."""
     numbers: dict[str, int] = {}
     clusters = []
     for row in rows:
@@ -133,7 +165,8 @@ def clusters_of(rows: Rows) -> np.ndarray | None:
 
 
 def by_cluster(columns: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
-    """`[m, C]` means over the rows of each of m clusters, of columns `[n, C]`; the columns themselves without any."""
+    """`[m, C]` means over the rows of each of m clusters, of columns `[n, C]`; the columns
+    themselves without any."""
     if clusters is None:
         return columns
     sums = np.zeros((int(clusters.max()) + 1, columns.shape[1]))
@@ -143,7 +176,9 @@ def by_cluster(columns: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
 
 def _have_numbers(rows: Rows, column: str | None) -> bool:
     """Whether every row has a number there; types are looked at once each, since rows are many."""
-    return column is None or all(issubclass(kind, (int, float)) for kind in {type(row.get(column)) for row in rows})
+    return column is None or all(
+        issubclass(kind, (int, float)) for kind in {type(row.get(column)) for row in rows}
+    )
 
 
 def resampled_sums(columns: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
@@ -152,7 +187,8 @@ def resampled_sums(columns: np.ndarray, *, resamples: int, seed: int) -> np.ndar
     Args:
         columns: `[n, C]` float64, n >= 1.
         resamples: B, draws of n rows with replacement.
-        seed: equal seed and columns give equal draws. Two calls with different columns are not paired, whatever their
+        seed: equal seed and columns give equal draws. Two calls with different columns are not
+            paired, whatever their
             seeds: what is to be paired goes into one call.
 
     Returns:
@@ -183,27 +219,35 @@ def resampled_sums(columns: np.ndarray, *, resamples: int, seed: int) -> np.ndar
 
 
 _CELLS = 1 << 17
-"""Counts held at a time: arrays of this size stay in a processor's cache. The draws are the same whatever it is."""
+"""Counts held at a time: arrays of this size stay in a processor's cache. The draws are the same
+whatever it is."""
 
 
 def _distinct_rows(columns: np.ndarray, *, most: int) -> tuple[np.ndarray, np.ndarray] | None:
     """The distinct rows `[K, C]`, sorted, and how often each occurs `[K]`; None where K > most."""
     first, codes = np.zeros(1, dtype=np.int64), np.zeros(len(columns), dtype=np.int64)
     counts = np.array([len(columns)])
-    for column in columns.T:  # column by column: a few times faster than np.unique over whole rows, and it stops early
+    for column in (
+        columns.T
+    ):  # column by column: a few times faster than np.unique over whole rows, and it stops early
         values, inverse = np.unique(column, return_inverse=True)
         if len(values) > most:
             return None
         if len(values) > 1:
             _, first, codes, counts = np.unique(
-                codes * len(values) + inverse, return_index=True, return_inverse=True, return_counts=True
+                codes * len(values) + inverse,
+                return_index=True,
+                return_inverse=True,
+                return_counts=True,
             )
         if len(first) > most:
             return None
     return columns[first], counts
 
 
-def joint_sums(columns: Mapping[str, np.ndarray], *, resamples: int, seed: int) -> dict[str, np.ndarray]:
+def joint_sums(
+    columns: Mapping[str, np.ndarray], *, resamples: int, seed: int
+) -> dict[str, np.ndarray]:
     """`resampled_sums` of several figures on the same samples, drawn together.
 
     Args:
@@ -220,8 +264,8 @@ def joint_sums(columns: Mapping[str, np.ndarray], *, resamples: int, seed: int) 
 
 
 def entry_seed(seed: int, key: tuple[str, str]) -> int:
-    """The seed of one entry's draws, from its suite and name: entries with equal columns must not be drawn alike, since
-    their questions have nothing in common.
+    """The seed of one entry's draws, from its suite and name: entries with equal columns must not
+    be drawn alike, since their questions have nothing in common.
     """
     return int(fingerprint({"seed": seed, "suite": key[0], "name": key[1]}, length=15), 16)
 

@@ -1,17 +1,19 @@
-"""What a trial changed: its gain over the start on one side, mean over seeds and entries, with an interval.
+"""What a trial changed: its gain over the start on one side, mean over seeds and entries, with an
+interval.
 
-A trial changes two sides: `learn` (what is learnt) and `keep` (what must be kept). On each side a seed's *gain*
-is the mean over the side's entries of `Comparison.gain`: against the start, more is better, in the metric's own unit. A
-trial's gain is the mean over its seeds.
+A trial changes two sides: `learn` (what is learnt) and `keep` (what must be kept). On each side a
+seed's *gain* is the mean over the side's entries of `Comparison.gain`: against the start, more is
+better, in the metric's own unit. A trial's gain is the mean over its seeds.
 
 Intervals (95 %) of a gain cover training seeds and evaluated samples:
 
     half^2 = (t_{n-1} * s / sqrt(n))^2 + sum_e(h_e^2) / E^2
 
-with n seeds of standard deviation s, and h_e the half-width of the paired interval of entry e, mean over the seeds.
-Seeds share their samples, so more seeds do not shrink the second part. One seed leaves the samples alone; `Gain.covers`
-says what an interval holds. Trials share their samples as well: where the study's record says how far they go together,
-differences and shares of two trials are of pairs (`statistics.samples_part`).
+with n seeds of standard deviation s, and h_e the half-width of the paired interval of entry e, mean
+over the seeds. Seeds share their samples, so more seeds do not shrink the second part. One seed
+leaves the samples alone; `Gain.covers` says what an interval holds. Trials share their samples as
+well: where the study's record says how far they go together, differences and shares of two trials
+    are of pairs (`statistics.samples_part`).
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from holdfast.records.comparison import Comparison
 from holdfast.records.figure import CONFIDENCE, Figure, rescaled
 from holdfast.records.metrics import is_share
-from holdfast.records.study import FINISHED, Entry, Objective, SampleCorrelation, StudyRecord, TrialRecord
+from holdfast.records.study import (
+    FINISHED,
+    Entry,
+    Objective,
+    SampleCorrelation,
+    StudyRecord,
+    TrialRecord,
+)
 from holdfast.statistics.samples_part import part_of
 
 BOTH, SAMPLES, SEEDS, NOTHING = "seeds and samples", "samples only", "seeds only", "nothing"
@@ -33,13 +42,19 @@ BOTH, SAMPLES, SEEDS, NOTHING = "seeds and samples", "samples only", "seeds only
 
 def interval_sources(seeds: int, samples_half: float) -> str:
     """What an interval covers, given its seeds and the half-width of the samples' part."""
-    parts = {(True, True): BOTH, (False, True): SAMPLES, (True, False): SEEDS, (False, False): NOTHING}
+    parts = {
+        (True, True): BOTH,
+        (False, True): SAMPLES,
+        (True, False): SEEDS,
+        (False, False): NOTHING,
+    }
     return parts[seeds > 1, samples_half > 0]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gain(Figure):
-    """What one trial changed on one side: mean over seeds and entries, against the start, more is better."""
+    """What one trial changed on one side: mean over seeds and entries, against the start, more is
+    better."""
 
     before: float
     """The start's figure, mean over entries, in the metric's own direction."""
@@ -59,7 +74,8 @@ class Gain(Figure):
 
     @property
     def covers(self) -> str:
-        """ "seeds and samples", "samples only", "seeds only" or "nothing": the parts of the interval."""
+        """ "seeds and samples", "samples only", "seeds only" or "nothing": the parts of the
+        interval."""
         return interval_sources(len(self.by_seed), self.samples_half)
 
     @property
@@ -69,8 +85,8 @@ class Gain(Figure):
 
     @property
     def interval_after(self) -> tuple[float, float] | None:
-        """The interval around `after`: that of the paired change, so the start counts as known. Of a share it ends at 0
-        and 1."""
+        """The interval around `after`: that of the paired change, so the start counts as known. Of
+        a share it ends at 0 and 1."""
         if self.interval is None:
             return None
         low, high = self.after - self.half, self.after + self.half
@@ -101,7 +117,9 @@ def mean_gain(
     if not set(seeds) <= set(runs):
         return None
     compared = {seed: runs[seed] for seed in seeds}
-    return gain_over_seeds(compared, objective.entries, trial=trial.number, correlations=correlations)
+    return gain_over_seeds(
+        compared, objective.entries, trial=trial.number, correlations=correlations
+    )
 
 
 def gain_over_seeds(
@@ -147,7 +165,9 @@ def gain_over_seeds(
     )
 
 
-def measures(comparisons: Iterable[Comparison], entries: Sequence[Entry]) -> list[Comparison] | None:
+def measures(
+    comparisons: Iterable[Comparison], entries: Sequence[Entry]
+) -> list[Comparison] | None:
     """The comparisons of entries, in order; None where one is missing or not finite."""
     by_key = _by_entry(comparisons)
     finite = []
@@ -170,19 +190,24 @@ def half_width(comparison: Comparison) -> float:
 
 
 def incomplete(trial: TrialRecord, record: StudyRecord) -> str | None:
-    """Why a trial cannot be chosen: not complete, a seed or a measure missing; None where it can."""
+    """Why a trial cannot be chosen: not complete, a seed or a measure missing; None where it
+    can."""
     if trial.state == "lost":
         return "its worker died" + (
             f"; trial {trial.continued_by} has it now" if trial.continued_by is not None else ""
         )
     if trial.state != FINISHED:
-        words = {"waiting": "has not begun", "running": "is still running"}.get(trial.state, trial.state)
+        words = {"waiting": "has not begun", "running": "is still running"}.get(
+            trial.state, trial.state
+        )
         again = f"; trial {trial.continued_by} has it now" if trial.continued_by is not None else ""
         return (f"{words}: {trial.reason}" if trial.reason else words) + again
     trained = {run.seed for run in trial.runs}
     lacking = [seed for seed in record.seeds if seed not in trained]
     if lacking:
-        return f"{'seeds' if len(lacking) > 1 else 'seed'} {', '.join(map(str, lacking))} not finished"
+        return (
+            f"{'seeds' if len(lacking) > 1 else 'seed'} {', '.join(map(str, lacking))} not finished"
+        )
     for run in trial.runs:
         by_key = _by_entry(run.comparisons)
         for objective in (record.learn, record.keep, record.chooses_by):

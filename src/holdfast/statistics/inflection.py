@@ -1,18 +1,21 @@
 """Where longer pre-training turns from help to harm: the inflection point of a curve over budgets.
 
-Overtrained Language Models, definition 4.2: the smallest budget after which the loss of the changed model rises. Of
-measured losses the first rise is mostly noise, so the inflection point here is the budget with the least loss: the same
-for a curve that falls and then rises, which is what the paper describes.
+Overtrained Language Models, definition 4.2: the smallest budget after which the loss of the changed
+model rises. Of measured losses the first rise is mostly noise, so the inflection point here is the
+budget with the least loss: the same for a curve that falls and then rises, which is what the paper
+describes.
 
-Its interval are the budgets that are not shown to be worse than the best one (multiple comparisons with the best, Hsu
-1984). All budgets answer the same documents (or questions) under the same noise, so two are compared as pairs:
+Its interval are the budgets that are not shown to be worse than the best one (multiple comparisons
+with the best, Hsu 1984). All budgets answer the same documents (or questions) under the same noise,
+so two are compared as pairs:
 
     d_s        loss at one budget minus loss at the best, seed by seed       Student's t over the seeds
     documents  infinitesimal jackknife of the mean over seeds, documents paired
 
-The two parts are added as in `statistics.intervals.seeds_and_samples`; of one seed only the documents are known. The
-level is divided by the number of comparisons (Bonferroni), since the best was chosen among them. For each budget the
-chance is kept at which it just stays in, so that the interval can be had at any level. What follows:
+The two parts are added as in `statistics.intervals.seeds_and_samples`; of one seed only the
+documents are known. The level is divided by the number of comparisons (Bonferroni), since the best
+was chosen among them. For each budget the chance is kept at which it just stays in, so that the
+interval can be had at any level. What follows:
 
     turns           the largest budget is shown to be worse than the best
     does not turn   every other budget is shown to be worse than the largest
@@ -47,7 +50,8 @@ class Turn:
     interval: tuple[int, int]
     """The smallest and the largest place that is not shown to be worse."""
     losses: tuple[float, ...]
-    """`[B]`, mean over seeds, in the figure's unit; signed so that higher is worse. Infinite where one of them is."""
+    """`[B]`, mean over seeds, in the figure's unit; signed so that higher is worse. Infinite where
+    one of them is."""
     chances: tuple[float, ...]
     """`[B]`, see `places_at`; that of the best is the largest."""
 
@@ -58,11 +62,12 @@ class Turn:
 
 
 def places_at(chances: Sequence[float], level: float) -> tuple[int, int]:
-    """The smallest and the largest place that is not shown to be worse than the best, at another level.
+    """The smallest and the largest place that is not shown to be worse than the best, at another
+    level.
 
     Args:
-        chances: for each place the chance left at the level at which it is just not shown to be worse, over all
-            comparisons; above 1 where it never is.
+        chances: for each place the chance left at the level at which it is just not shown to be
+            worse, over all comparisons; above 1 where it never is.
         level: in [0, 1); at 0 the best place alone.
     """
     least = 1 - level if level > 0 else max(chances)
@@ -71,8 +76,8 @@ def places_at(chances: Sequence[float], level: float) -> tuple[int, int]:
 
 
 def verdict_of(interval: tuple[int, int], budgets: int) -> str:
-    """What places that are not shown to be worse say of a ladder: "turns", "does not turn" (within it) or "cannot
-    tell"."""
+    """What places that are not shown to be worse say of a ladder: "turns", "does not turn" (within
+    it) or "cannot tell"."""
     last = budgets - 1
     return TURNS if interval[1] < last else FALLS if interval[0] == last else CANNOT_TELL
 
@@ -84,8 +89,9 @@ def turn(
 
     Args:
         figure: how it comes out of sums.
-        columns: by budget and seed `[N, 2]` float64, what `figure.columns` makes of the N samples, in one order for
-            all; None where the model's figures were not finite, which counts as infinitely bad.
+        columns: by budget and seed `[N, 2]` float64, what `figure.columns` makes of the N samples,
+            in one order for all; None where the model's figures were not finite, which counts as
+            infinitely bad.
         confidence: level of the interval, over all comparisons.
 
     Returns:
@@ -98,7 +104,8 @@ def turn(
     shapes = {matrix.shape for matrix in itertools.chain(*columns) if matrix is not None}
     if len(columns) < 2 or len(seeds) != 1 or len(shapes) > 1:
         raise DataError(
-            f"Expected at least two budgets with the same seeds and samples, got {len(columns)} with "
+            f"Expected at least two budgets with the same seeds and samples, got {len(columns)} "
+            "with "
             f"{sorted(seeds)} seeds and samples of {sorted(shapes)}."
         )
     sign = -1.0 if figure.higher_is_better else 1.0
@@ -114,7 +121,9 @@ def turn(
     finite = [b for b in range(len(columns)) if math.isfinite(losses[b])]
     moved = {}
     for b in finite:
-        moved[b] = np.mean([figure.influence(samples) for samples in columns[b] if samples is not None], axis=0)
+        moved[b] = np.mean(
+            [figure.influence(samples) for samples in columns[b] if samples is not None], axis=0
+        )
     best = max(b for b in finite if losses[b] == losses.min())
     chances = [0.0] * len(columns)  # what is not finite is shown to be worse at any level
     for b in finite:

@@ -1,10 +1,13 @@
-"""Intervals over samples: the bootstrap, and exact ones of a share. Those of figures are in `records.figure`.
+"""Intervals over samples: the bootstrap, and exact ones of a share. Those of figures are in
+`records.figure`.
 
-Bootstrap figures give the *expanded* percentile interval (Hesterberg 2015, "What Teachers Should Know About the
-Bootstrap", section 4.3): the plain percentile interval is too narrow by sqrt((n - 1) / n) and by normal against t
-quantiles, which matters for a few dozen samples and vanishes for thousands.
+Bootstrap figures give the *expanded* percentile interval (Hesterberg 2015, "What Teachers Should
+Know About the Bootstrap", section 4.3): the plain percentile interval is too narrow by sqrt((n - 1)
+/ n) and by normal against t quantiles, which matters for a few dozen samples and vanishes for
+thousands.
 
-scipy.special is imported where it is used: scipy.stats gives the same numbers and takes a second to load.
+scipy.special is imported where it is used: scipy.stats gives the same numbers and takes a second to
+load.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ def two_sided_p(interval_at: Callable[[float], tuple[float, float] | None]) -> f
     return float(2.0**-low)
 
 
-def expanded_interval(values: np.ndarray, *, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def expanded_interval(
+    values: np.ndarray, *, n: int, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
     """Percentile interval at the expanded levels `Phi(-+ sqrt(n / (n - 1)) t_{n-1})`.
 
     Args:
@@ -47,14 +52,17 @@ def expanded_interval(values: np.ndarray, *, n: int, confidence: float = CONFIDE
         confidence: level of the interval, in (0, 1).
 
     Returns:
-        (low, high); NaNs for n < 2 or nothing but NaNs, the whole line where one of them is infinite.
+        (low, high); NaNs for n < 2 or nothing but NaNs, the whole line where one of them is
+        infinite.
     """
     from scipy.special import ndtr
 
     values = values[~np.isnan(values)]
     if n < 2 or values.size == 0:
         return (math.nan, math.nan)
-    if np.isinf(values).any():  # leaving these out would make the interval narrower than what it stands for
+    if np.isinf(
+        values
+    ).any():  # leaving these out would make the interval narrower than what it stands for
         return (-math.inf, math.inf)
     level = float(ndtr(math.sqrt(n / (n - 1)) * t_quantile(n - 1, (1 - confidence) / 2)))
     low, high = np.quantile(values, [level, 1 - level])
@@ -71,5 +79,7 @@ def clopper_pearson(successes: int, trials: int, level: float) -> tuple[float, f
     from scipy.special import betaincinv
 
     low = float(betaincinv(successes, trials - successes + 1, level)) if successes else 0.0
-    high = float(betaincinv(trials - successes, successes + 1, level)) if successes < trials else 0.0
+    high = (
+        float(betaincinv(trials - successes, successes + 1, level)) if successes < trials else 0.0
+    )
     return low, 1.0 - high

@@ -1,21 +1,22 @@
-"""The win rate at equal lengths of the answers: preferences with the part that the difference in length explains taken
-out.
+"""The win rate at equal lengths of the answers: preferences with the part that the difference in
+length explains taken out.
 
 Judges like long answers. The length-controlled win rate fits, over the pairs i,
 
     P(candidate wins pair i) = sigma(t0 + t1 tanh(d_i / s)),    d_i = characters of the candidate's answer - characters
                                                                 of the reference's,
 
-with s the standard deviation of d, and reports sigma(t0): what the win rate would be were the answers of equal length.
-The form is that of "Length-Controlled AlpacaEval" (Dubois et al. 2024, arXiv 2404.04475) without its term for the
-prompt's difficulty, which needs a leaderboard of models; so the figure is NOT AlpacaEval's own and must not be compared
-with theirs. Fitted by maximum likelihood of the soft preferences,
+with s the standard deviation of d, and reports sigma(t0): what the win rate would be were the
+answers of equal length. The form is that of "Length-Controlled AlpacaEval" (Dubois et al. 2024,
+arXiv 2404.04475) without its term for the prompt's difficulty, which needs a leaderboard of models;
+so the figure is NOT AlpacaEval's own and must not be compared with theirs. Fitted by maximum
+likelihood of the soft preferences,
 
     sum_i [ y_i log p_i + (1 - y_i) log(1 - p_i) ] - t1^2 / (2 * 2.5^2),
 
-where the penalty, a normal prior of scale 2.5 on t1 (the scale of Gelman et al. 2008 for logistic coefficients), keeps
-t1 finite where length tells winners and losers apart without error. t0 is free, so that equal lengths give the raw win
-rate exactly.
+where the penalty, a normal prior of scale 2.5 on t1 (the scale of Gelman et al. 2008 for logistic
+coefficients), keeps t1 finite where length tells winners and losers apart without error. t0 is
+free, so that equal lengths give the raw win rate exactly.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def length_controlled(
     x = np.tanh(d / scale) if scale > 0 else np.zeros(n)
     t0, t1 = fit(x, y, np.ones((1, n)))[0]
     return LengthControlled(
-        value=float(_sigmoid(t0) if scale > 0 else y.mean()),  # equal lengths: what the fit gives, without its rounding
+        value=float(
+            _sigmoid(t0) if scale > 0 else y.mean()
+        ),  # equal lengths: what the fit gives, without its rounding
         t0=float(t0),
         t1=float(t1),
         scale=scale,
@@ -67,11 +70,14 @@ def length_controlled(
 
 
 def samplewise(
-    preferences: Sequence[float] | np.ndarray, differences: Sequence[float] | np.ndarray, found: LengthControlled
+    preferences: Sequence[float] | np.ndarray,
+    differences: Sequence[float] | np.ndarray,
+    found: LengthControlled,
 ) -> np.ndarray:
-    """The win rate at equal lengths as a mean over pairs, so that it can be compared like any mean: `[n]` values whose
-    mean is `found.value`, and whose spread is that of the infinitesimal jackknife (the influence of each pair on the
-    fit, t1 and its prior included). They may lie outside of [0, 1].
+    """The win rate at equal lengths as a mean over pairs, so that it can be compared like any mean:
+    `[n]` values whose mean is `found.value`, and whose spread is that of the infinitesimal
+    jackknife (the influence of each pair on the fit, t1 and its prior included). They may lie
+    outside of [0, 1].
 
     Args:
         preferences, differences: as of `length_controlled`.
@@ -90,7 +96,8 @@ def samplewise(
 
 
 def fit(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Penalised maximum-likelihood (t0, t1) of weighted pairs, for many weightings at once, by Newton's method.
+    """Penalised maximum-likelihood (t0, t1) of weighted pairs, for many weightings at once, by
+    Newton's method.
 
     Args:
         x: `[n]` tanh of the scaled difference of lengths.
@@ -111,7 +118,9 @@ def fit(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
         determinant = h00 * h11 - h01 * h01
         step = np.stack([h11 * g0 - h01 * g1, h00 * g1 - h01 * g0], axis=1) / determinant[:, None]
         largest = np.abs(step).max(1, keepdims=True)
-        step /= np.maximum(largest, 1.0)  # far from the maximum the curvature is too flat to be believed
+        step /= np.maximum(
+            largest, 1.0
+        )  # far from the maximum the curvature is too flat to be believed
         t = t + step
         t[:, 0] = np.clip(t[:, 0], -_LARGEST, _LARGEST)
         if largest.max() < 1e-11 or (np.abs(t[:, 0]) >= _LARGEST).all():

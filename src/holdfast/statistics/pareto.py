@@ -9,8 +9,8 @@ import numpy as np
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Indices of the points that no other point dominates: more is better on both axes, and what dominates is at least
-    as good on both and better on one.
+    """Indices of the points that no other point dominates: more is better on both axes, and what
+    dominates is at least as good on both and better on one.
 
     Equal points stay together; points with a NaN are never among them.
 
@@ -30,15 +30,15 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def knee_distances(points: Sequence[tuple[float, float]]) -> dict[int, float]:
-    """How far each point of the frontier lies beyond the chord between its ends, with both axes scaled to 0..1 between
-    these ends.
+    """How far each point of the frontier lies beyond the chord between its ends, with both axes
+    scaled to 0..1 between these ends.
 
     Args:
         points: (keep, learn) gains; more is better on both.
 
     Returns:
-        Index -> distance; 0 for the ends and for a frontier of one point, negative within the chord. Empty without
-        points.
+        Index -> distance; 0 for the ends and for a frontier of one point, negative within the
+        chord. Empty without points.
     """
     frontier = pareto(points)
     if not frontier:

@@ -1,5 +1,5 @@
-"""Points: hundredths of a share (`records.metrics` knows what is one). What an allowance such as "1pt" is in its
-unit."""
+"""Points: hundredths of a share (`records.metrics` knows what is one). What an allowance such as
+"1pt" is in its unit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from holdfast.records.study import Objective
 
 
 def parse_points(value: Any) -> tuple[float, bool] | str:
-    """(number, whether in hundredths) of an allowed loss, or a sentence that says what is wrong with it."""
-    expected = f"expected the keep loss that is allowed, 0 or more, such as 0.02 or '1pt', got {value!r}."
+    """(number, whether in hundredths) of an allowed loss, or a sentence that says what is wrong
+    with it."""
+    expected = (
+        f"expected the keep loss that is allowed, 0 or more, such as 0.02 or '1pt', got {value!r}."
+    )
     number, hundredths = value, False
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*([+-]?[\d.]+(?:[eE][-+]?\d+)?)\s*(pt|pts|point|points)?\s*", value)
+        match = re.fullmatch(
+            r"\s*([+-]?[\d.]+(?:[eE][-+]?\d+)?)\s*(pt|pts|point|points)?\s*", value
+        )
         if match is None:
             return expected
         hundredths = match[2] is not None
@@ -26,7 +31,11 @@ def parse_points(value: Any) -> tuple[float, bool] | str:
             number = float(match[1])
         except ValueError:
             return expected
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, (int, float))
+        or not math.isfinite(number)
+    ):
         return expected
     if number < 0:
         return f"{expected} A loss is written without a minus."
@@ -42,8 +51,8 @@ def allowance(points: float | str, objective: Objective, values: Iterable[float]
         values: known figures of it; a metric with figures beyond [0, 1] is not a share.
 
     Raises:
-        ConfigError: not a loss of 0 or more; "pt" of a metric that is no share; a number of 1 or more of one that is,
-            which would allow any loss.
+        ConfigError: not a loss of 0 or more; "pt" of a metric that is no share; a number of 1 or
+            more of one that is, which would allow any loss.
     """
     read = parse_points(points)
     if isinstance(read, str):
@@ -53,12 +62,14 @@ def allowance(points: float | str, objective: Objective, values: Iterable[float]
     if hundredths and not share:
         unit = objective.unit
         raise ConfigError(
-            f"select.points: {points!r} are hundredths of a share, but {objective.label} is in {unit}. Give a "
+            f"select.points: {points!r} are hundredths of a share, but {objective.label} is in "
+            f"{unit}. Give a "
             f"number in that unit."
         )
     if share and number >= 1:
         raise ConfigError(
-            f"select.points: {points!r} are in the metric's unit, and {objective.label} ({objective.unit}) is a "
+            f"select.points: {points!r} are in the metric's unit, and {objective.label} "
+            f"({objective.unit}) is a "
             f"share in [0, 1], so that any"
             f" loss would be allowed. For {number:g} hundredths write '{number:g}pt'."
         )

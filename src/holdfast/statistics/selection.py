@@ -1,11 +1,12 @@
 """Which trial of a sweep to take, why, and how far the choice can be trusted.
 
-A rule (`statistics.rules`) looks at the gains of all complete trials (`statistics.gains`). Only complete trials that
-have all of the study's seeds count. Direct fine-tuning is a candidate of every rule: where it forgets it has the worst
-keep, so `paper` (which the paper sweeps over the method's trials alone) passes it over without being told to.
+A rule (`statistics.rules`) looks at the gains of all complete trials (`statistics.gains`). Only
+complete trials that have all of the study's seeds count. Direct fine-tuning is a candidate of every
+rule: where it forgets it has the worst keep, so `paper` (which the paper sweeps over the method's
+    trials alone) passes it over without being told to.
 
-Beside the choice stand its shares of what direct fine-tuning did (`statistics.shares`) and what the rule earns on seeds
-that it did not choose by (`statistics.stability`).
+Beside the choice stand its shares of what direct fine-tuning did (`statistics.shares`) and what the
+rule earns on seeds that it did not choose by (`statistics.stability`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from holdfast.records.figure import Figure
 from holdfast.records.study import StudyRecord
 from holdfast.statistics.gains import Gain, incomplete, mean_gain
 from holdfast.statistics.pareto import knee_distances
-from holdfast.statistics.rules import ROUNDING, RULES, Rule, Table, allowed_loss, rule_from_config, table_of
+from holdfast.statistics.rules import (
+    ROUNDING,
+    RULES,
+    Rule,
+    Table,
+    allowed_loss,
+    rule_from_config,
+    table_of,
+)
 from holdfast.statistics.shares import Share, shares
 from holdfast.statistics.stability import leave_one_out, stability
 
@@ -60,7 +69,8 @@ class Selection:
     dropped: list[Dropped]
     """Every other trial, and the candidates that the rule left out."""
     stability: dict[int, float] | None
-    """Trial -> share of the bootstrap draws over seeds in which it is chosen, largest first; None with one seed."""
+    """Trial -> share of the bootstrap draws over seeds in which it is chosen, largest first; None
+    with one seed."""
     stability_none: float | None
     """Share of the draws in which no trial is chosen."""
     draws: int
@@ -73,11 +83,16 @@ class Selection:
     seeds_reason: str | None
     """Why `stability`, `rule_learn` and `rule_keep` are None."""
     validation: str | None
-    """Label of the validation that chose, which is in none of the figures; None: `learn` chose itself."""
+    """Label of the validation that chose, which is in none of the figures; None: `learn` chose
+    itself."""
 
 
 def select(
-    record: StudyRecord, rule: Rule | str, *, points: float | str | None = None, strict: bool = False
+    record: StudyRecord,
+    rule: Rule | str,
+    *,
+    points: float | str | None = None,
+    strict: bool = False,
 ) -> Selection:
     """Applies a rule to a study as far as it is.
 
@@ -88,13 +103,17 @@ def select(
         strict: ask for whole intervals.
 
     Raises:
-        ConfigError: no such rule, options that do not fit it, `points` that do not fit the keep side's metric.
+        ConfigError: no such rule, options that do not fit it, `points` that do not fit the keep
+            side's metric.
     """
     if isinstance(rule, str):
         options = {"rule": rule, "strict": strict} | ({} if points is None else {"points": points})
         rule = rule_from_config(options)
     lacking = {t.number: incomplete(t, record) for t in record.trials}
-    table = table_of(record, sorted((t for t in record.trials if lacking[t.number] is None), key=lambda t: t.number))
+    table = table_of(
+        record,
+        sorted((t for t in record.trials if lacking[t.number] is None), key=lambda t: t.number),
+    )
     configured = allowed_loss(record, rule)
     dropped = []
     for t in record.trials:
@@ -102,14 +121,20 @@ def select(
         if reason is not None:
             dropped.append(Dropped(number=t.number, label=t.label, reason=reason))
     counts = np.ones(len(record.seeds))
-    allowed = table.allowed(table.keep.of(counts, strict=False)[0], configured) if table.trials else configured or 0.0
+    allowed = (
+        table.allowed(table.keep.of(counts, strict=False)[0], configured)
+        if table.trials
+        else configured or 0.0
+    )
     chosen_index = table.choose(counts, rule, allowed) if table.trials else None
     trial = None if chosen_index is None else table.trials[chosen_index]
     left_out, by_rule = _judged(dropped, table, rule, allowed, chosen_index, record)
     kept_share, avoided = (None, None) if trial is None else shares(trial, record)
     seeds_reason = None
     if len(record.seeds) < 2:
-        seeds_reason = "the study has one seed, so nothing is known of how far another would change the choice"
+        seeds_reason = (
+            "the study has one seed, so nothing is known of how far another would change the choice"
+        )
     elif not table.trials:
         seeds_reason = "no trial is complete yet"
     again, none, draws = (None, None, 0) if seeds_reason else stability(table, rule, configured)
@@ -152,10 +177,17 @@ def select_all(record: StudyRecord) -> list[Selection]:
 def _text(rule: Rule, points: float, record: StudyRecord) -> str:
     if rule.name == "paper":
         noise = " beyond noise" if rule.strict else ""
-        return f"of the trials that improve {record.chooses_by.side} over the start{noise}, the best keep"
+        return (
+            f"of the trials that improve {record.chooses_by.side} over the start{noise}, the best "
+            "keep"
+        )
     if rule.name == "keep_within":
         noise = ", with its whole interval" if rule.strict else ""
-        tenth = ", a tenth of what direct fine-tuning loses" if rule.points is None and points > 0 else ""
+        tenth = (
+            ", a tenth of what direct fine-tuning loses"
+            if rule.points is None and points > 0
+            else ""
+        )
         bound = (
             f"loses at most {points:.3g} {record.keep.unit} against the start{tenth}"
             if points > 0
@@ -166,7 +198,12 @@ def _text(rule: Rule, points: float, record: StudyRecord) -> str:
 
 
 def _judged(
-    dropped: list[Dropped], table: Table, rule: Rule, points: float, place: int | None, record: StudyRecord
+    dropped: list[Dropped],
+    table: Table,
+    rule: Rule,
+    points: float,
+    place: int | None,
+    record: StudyRecord,
 ) -> tuple[list[Dropped], str]:
     """(dropped trials with those that the rule left out, why this choice)."""
     if not table.trials:
@@ -186,7 +223,9 @@ def _judged(
     return dropped, why
 
 
-def _judged_by_gain(table: Table, rule: Rule, place: int | None, record: StudyRecord) -> tuple[dict[int, str], str]:
+def _judged_by_gain(
+    table: Table, rule: Rule, place: int | None, record: StudyRecord
+) -> tuple[dict[int, str], str]:
     """The paper's rule: (by index of a trial that does not improve: why, why this choice)."""
     gains, half_widths = table.learn.of(np.ones(len(table.seeds)), strict=rule.strict)
     side, unit = record.chooses_by.side, record.learn.unit
@@ -200,7 +239,10 @@ def _judged_by_gain(table: Table, rule: Rule, place: int | None, record: StudyRe
         beyond = " beyond noise" if rule.strict else ""
         best = f"the best, {table.trials[i].label}, changes it by {gains[i]:.3g} {unit}"
         return reasons, f"no trial improves {side} over the start{beyond}: {best}"
-    return reasons, f"{int(improves.sum())} improve {side} over the start; it has the best keep of these"
+    return (
+        reasons,
+        f"{int(improves.sum())} improve {side} over the start; it has the best keep of these",
+    )
 
 
 def _judged_by_loss(
@@ -213,7 +255,9 @@ def _judged_by_loss(
     reasons = {}
     for i in np.flatnonzero(~passes).tolist():
         bound = f", interval ±{half_widths[i]:.3g}" if rule.strict else ""
-        reasons[i] = f"keep loses more than the allowed {points:.3g}: gain {gains[i]:.3g} {unit}{bound}"
+        reasons[i] = (
+            f"keep loses more than the allowed {points:.3g}: gain {gains[i]:.3g} {unit}{bound}"
+        )
     if place is None:
         i = int(gains.argmax())
         best = f"the best, {table.trials[i].label}, changes it by {gains[i]:.3g} {unit}"
@@ -223,7 +267,8 @@ def _judged_by_loss(
 
 
 def _judged_by_frontier(table: Table, rule: Rule, place: int | None) -> tuple[dict[int, str], str]:
-    """The knee of the Pareto frontier: (by index of a trial that is not on it: why, why this choice)."""
+    """The knee of the Pareto frontier: (by index of a trial that is not on it: why, why this
+    choice)."""
     counts = np.ones(len(table.seeds))
     learn, _ = table.learn.of(counts, strict=rule.strict)
     keep, _ = table.keep.of(counts, strict=rule.strict)
@@ -238,16 +283,21 @@ def _judged_by_frontier(table: Table, rule: Rule, place: int | None) -> tuple[di
             name = "the start" if better == start else f"trial {table.trials[better].number}"
             reasons[i] = f"beaten on both sides by {name}"
     if place is None:
-        return reasons, "no trial is on the frontier: the start is as good as each of them on both sides"
+        return (
+            reasons,
+            "no trial is on the frontier: the start is as good as each of them on both sides",
+        )
     on_frontier = len(distances) - (start in distances)
     if on_frontier == 1:
         return reasons, "it alone is on the Pareto frontier"
     if distances[place] <= 0:
         return reasons, (
-            f"{on_frontier} are on the Pareto frontier, none beyond the line between its ends; of what lies on it "
+            f"{on_frontier} are on the Pareto frontier, none beyond the line between its ends; of "
+            "what lies on it "
             f"this has the better keep"
         )
     return reasons, (
-        f"{on_frontier} are on the Pareto frontier; it lies farthest beyond the line between its ends "
+        f"{on_frontier} are on the Pareto frontier; it lies farthest beyond the line between its "
+        "ends "
         f"({distances[place]:.2f} of 0.71)"
     )

@@ -1,21 +1,25 @@
-"""Shares of what direct fine-tuning did: how much of its gain was kept, how much of its loss avoided.
+"""Shares of what direct fine-tuning did: how much of its gain was kept, how much of its loss
+avoided.
 
     kept = gain on what is learnt / direct's gain        avoided = 1 - gain on what is kept / direct's gain
 
-A share is a ratio a / b of two noisy figures of the same seeds and samples, and there is one kind of interval for it,
-Fieller's (1954, "Some problems in interval estimation"): all r for which a - r b cannot be told from zero,
+A share is a ratio a / b of two noisy figures of the same seeds and samples, and there is one kind
+of interval for it, Fieller's (1954, "Some problems in interval estimation"): all r for which a - r
+b cannot be told from zero,
 
     (a - r b)^2 <= V_aa - 2 r V_ab + r^2 V_bb
 
-with (co)variances that include the squared critical value. There is none where direct's own change cannot be told from
+with (co)variances that include the squared critical value. There is none where direct's own change
+cannot be told from
 zero (b^2 <= V_bb): the set is then unbounded.
 
-V is t_{n-1}^2 times the (co)variance of the mean over the n seeds, plus the squared half-widths of the samples' parts
-and their covariance. Where a record does not have that (one of an earlier version, a run whose samples are on another
-machine), the parts are taken as independent, and the interval is as a rule too wide, up to three times.
+V is t_{n-1}^2 times the (co)variance of the mean over the n seeds, plus the squared half-widths of
+the samples' parts and their covariance. Where a record does not have that (one of an earlier
+version, a run whose samples are on another machine), the parts are taken as independent, and the
+interval is as a rule too wide, up to three times.
 
-Why not the percentile bootstrap of the ratio: with few samples it covers the true share in 90 to 91 % of cases instead
-of 95 (Fieller: 93 to 96 %; simulated, docs/log of 2026-11-22).
+Why not the percentile bootstrap of the ratio: with few samples it covers the true share in 90 to 91
+% of cases instead of 95 (Fieller: 93 to 96 %; simulated, docs/log of 2026-11-22).
 """
 
 from __future__ import annotations
@@ -47,7 +51,8 @@ class Share:
 
     @property
     def open(self) -> bool:
-        """Whether it is a share of what cannot be told from zero: it might be any number, its value says nothing."""
+        """Whether it is a share of what cannot be told from zero: it might be any number, its value
+        says nothing."""
         return self.interval is None and UNTOLD in (self.reason or "")
 
     def taken_from(self, whole: float) -> Share:
@@ -60,8 +65,11 @@ class Share:
         return Share(value=value, interval=interval, reason=self.reason)
 
 
-def fieller(a: float, b: float, *, v_aa: float, v_ab: float, v_bb: float) -> tuple[float, float] | None:
-    """Fieller's interval of a / b (module docstring); None where it is not bounded, or a figure is not finite.
+def fieller(
+    a: float, b: float, *, v_aa: float, v_ab: float, v_bb: float
+) -> tuple[float, float] | None:
+    """Fieller's interval of a / b (module docstring); None where it is not bounded, or a figure is
+    not finite.
 
     Args:
         a: numerator.
@@ -78,13 +86,16 @@ def fieller(a: float, b: float, *, v_aa: float, v_ab: float, v_bb: float) -> tup
     return ((middle - root) / leading, (middle + root) / leading)
 
 
-def share_over_seeds(ours: Figure, direct: Figure, *, confidence: float = CONFIDENCE, what: str = "change") -> Share:
+def share_over_seeds(
+    ours: Figure, direct: Figure, *, confidence: float = CONFIDENCE, what: str = "change"
+) -> Share:
     """ours / direct with Fieller's interval over seeds and samples.
 
     Args:
         ours: a figure with the seeds of `direct`.
         direct: what direct fine-tuning did.
-        confidence: level of the interval; other ones than `CONFIDENCE` are for several looks at once.
+        confidence: level of the interval; other ones than `CONFIDENCE` are for several looks at
+            once.
         what: what direct did, in a word, for the reason why there is no interval.
     """
     a, b, n = ours.value, direct.value, len(ours.by_seed)
@@ -101,31 +112,36 @@ def share_over_seeds(ours: Figure, direct: Figure, *, confidence: float = CONFID
         return _nothing("a figure or its variance is not finite")
     value = a / b if b else None
     if n == 1 and 0 in (ours.samples_half, direct.samples_half):
-        return Share(value=value, interval=None, reason="neither seeds nor samples give an interval")
+        return Share(
+            value=value, interval=None, reason="neither seeds nor samples give an interval"
+        )
     interval = fieller(a, b, v_aa=v_aa, v_ab=v_ab, v_bb=v_bb)
     open_gain = f"direct fine-tuning's own {what} {UNTOLD}"
     return Share(value=value, interval=interval, reason=open_gain if interval is None else None)
 
 
 def kept_share(ours: Figure, direct: Figure, *, confidence: float = CONFIDENCE) -> Share:
-    """How much of direct fine-tuning's gain on what is learnt was kept; no value where it gained nothing."""
+    """How much of direct fine-tuning's gain on what is learnt was kept; no value where it gained
+    nothing."""
     if direct.value <= 0:
         return _nothing("direct fine-tuning gained nothing on what is learnt")
     return share_over_seeds(ours, direct, confidence=confidence, what="gain")
 
 
 def avoided_share(ours: Figure, direct: Figure, *, confidence: float = CONFIDENCE) -> Share:
-    """How much of direct fine-tuning's loss on what is kept was avoided; no value where it lost nothing."""
+    """How much of direct fine-tuning's loss on what is kept was avoided; no value where it lost
+    nothing."""
     if direct.value >= 0:
         return _nothing("direct fine-tuning lost nothing on what is kept")
     return share_over_seeds(ours, direct, confidence=confidence, what="loss").taken_from(1.0)
 
 
 def shares(trial: TrialRecord, record: StudyRecord) -> tuple[Share, Share]:
-    """(share of direct fine-tuning's learn gain kept, share of its keep loss avoided), over seeds and samples.
+    """(share of direct fine-tuning's learn gain kept, share of its keep loss avoided), over seeds
+    and samples.
 
-    A share above 1 kept more than direct gained; below 0 it lost. Values are None where direct gained (or lost)
-    nothing, or either trial is incomplete.
+    A share above 1 kept more than direct gained; below 0 it lost. Values are None where direct
+    gained (or lost) nothing, or either trial is incomplete.
     """
     direct = record.direct
     if trial is direct:

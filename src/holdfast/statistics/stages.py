@@ -1,8 +1,10 @@
-"""Has a fine-tuned model forgotten, or does it only not show what it knows? (Pattern Shifting or Knowledge Losing.)
+"""Has a fine-tuned model forgotten, or does it only not show what it knows? (Pattern Shifting or
+Knowledge Losing.)
 
-Four models answer the same questions: the base b, the fine-tuned model t, the model t after restoring r, and the
-control c, which is the base after the same restoring, since restoring has a cost and an effect of its own. What is
-judged are paired differences (`holdfast.statistics.paired`), one-sided, against the margin m that does not matter:
+Four models answer the same questions: the base b, the fine-tuned model t, the model t after
+restoring r, and the control c, which is the base after the same restoring, since restoring has a
+cost and an effect of its own. What is judged are paired differences (`holdfast.statistics.paired`),
+one-sided, against the margin m that does not matter:
 
     gained               t above b
     no forgetting        t not below b by more than m
@@ -10,15 +12,16 @@ judged are paired differences (`holdfast.statistics.paired`), one-sided, against
     actual forgetting    t below b, the pattern is back, and r below both b and c
     inconclusive         anything else
 
-The pattern is back where held-out plain text costs r at most a tolerance more than b, or than c. Nothing follows where
-the control lost more than its own tolerance. Of a task on which the base is not shown to do better than chance nothing
-follows but a gain: there is nothing to lose.
+The pattern is back where held-out plain text costs r at most a tolerance more than b, or than c.
+Nothing follows where the control lost more than its own tolerance. Of a task on which the base is
+not shown to do better than chance nothing follows but a gain: there is nothing to lose.
 
-Each kind of statement is one family over all checkpoints and tasks, adjusted by Holm's method: "t is below b", "t is
-above b", "t is not below b by more than m", "r is below both" (the larger of two p-values: both have to be shown) and
-"r is back" (twice the smaller: one is enough); tasks with nothing to lose are in the family of gains alone. So each
-verdict is false anywhere in a study with a chance of at most one side of the level. That a precondition is met (the
-pattern is back) is a statement of its own and not adjusted.
+Each kind of statement is one family over all checkpoints and tasks, adjusted by Holm's method: "t
+is below b", "t is above b", "t is not below b by more than m", "r is below both" (the larger of two
+p-values: both have to be shown) and "r is back" (twice the smaller: one is enough); tasks with
+nothing to lose are in the family of gains alone. So each verdict is false anywhere in a study with
+a chance of at most one side of the level. That a precondition is met (the pattern is back) is a
+statement of its own and not adjusted.
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ from holdfast.statistics.paired import paired_test
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is known of one checkpoint on one task. All comparisons are of the same questions; `None` where a model was
-    not measured."""
+    """What is known of one checkpoint on one task. All comparisons are of the same questions;
+    `None` where a model was not measured."""
 
     tuned: Comparison
     """Base to fine-tuned model."""
@@ -83,9 +86,13 @@ def judge(evidence: Sequence[Evidence], *, tolerance: float) -> list[Judgement]:
     below = _adjusted([_p_below(e) for e in known])
     back = _adjusted([_p_back(e) for e in known])
     judgements = []
-    for e, p_fell, p_rose, p_kept, p_below, p_back in zip(evidence, fell, rose, stayed, below, back, strict=True):
+    for e, p_fell, p_rose, p_kept, p_below, p_back in zip(
+        evidence, fell, rose, stayed, below, back, strict=True
+    ):
         level = level_of(e.tuned.confidence)
-        judgement = _before_restoring(e, fell=p_fell < level, rose=p_rose < level, kept=p_kept < level)
+        judgement = _before_restoring(
+            e, fell=p_fell < level, rose=p_rose < level, kept=p_kept < level
+        )
         if judgement is None:
             judgement = _unusable(e, level, tolerance=tolerance)
         if judgement is None:
@@ -133,15 +140,17 @@ def _after_restoring(e: Evidence, *, below: bool, back: bool) -> Judgement:
     return Judgement(verdict=INCONCLUSIVE, why="neither")
 
 
-# ----------------------------------------------------------------------------------------------------------- transition
+# --------------------------------------------------------------------------------------- transition
 
 
 def forgotten(scores: np.ndarray) -> np.ndarray:
-    """What each of K checkpoints has forgotten: the lesser of what fine-tuning took and what restoring left of that. A
-    checkpoint that scores like the base has forgotten nothing, whatever restoring then does to it.
+    """What each of K checkpoints has forgotten: the lesser of what fine-tuning took and what
+    restoring left of that. A checkpoint that scores like the base has forgotten nothing, whatever
+    restoring then does to it.
 
     Args:
-        scores: `[..., 2 + 2K]` float64, more is better: base, control, K fine-tuned models, the same restored.
+        scores: `[..., 2 + 2K]` float64, more is better: base, control, K fine-tuned models, the
+            same restored.
 
     Returns:
         `[..., K]`: below 0 where it gained, or restoring brought it above base or control.
@@ -152,7 +161,8 @@ def forgotten(scores: np.ndarray) -> np.ndarray:
 
 
 def first_lasting(lost: np.ndarray) -> np.ndarray:
-    """`[..., K]` bool -> `[...]` int: the first checkpoint from which on all are lost; K where the last one is not."""
+    """`[..., K]` bool -> `[...]` int: the first checkpoint from which on all are lost; K where the
+    last one is not."""
     lasting = np.flip(np.logical_and.accumulate(np.flip(lost, -1), -1), -1)
     return np.where(lasting.any(-1), lasting.argmax(-1), lost.shape[-1])
 
@@ -166,8 +176,11 @@ class Range:
     high: int
 
 
-def transition(losses: np.ndarray, draws: np.ndarray, margin: float, *, confidence: float = 0.95) -> Range:
-    """Where actual forgetting begins: the first checkpoint from which on what is forgotten exceeds the margin.
+def transition(
+    losses: np.ndarray, draws: np.ndarray, margin: float, *, confidence: float = 0.95
+) -> Range:
+    """Where actual forgetting begins: the first checkpoint from which on what is forgotten exceeds
+    the margin.
 
     Args:
         losses: `[K]` float64: see `forgotten`.
@@ -181,13 +194,19 @@ def transition(losses: np.ndarray, draws: np.ndarray, margin: float, *, confiden
     return Range(place=int(first_lasting(losses > margin)), low=int(low), high=int(high))
 
 
-# ---------------------------------------------------------------------------------------------------------------- tests
+# -------------------------------------------------------------------------------------------- tests
 
 
 def _p_loss(c: Comparison | None) -> float:
     """One-sided p-value of "nothing was lost"."""
     test = paired_test(c) if c is not None else None
-    return math.nan if test is None or c is None else test.p_below() if c.higher_is_better else test.p_above()
+    return (
+        math.nan
+        if test is None or c is None
+        else test.p_below()
+        if c.higher_is_better
+        else test.p_above()
+    )
 
 
 def _p_gain(c: Comparison) -> float:
@@ -206,12 +225,14 @@ def _p_kept(c: Comparison | None, margin: float | None = None) -> float:
 
 
 def _p_below(e: Evidence | None) -> float:
-    """One-sided p-value of "restored, it scores as base or control do"; NaN where that is not tested."""
+    """One-sided p-value of "restored, it scores as base or control do"; NaN where that is not
+    tested."""
     return math.nan if e is None else _both(_p_loss(e.restored), _p_loss(e.against_control))
 
 
 def _p_back(e: Evidence | None) -> float:
-    """One-sided p-value of "restored, it stays the margin below base and control"; NaN where that is not tested."""
+    """One-sided p-value of "restored, it stays the margin below base and control"; NaN where that
+    is not tested."""
     return math.nan if e is None else _either(_p_kept(e.restored), _p_kept(e.against_control))
 
 

@@ -1,2 +1,2 @@
-"""What every room may need and no model has: files, environment, progress, locks, native builds, endpoints, cache
-folders."""
+"""What every room may need and no model has: files, environment, progress, locks, native builds,
+endpoints, cache folders."""

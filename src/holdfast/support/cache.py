@@ -9,4 +9,8 @@ from pathlib import Path
 def cache_folder() -> Path:
     """`$HOLDFAST_CACHE`, else `$XDG_CACHE_HOME/holdfast`, else `~/.cache/holdfast`."""
     folder = os.environ.get("HOLDFAST_CACHE")
-    return Path(folder) if folder else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "holdfast"
+    return (
+        Path(folder)
+        if folder
+        else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "holdfast"
+    )

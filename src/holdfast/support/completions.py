@@ -1,5 +1,5 @@
-"""Many prompts to `/completions` of an OpenAI-compatible server at once, and what its answers say: texts, and the
-log-probabilities of a prompt's own tokens (`echo` with `logprobs`)."""
+"""Many prompts to `/completions` of an OpenAI-compatible server at once, and what its answers say:
+texts, and the log-probabilities of a prompt's own tokens (`echo` with `logprobs`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from holdfast.errors import HoldfastError, ModelError
 from holdfast.support.endpoint import Client, Endpoint, OptionNames, run, work_through
 
 SCORED: Mapping[str, Any] = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0.0}
-"""Parameters of a request for a prompt's own log-probabilities; one token has to be asked for beside them."""
+"""Parameters of a request for a prompt's own log-probabilities; one token has to be asked for
+beside them."""
 Prompt = Sequence[int] | str
 """Token ids, or a text."""
 Request = tuple[Prompt, Mapping[str, Any], Callable[[Any], Any]]
@@ -45,7 +46,9 @@ def ask(
 
             async def one(number: int) -> None:
                 prompt, how, read = requests[number]
-                answer = await client.complete(prompt if isinstance(prompt, str) else list(prompt), read, **how)
+                answer = await client.complete(
+                    prompt if isinstance(prompt, str) else list(prompt), read, **how
+                )
                 if answer.error is not None:
                     raise HoldfastError(
                         f"{endpoint.shown} did not answer a prompt of {len(prompt)} tokens: "
@@ -84,11 +87,12 @@ def completed(body: Any) -> str:
 
 
 def prompt_scores(body: Any, count: int) -> tuple[list[Any], list[Any]] | None:
-    """Of a prompt of `count` tokens, each but the first: log-probabilities in nats, and the most likely tokens' by
-    token, as the server gives them; None where it gives none, or of other tokens.
+    """Of a prompt of `count` tokens, each but the first: log-probabilities in nats, and the most
+    likely tokens' by token, as the server gives them; None where it gives none, or of other tokens.
 
     Raises:
-        ModelError: the server reads another number of tokens, so that its figures would be those of other places.
+        ModelError: the server reads another number of tokens, so that its figures would be those of
+            other places.
         ValueError: no answer with one choice.
     """
     logprobs = choice(body).get("logprobs")
@@ -98,8 +102,10 @@ def prompt_scores(body: Any, count: int) -> tuple[list[Any], list[Any]] | None:
     read = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
     if isinstance(read, int) and read != count:
         raise ModelError(
-            f"Expected a server that reads a prompt's {count} tokens as they are, got one that reads {read}. Switch "
-            f"off what it adds to prompts, such as a beginning-of-text token, and serve the model's own tokenizer."
+            f"Expected a server that reads a prompt's {count} tokens as they are, got one that "
+            f"reads {read}. Switch "
+            "off what it adds to prompts, such as a beginning-of-text token, and serve the "
+            "model's own tokenizer."
         )
     # the prompt's tokens, and at most the one that had to be asked for
     if not isinstance(scores, list) or not count <= len(scores) <= count + 1:

@@ -1,8 +1,9 @@
-"""The date that chat templates write. A template that writes today's date writes other text every day: inside
-`dates_of` it is the day on which the folder was begun.
+"""The date that chat templates write. A template that writes today's date writes other text every
+day: inside `dates_of` it is the day on which the folder was begun.
 
-transformers' chat templates read the time from `Clock`, which `use_clock` puts there: `dates_of` where transformers is
-imported already, `holdfast.support.rendering.guard_models` before a tokenizer is loaded. Nothing is imported here.
+transformers' chat templates read the time from `Clock`, which `use_clock` puts there: `dates_of`
+where transformers is imported already, `holdfast.support.rendering.guard_models` before a tokenizer
+is loaded. Nothing is imported here.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ class Clock:
 
 
 def use_clock() -> None:
-    """From now on transformers' chat templates ask `Clock` for the time, if transformers is imported."""
+    """From now on transformers' chat templates ask `Clock` for the time, if transformers is
+    imported."""
     if (templates := sys.modules.get("transformers.utils.chat_template_utils")) is not None:
         templates.datetime = Clock  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def dates_of(created: str) -> Iterator[None]:
-    """Templates that write a date write this one within the block, unless a block around it says another.
+    """Templates that write a date write this one within the block, unless a block around it says
+    another.
 
     Args:
         created: ISO 8601, of the record of the folder that is written to; empty: now.

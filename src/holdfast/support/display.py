@@ -1,7 +1,7 @@
 """Records that a notebook shows like their pages.
 
-How they look is declared in `holdfast.reports.displays`, a layer above the records. Whoever imports the public names
-puts it in here; without it a notebook shows a value's `repr`.
+How they look is declared in `holdfast.reports.displays`, a layer above the records. Whoever imports
+the public names puts it in here; without it a notebook shows a value's `repr`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
-"""Asking a language model behind any OpenAI-compatible endpoint, many requests at once, with retries.
+"""Asking a language model behind any OpenAI-compatible endpoint, many requests at once, with
+retries.
 
-What is busy, broken or late is asked again with growing pauses (a server's `Retry-After` holds for all workers); what
-fails for good is handed back as such; a key, a model or an address that is wrong, and an account without credit, stop
-everything at once. A parameter that an endpoint refuses (log-probabilities, their number, `max_tokens`, a temperature)
-is left out or replaced from then on. The key is never written, logged or shown.
+What is busy, broken or late is asked again with growing pauses (a server's `Retry-After` holds for
+all workers); what fails for good is handed back as such; a key, a model or an address that is
+wrong, and an account without credit, stop everything at once. A parameter that an endpoint refuses
+(log-probabilities, their number, `max_tokens`, a temperature) is left out or replaced from then on.
+The key is never written, logged or shown.
 
-A body is read to a bound, and one attempt ends after `timeout` seconds, whatever trickles in; what is longer, packed,
-or nested too deeply fails that attempt, and no other request.
+A body is read to a bound, and one attempt ends after `timeout` seconds, whatever trickles in; what
+is longer, packed, or nested too deeply fails that attempt, and no other request.
 
-Nothing is kept here: whoever asks records the answers, one by one, in a `holdfast.support.ledger.Ledger`. Needs the
-package `openai`, once it asks.
+Nothing is kept here: whoever asks records the answers, one by one, in a
+`holdfast.support.ledger.Ledger`. Needs the package `openai`, once it asks.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ _REFUSAL = re.compile(
     r"support|unrecogni|unexpected|unknown|not permitted|not allowed|extra|invalid|must be|at most|less "
     r"than|maximum|greater"
 )
-"""How endpoints speak of a parameter that they do not take; without it the name of one may be a word of the prompt."""
+"""How endpoints speak of a parameter that they do not take; without it the name of one may be a
+word of the prompt."""
 _NO_KEY = "none"
 """Sent where there is no key: the client wants one, a server of one's own takes any."""
 _NESTED = "the answer is nested too deeply"
@@ -72,13 +75,20 @@ class Endpoint:
         problems = []
         if parts.scheme not in ("http", "https") or not parts.netloc:
             problems.append(
-                Problem("base_url", f"expected an address such as http://localhost:8000/v1, got '{self.shown}'.")
+                Problem(
+                    "base_url",
+                    f"expected an address such as http://localhost:8000/v1, got '{self.shown}'.",
+                )
             )
         for name, least in (("workers", 1), ("attempts", 1)):
             if getattr(self, name) < least:
-                problems.append(Problem(name, f"expected at least {least}, got {getattr(self, name)}."))
+                problems.append(
+                    Problem(name, f"expected at least {least}, got {getattr(self, name)}.")
+                )
         if not self.timeout > 0:
-            problems.append(Problem("timeout", f"expected more than 0 seconds, got {self.timeout}."))
+            problems.append(
+                Problem("timeout", f"expected more than 0 seconds, got {self.timeout}.")
+            )
         return problems
 
     @property
@@ -93,15 +103,16 @@ class Endpoint:
 
 
 PROBE = (
-    "Memory is kept in the data, the loss, the gradient or the weights. In 1912 three ships sailed south; "
+    "Memory is kept in the data, the loss, the gradient or the weights. In 1912 three ships "
+    "sailed south; "
     "the price of 12 apples at 3 euros each is 36 euros. def add(a, b): return a + b"
 )
 """The text whose log-probabilities tell served models apart."""
 
 
 def find_key(base_url: str, variable: str | None) -> tuple[str, str | None, str]:
-    """(variable, key, what is wrong): the variable that is named, or OpenAI's own for OpenAI's own endpoint, so that no
-    key goes where it was not meant to go."""
+    """(variable, key, what is wrong): the variable that is named, or OpenAI's own for OpenAI's own
+    endpoint, so that no key goes where it was not meant to go."""
     if variable is not None:
         key = os.environ.get(variable, "").strip()
         if key:
@@ -109,9 +120,17 @@ def find_key(base_url: str, variable: str | None) -> tuple[str, str | None, str]
         # somebody may have put the key itself there
         name = variable if re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable) else "the one given"
         state = "is not set" if variable not in os.environ else "is empty"
-        return variable, None, f"expected the name of an environment variable that holds the key; {name} {state}."
+        return (
+            variable,
+            None,
+            f"expected the name of an environment variable that holds the key; {name} {state}.",
+        )
     is_openai = urlsplit(base_url).hostname == "api.openai.com"
-    return DEFAULT_KEY_VARIABLE, (os.environ.get(DEFAULT_KEY_VARIABLE, "").strip() or None) if is_openai else None, ""
+    return (
+        DEFAULT_KEY_VARIABLE,
+        (os.environ.get(DEFAULT_KEY_VARIABLE, "").strip() or None) if is_openai else None,
+        "",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +165,9 @@ class _Again(Exception):
         unreachable: whether nobody answered at all.
     """
 
-    def __init__(self, reason: str, *, wait: float | None = None, unreachable: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, wait: float | None = None, unreachable: bool = False
+    ) -> None:
         super().__init__(reason)
         self.wait, self.unreachable = wait, unreachable
 
@@ -165,12 +186,18 @@ class Client:
     Args:
         endpoint: where it is.
         model: its name there.
-        parameters: sent with every request, such as `max_tokens`; what the endpoint refuses is left out or replaced.
+        parameters: sent with every request, such as `max_tokens`; what the endpoint refuses is left
+            out or replaced.
         options: how messages name the options.
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, model: str, parameters: Mapping[str, Any], options: OptionNames | None = None
+        self,
+        endpoint: Endpoint,
+        *,
+        model: str,
+        parameters: Mapping[str, Any],
+        options: OptionNames | None = None,
     ) -> None:
         self.endpoint, self.model = endpoint, model
         self.options = options or OptionNames()
@@ -179,7 +206,8 @@ class Client:
         self.notes: list[str] = []
         """What was left out or replaced."""
         self._answered = False
-        # whether the endpoint has ever answered; until then a request that fails for good stops the run
+        # whether the endpoint has ever answered; until then a request that fails for good stops the
+        # run
         self._not_before = 0.0
         # no request before this time (monotonic clock): Retry-After in one answer holds for all
         self._client: Any = None
@@ -187,14 +215,17 @@ class Client:
     async def __aenter__(self) -> Client:
         import openai
 
-        # retries are ours: the client gives up on a broken body, and on long pauses that a server asks for
+        # retries are ours: the client gives up on a broken body, and on long pauses that a server
+        # asks for
         self._client = openai.AsyncOpenAI(
             api_key=self.endpoint.api_key or _NO_KEY,
             base_url=self.endpoint.base_url,
             timeout=self.endpoint.timeout,
             max_retries=0,
             default_headers={"Accept-Encoding": "identity"},
-            http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [self._read_to_a_bound]}),
+            http_client=openai.DefaultAsyncHttpxClient(
+                event_hooks={"response": [self._read_to_a_bound]}
+            ),
         )
         return self
 
@@ -213,9 +244,13 @@ class Client:
         """
         create = self._client.chat.completions.with_raw_response.create
         messages = [{"role": "user", "content": message}]
-        return await self._until_answered(functools.partial(create, model=self.model, messages=messages), read)
+        return await self._until_answered(
+            functools.partial(create, model=self.model, messages=messages), read
+        )
 
-    async def complete(self, prompt: list[int] | str, read: Callable[[Any], T], **parameters: Any) -> Answer[T]:
+    async def complete(
+        self, prompt: list[int] | str, read: Callable[[Any], T], **parameters: Any
+    ) -> Answer[T]:
         """Sends a prompt to `/completions`, as `ask` sends a message.
 
         Args:
@@ -232,13 +267,15 @@ class Client:
         """The list of what is served; `read`: see `_until_answered`."""
         return await self._until_answered(self._client.models.with_raw_response.list, read)
 
-    async def _until_answered(self, send: Callable[..., Awaitable[Any]], read: Callable[[Any], T]) -> Answer[T]:
+    async def _until_answered(
+        self, send: Callable[..., Awaitable[Any]], read: Callable[[Any], T]
+    ) -> Answer[T]:
         """Sends a request until there is an answer or no more attempts.
 
         Args:
             send: the request; takes the parameters that all requests of this client have.
-            read: makes a value of the endpoint's body (parsed JSON); raises ValueError where it is no chat completion,
-                which is worth asking again.
+            read: makes a value of the endpoint's body (parsed JSON); raises ValueError where it is
+                no chat completion, which is worth asking again.
 
         Raises:
             ConfigError: the endpoint refuses the key or does not know the model or the address.
@@ -288,19 +325,22 @@ class Client:
         return text if len(text) <= length else f"{text[:length]}..."
 
     async def _wait(self, attempt: int, asked: float | None) -> None:
-        """Sleeps before the next attempt: what the server asked for, else a pause that doubles, with jitter so that
-        workers do not come together."""
+        """Sleeps before the next attempt: what the server asked for, else a pause that doubles,
+        with jitter so that workers do not come together."""
         longest = self.endpoint.longest_wait
         if asked is not None:
             self._not_before = max(self._not_before, time.monotonic() + min(asked, longest))
             return
-        await asyncio.sleep(min(longest, self.endpoint.first_wait * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0))
+        await asyncio.sleep(
+            min(longest, self.endpoint.first_wait * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+        )
 
     async def _send(self, send: Callable[..., Awaitable[Any]]) -> Any:
         """One attempt: the endpoint's body, parsed.
 
         Raises:
-            _Again, _Failed: see there. ConfigError, HoldfastError: nothing that is sent can succeed.
+            _Again, _Failed: see there. ConfigError, HoldfastError: nothing that is sent can
+                succeed.
         """
         import openai
 
@@ -313,7 +353,9 @@ class Client:
                     answer = await send(**sent)
                     text = answer.http_response.text
             except (openai.APITimeoutError, TimeoutError):
-                raise _Again(f"no answer within {self.endpoint.timeout:g} s", unreachable=True) from None
+                raise _Again(
+                    f"no answer within {self.endpoint.timeout:g} s", unreachable=True
+                ) from None
             except openai.APIStatusError as error:
                 self._answered = True
                 if not self._adapt(error, sent):
@@ -321,7 +363,10 @@ class Client:
             except openai.APIConnectionError as error:
                 cause = error.__cause__
                 raise _Again(
-                    self.clean(f"connection failed: {type(cause).__name__ if cause else 'unknown'}: {cause}"),
+                    self.clean(
+                        f"connection failed: {type(cause).__name__ if cause else 'unknown'}: "
+                        f"{cause}"
+                    ),
                     unreachable=True,
                 ) from None
             except _Unreadable as error:
@@ -335,8 +380,8 @@ class Client:
                     raise _Again(self.clean(f"the answer is no JSON: {text[:80]!r}")) from None
 
     async def _read_to_a_bound(self, response: Any) -> None:
-        """Reads a body before the HTTP client does, which reads whatever comes; called for every response, those of
-        redirections and of errors too.
+        """Reads a body before the HTTP client does, which reads whatever comes; called for every
+        response, those of redirections and of errors too.
 
         Raises:
             _Unreadable: see there.
@@ -345,7 +390,9 @@ class Client:
 
         encoding = response.headers.get("content-encoding", "identity")
         if encoding.strip().lower() != "identity":  # httpx would unpack a bomb
-            raise _Unreadable(self.clean(f"the answer is packed as {encoding!r}, which was not asked for"))
+            raise _Unreadable(
+                self.clean(f"the answer is packed as {encoding!r}, which was not asked for")
+            )
         longest = self.endpoint.longest_body
         body = bytearray()
         async for piece in response.stream:
@@ -365,25 +412,37 @@ class Client:
         if status in (401, 403):
             if self.endpoint.api_key is None:
                 advice = (
-                    f"No key was sent: put one into an environment variable and name it with {options.key} "
+                    "No key was sent: put one into an environment variable and name it with "
+                    f"{options.key} "
                     f"(such as {variable})."
                 )
             else:
-                advice = f"Check the key in the environment variable {variable}, and that it may use '{self.model}'."
+                advice = (
+                    f"Check the key in the environment variable {variable}, and that it may use "
+                    f"'{self.model}'."
+                )
             raise ConfigError(f"{where}: {text}. {advice}") from None
         if status == 404:
-            ending = "" if urlsplit(self.endpoint.base_url).path.rstrip("/").endswith("/v1") else " (most end with /v1)"
+            ending = (
+                ""
+                if urlsplit(self.endpoint.base_url).path.rstrip("/").endswith("/v1")
+                else " (most end with /v1)"
+            )
             raise ConfigError(
-                f"{where}: {text}. Check {options.model} ('{self.model}') and {options.base_url}{ending}."
+                f"{where}: {text}. Check {options.model} ('{self.model}') and "
+                f"{options.base_url}{ending}."
             ) from None
         if status == 402 or (
             status == 429 and "insufficient_quota" in f"{error.code} {error.type} {text}"
         ):  # waiting helps no account
             raise HoldfastError(
-                f"{where}: {text}. The account has no credit left; add some, and the same command continues."
+                f"{where}: {text}. The account has no credit left; add some, and the same command "
+                "continues."
             ) from None
         if status in (408, 409, 425, 429) or status >= 500:
-            raise _Again(f"HTTP {status}: {text}", wait=_retry_after(error.response.headers)) from None
+            raise _Again(
+                f"HTTP {status}: {text}", wait=_retry_after(error.response.headers)
+            ) from None
         raise _Failed(f"HTTP {status}: {text}") from None
 
     def _adapt(self, error: Any, sent: Mapping[str, Any]) -> bool:
@@ -400,11 +459,14 @@ class Client:
                 self.parameters = {**sent, "top_logprobs": 5}
             else:
                 self.parameters = {
-                    name: value for name, value in sent.items() if name not in ("logprobs", "top_logprobs")
+                    name: value
+                    for name, value in sent.items()
+                    if name not in ("logprobs", "top_logprobs")
                 }
         elif "max_completion_tokens" in text and "max_tokens" in sent:
             self.parameters = {
-                ("max_completion_tokens" if name == "max_tokens" else name): value for name, value in sent.items()
+                ("max_completion_tokens" if name == "max_tokens" else name): value
+                for name, value in sent.items()
             }
         elif "temperature" in text and "temperature" in sent:
             self.parameters = {name: value for name, value in sent.items() if name != "temperature"}
@@ -417,7 +479,9 @@ class Client:
         return True
 
 
-def chosen_model(endpoint: Endpoint, wanted: str, options: OptionNames) -> tuple[str, Mapping[str, Any]]:
+def chosen_model(
+    endpoint: Endpoint, wanted: str, options: OptionNames
+) -> tuple[str, Mapping[str, Any]]:
     """(name, what the server says of it) of one of the models that a server has.
 
     Args:
@@ -432,7 +496,9 @@ def chosen_model(endpoint: Endpoint, wanted: str, options: OptionNames) -> tuple
 
     def read(body: Any) -> dict[str, Mapping[str, Any]]:
         data = body.get("data") if isinstance(body, Mapping) else None
-        if not isinstance(data, list) or not all(isinstance(m, Mapping) and isinstance(m.get("id"), str) for m in data):
+        if not isinstance(data, list) or not all(
+            isinstance(m, Mapping) and isinstance(m.get("id"), str) for m in data
+        ):
             raise ValueError(f"expected a list of models, got {str(body)[:200]}")
         return {m["id"]: m for m in data}
 
@@ -443,19 +509,24 @@ def chosen_model(endpoint: Endpoint, wanted: str, options: OptionNames) -> tuple
     answer = run(asked())
     listed = answer.value
     if not listed:
-        raise HoldfastError(f"{endpoint.shown} names no models: {answer.error or 'the list is empty'}.")
+        raise HoldfastError(
+            f"{endpoint.shown} names no models: {answer.error or 'the list is empty'}."
+        )
     if wanted not in listed and (wanted or len(listed) != 1):
         raise ConfigError(
-            f"{endpoint.shown}: expected one of the models that it serves ({', '.join(listed)}) behind '#', got "
+            f"{endpoint.shown}: expected one of the models that it serves ({', '.join(listed)}) "
+            "behind '#', got "
             f"'{wanted}'.{did_you_mean(wanted, listed)}"
         )
     name = wanted or next(iter(listed))
     return name, listed[name]
 
 
-async def work_through(items: Iterable[T], work: Callable[[T], Awaitable[None]], *, workers: int) -> None:
-    """Does `work` for every item, `workers` at once, taking the next item when a worker is free. The first exception
-    stops all and is raised."""
+async def work_through(
+    items: Iterable[T], work: Callable[[T], Awaitable[None]], *, workers: int
+) -> None:
+    """Does `work` for every item, `workers` at once, taking the next item when a worker is free.
+    The first exception stops all and is raised."""
     waiting = iter(items)
 
     async def worker() -> None:
@@ -472,7 +543,8 @@ async def work_through(items: Iterable[T], work: Callable[[T], Awaitable[None]],
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end, in a thread of its own where a loop is running already (a notebook)."""
+    """Runs a coroutine to its end, in a thread of its own where a loop is running already (a
+    notebook)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -487,7 +559,10 @@ def missing_package(doing: str) -> list[str]:
     """A sentence where the package `openai` is not installed; empty where it is."""
     if importlib.util.find_spec("openai") is not None:
         return []
-    return [f"{doing} needs the package openai, which is not installed. Install it with: pip install 'holdfast[judge]'"]
+    return [
+        f"{doing} needs the package openai, which is not installed. Install it with: pip install "
+        "'holdfast[judge]'"
+    ]
 
 
 def _message(error: Any) -> str:
@@ -507,8 +582,8 @@ def _message(error: Any) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a server asks to wait, from `retry-after-ms` or `Retry-After` (seconds or a date); None: it does not
-    say."""
+    """Seconds that a server asks to wait, from `retry-after-ms` or `Retry-After` (seconds or a
+    date); None: it does not say."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(name)
         if value is None:

@@ -26,8 +26,8 @@ from holdfast.support.resources import file_trouble
 
 
 def quiet_imports() -> None:
-    """Leaves out what bitsandbytes logs on import where it has no kernel from the hub for 4-bit weights on CPUs with
-    AVX-512 BF16: holdfast never uses it. Its other messages stay."""
+    """Leaves out what bitsandbytes logs on import where it has no kernel from the hub for 4-bit
+    weights on CPUs with AVX-512 BF16: holdfast never uses it. Its other messages stay."""
     logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_needs_a_kernel)
 
 
@@ -41,9 +41,9 @@ TORCH_COMPILER_OFF = "TORCHDYNAMO_DISABLE"
 
 @contextlib.contextmanager
 def without_compiler() -> Iterator[None]:
-    """For a command that computes nothing. PEFT imports bitsandbytes, which compiles functions at import; that loads
-    torch's compiler, which takes as long as torch itself. No effect where torch is loaded already: such a process may
-    go on to compute."""
+    """For a command that computes nothing. PEFT imports bitsandbytes, which compiles functions at
+    import; that loads torch's compiler, which takes as long as torch itself. No effect where torch
+    is loaded already: such a process may go on to compute."""
     if "torch" in sys.modules or TORCH_COMPILER_OFF in os.environ:
         yield
         return
@@ -56,15 +56,19 @@ def without_compiler() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Silences the bars of transformers (one a file loaded or written) and warnings about arguments deprecated inside
-    the libraries.
+    """Silences the bars of transformers (one a file loaded or written) and warnings about arguments
+    deprecated inside the libraries.
 
-    Both come back at the end. Download bars of the hub client stay, and so do warnings about the request itself.
+    Both come back at the end. Download bars of the hub client stay, and so do warnings about the
+    request itself.
     """
     from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
     from transformers.utils import logging as transformers_logging
 
-    bars, downloads = transformers_logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    bars, downloads = (
+        transformers_logging.is_progress_bar_enabled(),
+        not are_progress_bars_disabled(),
+    )
     transformers_logging.disable_progress_bar()
     if downloads:
         enable_progress_bars()
@@ -100,8 +104,8 @@ def quiet_transformers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def terminated_is_interrupted() -> Iterator[None]:
-    """SIGTERM, by which schedulers stop jobs, ends a run as Ctrl-C does. Training itself handles both more gently
-    (`StopOnSignal`)."""
+    """SIGTERM, by which schedulers stop jobs, ends a run as Ctrl-C does. Training itself handles
+    both more gently (`StopOnSignal`)."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
@@ -117,19 +121,29 @@ def terminated_is_interrupted() -> Iterator[None]:
 
 
 def say(console: Any, text: str, **style: Any) -> None:
-    """One line as it is: brackets are no markup, a log file's lines are not wrapped, what cannot be printed is shown as
-    an escape."""
-    console.print(printable(text), markup=False, emoji=False, highlight=False, soft_wrap=True, **style)
+    """One line as it is: brackets are no markup, a log file's lines are not wrapped, what cannot be
+    printed is shown as an escape."""
+    console.print(
+        printable(text), markup=False, emoji=False, highlight=False, soft_wrap=True, **style
+    )
 
 
 @contextlib.contextmanager
 def quiet_datasets(rows: int = 0) -> Iterator[None]:
-    """Silences the bars of `datasets`, which show for any work, inside the block, but for many rows; not where
-    HF_DATASETS_DISABLE_PROGRESS_BARS has decided about them."""
-    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    """Silences the bars of `datasets`, which show for any work, inside the block, but for many
+    rows; not where HF_DATASETS_DISABLE_PROGRESS_BARS has decided about them."""
+    from datasets.utils import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
     from datasets.utils.tqdm import HF_DATASETS_DISABLE_PROGRESS_BARS
 
-    if rows > 20_000 or are_progress_bars_disabled() or HF_DATASETS_DISABLE_PROGRESS_BARS is not None:
+    if (
+        rows > 20_000
+        or are_progress_bars_disabled()
+        or HF_DATASETS_DISABLE_PROGRESS_BARS is not None
+    ):
         yield
         return
     disable_progress_bars()
@@ -141,8 +155,9 @@ def quiet_datasets(rows: int = 0) -> Iterator[None]:
 
 @functools.cache
 def package_version(name: str) -> str | None:
-    """The version of an installed package, None where it is not installed; read once a process, since reading takes as
-    long as a step of a small model and records name a dozen packages each."""
+    """The version of an installed package, None where it is not installed; read once a process,
+    since reading takes as long as a step of a small model and records name a dozen packages
+    each."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -181,22 +196,29 @@ def hardware() -> dict[str, Any]:
         "cores": cores(),
     }
     with contextlib.suppress(OSError, ValueError):
-        machine["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+        machine["memory_gb"] = round(
+            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1
+        )
     machine["threads"] = torch.get_num_threads()
     machine["accelerators"] = (
-        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        if torch.cuda.is_available()
+        else []
     )
     return machine
 
 
 def cores() -> int:
     """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    )
 
 
 def has_fast_bfloat16() -> bool:
-    """Whether the processor multiplies in bfloat16 itself. Where it does not, products are emulated: on a processor
-    with AVX2 alone they took 9 to 80 times as long as in float32 (docs/log, 2026-11-24)."""
+    """Whether the processor multiplies in bfloat16 itself. Where it does not, products are
+    emulated: on a processor with AVX2 alone they took 9 to 80 times as long as in float32
+        (docs/log, 2026-11-24)."""
     import torch
 
     try:
@@ -206,7 +228,8 @@ def has_fast_bfloat16() -> bool:
 
 
 def is_intel() -> bool:
-    """Whether this is one of Intel's processors, the only ones on which MKL takes its fast paths."""
+    """Whether this is one of Intel's processors, the only ones on which MKL takes its fast
+    paths."""
     return "Intel" in (_of_cpuinfo("vendor_id") or platform.processor())
 
 
@@ -225,7 +248,8 @@ def _of_cpuinfo(key: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """A hub id as it is; a local path by its last part, so that reports carry no machine's paths."""
+    """A hub id as it is; a local path by its last part, so that reports carry no machine's
+    paths."""
     return real(name).name if os.path.exists(name) else name
 
 
@@ -254,15 +278,17 @@ def now() -> str:
 
 
 EVALUATION_CACHE = "HOLDFAST_EVALUATION_CACHE"
-"""Environment variable that tells `holdfast train` of a folder where evaluations are shared between runs."""
+"""Environment variable that tells `holdfast train` of a folder where evaluations are shared between
+runs."""
 
 EFFICIENT_LOADING = "FSDP_CPU_RAM_EFFICIENT_LOADING"
-"""The variable by which accelerate tells transformers to load a model's weights on one process of each machine only."""
+"""The variable by which accelerate tells transformers to load a model's weights on one process of
+each machine only."""
 
 
 def loads_on_one_process_only() -> bool:
-    """Whether a model loaded now would have its weights on one process of each machine, and empty ones on the others
-    (FSDP)."""
+    """Whether a model loaded now would have its weights on one process of each machine, and empty
+    ones on the others (FSDP)."""
     return all(
         os.environ.get(name, "").lower() in ("1", "true", "yes", "on", "y", "t")
         for name in ("ACCELERATE_USE_FSDP", EFFICIENT_LOADING)
@@ -274,12 +300,14 @@ def lock_folder(path: Path) -> Iterator[None]:
     """One process a folder. The kernel lets go of the lock when the process ends, however it ends.
 
     Args:
-        path: the folder; one whose name begins with a dot is there for the lock alone, and goes with it.
+        path: the folder; one whose name begins with a dot is there for the lock alone, and goes
+            with it.
 
     Raises:
         FolderBusy: another process is at work in the folder.
         RunFolderError: the folder cannot be written.
-        StorageError: it was deleted or moved meanwhile, or the body failed for what the system says of a file.
+        StorageError: it was deleted or moved meanwhile, or the body failed for what the system says
+            of a file.
     """
     with _folder_errors(path):
         while True:
@@ -295,7 +323,8 @@ def lock_folder(path: Path) -> Iterator[None]:
     with handle:
         if busy:
             raise FolderBusy(
-                f"Another holdfast process is at work in {path}. Wait for it, or choose another output_dir."
+                f"Another holdfast process is at work in {path}. Wait for it, or choose another "
+                "output_dir."
             )
         folder = path.parent if path.name.startswith(".") else path
         try:
@@ -319,15 +348,16 @@ def lock_folder(path: Path) -> Iterator[None]:
 def _check_still_there(handle: TextIO, path: Path, folder: Path) -> None:
     if not _is_at(handle, path / ".lock"):
         raise StorageError(
-            f"{folder} was deleted or moved while it was written to, so that what lies there now is not whole. Put it "
+            f"{folder} was deleted or moved while it was written to, so that what lies there now "
+            "is not whole. Put it "
             f"back, or begin again."
         )
 
 
 @contextlib.contextmanager
 def result_folder(path: Path, *, lock: str = "") -> Iterator[NewFolder]:
-    """The folder that a command writes to, locked as by `lock_folder`. Where it is new, a body that ends with a
-    `UserError` takes it away again, unless it said `keep`.
+    """The folder that a command writes to, locked as by `lock_folder`. Where it is new, a body that
+    ends with a `UserError` takes it away again, unless it said `keep`.
 
     Args:
         path: the folder.
@@ -348,7 +378,8 @@ def _folder_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFolderError(
-            f"Could not write in the output folder {path}: {error.strerror}. Choose an output_dir that can be written."
+            f"Could not write in the output folder {path}: {error.strerror}. Choose an output_dir "
+            "that can be written."
         ) from error
 
 

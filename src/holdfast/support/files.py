@@ -1,7 +1,9 @@
-"""Files as holdfast writes and reads them: atomic writes, JSON with non-finite numbers, fingerprints of values.
+"""Files as holdfast writes and reads them: atomic writes, JSON with non-finite numbers,
+fingerprints of values.
 
-Every write is atomic: a temporary file in the same folder, fsync, rename. A reader therefore sees the old content or
-the new, never half, and what a killed process leaves goes with the next write of the same file.
+Every write is atomic: a temporary file in the same folder, fsync, rename. A reader therefore sees
+the old content or the new, never half, and what a killed process leaves goes with the next write of
+the same file.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write to that takes its place at `path` when the body ends, on disk by then; where the body fails, what
-    was at `path` stays.
+    """A file to write to that takes its place at `path` when the body ends, on disk by then; where
+    the body fails, what was at `path` stays.
 
     Raises:
         RunFolderError: a folder stands in its place.
@@ -48,10 +50,12 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except OSError as error:
         if path.is_dir():
             raise RunFolderError(
-                f"{path}: expected to write a file, found a folder of that name. Move it away, and go on."
+                f"{path}: expected to write a file, found a folder of that name. Move it away, "
+                "and go on."
             ) from error
         raise StorageError(
-            f"Could not write {path} ({error.strerror or error}). Free some space or choose another folder; nothing "
+            f"Could not write {path} ({error.strerror or error}). Free some space or choose "
+            "another folder; nothing "
             f"was lost."
         ) from error
     finally:
@@ -63,7 +67,8 @@ def write_bytes_atomic(path: str | os.PathLike[str], content: bytes) -> Path:
     """Writes `content` so that `path` holds either its old content or all of the new.
 
     Raises:
-        StorageError: the disk is full or the folder cannot be written; an earlier file at `path` is intact.
+        StorageError: the disk is full or the folder cannot be written; an earlier file at `path` is
+            intact.
     """
     with whole_file(path) as file:
         file.write(content)
@@ -71,8 +76,8 @@ def write_bytes_atomic(path: str | os.PathLike[str], content: bytes) -> Path:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> Path:
-    """Writes a dataclass, mapping or list as indented JSON, atomically. NaN and infinities become strings that
-    `read_json` gives back."""
+    """Writes a dataclass, mapping or list as indented JSON, atomically. NaN and infinities become
+    strings that `read_json` gives back."""
     text = json.dumps(to_jsonable(value), indent=2, ensure_ascii=False, allow_nan=False)
     return write_bytes_atomic(path, (text + "\n").encode())
 
@@ -94,7 +99,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         return _DECODER.decode(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"Expected JSON in {path}, but it cannot be parsed: {error}. Delete the file to have it made again."
+            f"Expected JSON in {path}, but it cannot be parsed: {error}. Delete the file to have "
+            "it made again."
         ) from error
 
 
@@ -121,20 +127,23 @@ def read_as(path: str | os.PathLike[str], cls: type[T]) -> T:
         return record_from(cls, content)
     except DataError as error:
         raise DataError(
-            f"{path} does not hold what holdfast writes there: {error} Delete the file to have it made again."
+            f"{path} does not hold what holdfast writes there: {error} Delete the file to have it "
+            "made again."
         ) from error
 
 
 def read_jsonl(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Reads one object a line; a last line cut short by a crash is skipped, any other bad line raises `DataError`, as
-    does a file that is not there or cannot be read."""
+    """Reads one object a line; a last line cut short by a crash is skipped, any other bad line
+    raises `DataError`, as does a file that is not there or cannot be read."""
     content = _read_bytes(path)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         if b"\n" in content[error.start :]:
             number = content.count(b"\n", 0, error.start) + 1
-            raise DataError(f"{path}, line {number}: expected a JSON object, got bytes that are no UTF-8.") from error
+            raise DataError(
+                f"{path}, line {number}: expected a JSON object, got bytes that are no UTF-8."
+            ) from error
         text = content[: error.start].decode("utf-8")
     yield from _parsed(text.split("\n"), path)
 
@@ -145,7 +154,9 @@ def _read_bytes(path: str | os.PathLike[str]) -> bytes:
     except FileNotFoundError:
         raise DataError(f"Expected a file at {path}, found none.") from None
     except OSError as error:
-        raise DataError(f"Expected a file at {path}, but it cannot be read: {error.strerror or error}.") from error
+        raise DataError(
+            f"Expected a file at {path}, but it cannot be read: {error.strerror or error}."
+        ) from error
 
 
 def _parsed(lines: Sequence[str], path: str | os.PathLike[str]) -> list[Any]:
@@ -158,9 +169,13 @@ def _parsed(lines: Sequence[str], path: str | os.PathLike[str]) -> list[Any]:
             if not isinstance(row, dict):
                 raise ValueError("no object")
         except (ValueError, RecursionError) as error:
-            if number == len(lines):  # no newline after it: the writer died in the middle of this line
+            if number == len(
+                lines
+            ):  # no newline after it: the writer died in the middle of this line
                 break
-            raise DataError(f"{path}, line {number}: expected a JSON object, got {line[:80]!r} ({error}).") from error
+            raise DataError(
+                f"{path}, line {number}: expected a JSON object, got {line[:80]!r} ({error})."
+            ) from error
         rows.append(row)
     return rows
 
@@ -169,8 +184,8 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def to_jsonable(value: Any) -> Any:
-    """Dataclasses, paths, tuples, sets and numpy-like scalars as plain JSON values; non-finite floats as `{"float":
-    "NaN"}`."""
+    """Dataclasses, paths, tuples, sets and numpy-like scalars as plain JSON values; non-finite
+    floats as `{"float": "NaN"}`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if hasattr(value, "to_json"):
             return to_jsonable(value.to_json())
@@ -193,7 +208,8 @@ def to_jsonable(value: Any) -> Any:
 
 
 def _finite_or_not(value: dict[str, Any]) -> Any:
-    """`{"float": "NaN"}` and its two kin as the number, any other object as it is. The parser calls it for objects
+    """`{"float": "NaN"}` and its two kin as the number, any other object as it is. The parser calls
+    it for objects
     alone: nothing is walked twice."""
     if len(value) == 1 and isinstance(name := value.get("float"), str):
         return _NOT_FINITE.get(name, value)
@@ -213,14 +229,14 @@ def from_json(text: str) -> Any:
 
 
 def from_jsonable(value: Any) -> Any:
-    """Plain JSON values with the numbers that are not finite given back, for what was stored elsewhere than in a file
-    of `write_json`."""
+    """Plain JSON values with the numbers that are not finite given back, for what was stored
+    elsewhere than in a file of `write_json`."""
     return from_json(json.dumps(value))
 
 
 def record_from(cls: type[T], value: Any) -> T:
-    """A dataclass out of what `to_jsonable` made of it, every value of the declared type. Keys that it does not have (a
-    later version's) are passed over.
+    """A dataclass out of what `to_jsonable` made of it, every value of the declared type. Keys that
+    it does not have (a later version's) are passed over.
 
     Raises:
         DataError: a key is missing or holds something else.
@@ -249,7 +265,9 @@ def _typed(hint: Any, value: Any, place: str) -> Any:
             raise _unfit("an object", value, place)
         if args[0] is int:
             value = {_whole_number(k, place): v for k, v in value.items()}
-        return {k: _typed(args[1], v, f"{place}.{k}" if place else str(k)) for k, v in value.items()}
+        return {
+            k: _typed(args[1], v, f"{place}.{k}" if place else str(k)) for k, v in value.items()
+        }
     return value
 
 
@@ -316,7 +334,9 @@ def _whole_number(key: Any, place: str) -> int:
 
 
 def _unfit(expected: str, value: Any, place: str) -> DataError:
-    return DataError(f"expected {expected}{f' at {place!r}' if place else ''}, got {_shown(value)}.")
+    return DataError(
+        f"expected {expected}{f' at {place!r}' if place else ''}, got {_shown(value)}."
+    )
 
 
 def _shown(value: Any) -> str:
@@ -325,6 +345,7 @@ def _shown(value: Any) -> str:
 
 
 def fingerprint(value: Any, *, length: int = 64) -> str:
-    """SHA-256 (hex, first `length` characters) of a value's canonical JSON: equal settings, equal fingerprint."""
+    """SHA-256 (hex, first `length` characters) of a value's canonical JSON: equal settings, equal
+    fingerprint."""
     text = json.dumps(to_jsonable(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:length]

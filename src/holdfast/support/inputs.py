@@ -1,14 +1,17 @@
 """One manifest of inputs: which files a command's result depends on, and what was in them.
 
-Every setting that names a file or a folder names an input, in whatever part of the request it stands: a model, its
-tokenizer and configuration, training data, a mixture, replay data, an anchor, a teacher, a template, questions, a
-corpus, a user's own code. `inputs_of` finds them by looking at every text of the settings, so that a setting that comes
-later is covered without a line here. A folder of a command keeps the manifest in `inputs.json`; whoever continues in
-the folder, or finds everything done there, is held to it (`hold_to`).
+Every setting that names a file or a folder names an input, in whatever part of the request it
+stands: a model, its tokenizer and configuration, training data, a mixture, replay data, an anchor,
+    a teacher, a template, questions, a
+corpus, a user's own code. `inputs_of` finds them by looking at every text of the settings, so that
+a setting that comes later is covered without a line here. A folder of a command keeps the manifest
+in `inputs.json`; whoever continues in the folder, or finds everything done there, is held to it
+(`hold_to`).
 
-A model's folder counts by what a loader reads: configuration, generation configuration, tokenizer, templates, weights
-and code, not the page or the checkpoints beside them. An adapter brings its base, a YAML file the files that it names,
-JSON rows their pictures. Of what lies on the hub the revision decides, which is not looked at here.
+A model's folder counts by what a loader reads: configuration, generation configuration, tokenizer,
+templates, weights and code, not the page or the checkpoints beside them. An adapter brings its
+base, a YAML file the files that it names, JSON rows their pictures. Of what lies on the hub the
+revision decides, which is not looked at here.
 """
 
 from __future__ import annotations
@@ -48,7 +51,9 @@ Contents = dict[str, str]
 """SHA-256 by name inside a folder; under "" of what is a file itself."""
 
 
-def inputs_of(settings: Any, *, within: str | os.PathLike[str] | None = None) -> dict[str, Contents]:
+def inputs_of(
+    settings: Any, *, within: str | os.PathLike[str] | None = None
+) -> dict[str, Contents]:
     """The files that settings name, with what is in them.
 
     Args:
@@ -56,7 +61,8 @@ def inputs_of(settings: Any, *, within: str | os.PathLike[str] | None = None) ->
         within: a folder whose files the command makes itself, which are left out.
 
     Returns:
-        Contents by path, as the settings have it; of a `config.json` without what saving a model again changes.
+        Contents by path, as the settings have it; of a `config.json` without what saving a model
+        again changes.
     """
     output_folder = None if within is None else real(within)
     contents: dict[str, Contents] = {}
@@ -66,8 +72,11 @@ def inputs_of(settings: Any, *, within: str | os.PathLike[str] | None = None) ->
     return contents
 
 
-def hold_to(folder: str | os.PathLike[str], inputs: Mapping[str, Contents], *, begun: bool, what: str) -> list[str]:
-    """Keeps the manifest of a folder; once work has begun there, inputs have to be those that it began with.
+def hold_to(
+    folder: str | os.PathLike[str], inputs: Mapping[str, Contents], *, begun: bool, what: str
+) -> list[str]:
+    """Keeps the manifest of a folder; once work has begun there, inputs have to be those that it
+    began with.
 
     Args:
         folder: where the manifest is written.
@@ -76,7 +85,8 @@ def hold_to(folder: str | os.PathLike[str], inputs: Mapping[str, Contents], *, b
         what: names the work, as in "the run in runs/a".
 
     Returns:
-        What else is new, a sentence for people: versions of packages other than those that the work began with.
+        What else is new, a sentence for people: versions of packages other than those that the work
+        began with.
 
     Raises:
         RunFolderError: inputs are others (which).
@@ -103,14 +113,19 @@ def hold_to(folder: str | os.PathLike[str], inputs: Mapping[str, Contents], *, b
         for name, before in manifest["versions"].items()
         if packages.get(name, before) != before
     ]
-    return [f"Continued with other versions than {what} began with: {', '.join(others)}."] if others else []
+    return (
+        [f"Continued with other versions than {what} began with: {', '.join(others)}."]
+        if others
+        else []
+    )
 
 
 def changed_inputs(before: Mapping[str, Contents], now: Mapping[str, Contents]) -> list[str]:
     """Which inputs are others: a line each, as `base/config.json: another content`.
 
-    What is new in the settings, and what is gone, is none of them: other settings are refused by those who compare
-    them, and work that needs a file that is gone says so. Files that came into a folder, or went from it, are.
+    What is new in the settings, and what is gone, is none of them: other settings are refused by
+    those who compare them, and work that needs a file that is gone says so. Files that came into a
+    folder, or went from it, are.
     """
     lines = []
     for path in sorted(before.keys() & now.keys()):
@@ -123,19 +138,22 @@ def changed_inputs(before: Mapping[str, Contents], now: Mapping[str, Contents]) 
 
 
 def configuration_hash(folder: str | os.PathLike[str]) -> str:
-    """What of a model's folder decides its figures beside weights and tokenizer: its configuration, that of
-    generation, an adapter's, and code.
+    """What of a model's folder decides its figures beside weights and tokenizer: its configuration,
+    that of generation, an adapter's, and code.
 
     Returns:
         SHA-256 (hexadecimal).
     """
     names = ("config.json", "generation_config.json", "adapter_config.json")
     here = Path(folder)
-    files = [*(here / name for name in names if (here / name).is_file()), *sorted(here.glob("*.py"))]
+    files = [
+        *(here / name for name in names if (here / name).is_file()),
+        *sorted(here.glob("*.py")),
+    ]
     return fingerprint({file.name: file_hash(file) for file in files})
 
 
-# ------------------------------------------------------------------------------------------------------ what is named
+# ------------------------------------------------------------------------------------ what is named
 
 
 def _named(settings: Any) -> Iterator[str]:
@@ -154,8 +172,8 @@ def _named(settings: Any) -> Iterator[str]:
 
 
 def _paths_in(text: str) -> Iterator[str]:
-    """A text that is a path or a pattern of paths; of `method:key=value,key=value` and `file.py:Class` the paths in
-    it."""
+    """A text that is a path or a pattern of paths; of `method:key=value,key=value` and
+    `file.py:Class` the paths in it."""
     if not text or "\n" in text or "\0" in text or len(text) > 4096:
         return
     if _exists(text):
@@ -185,19 +203,28 @@ def _is_file(path: Path) -> bool:
     return _exists(str(path)) and path.is_file()
 
 
-# -------------------------------------------------------------------------------------------------- what is in there
+# --------------------------------------------------------------------------------- what is in there
 
 
 def _content(path: str) -> dict[str, Contents]:
     source = expanded(path)
     if source.is_file():
         contents = {path: {"": file_hash(source)}}
-        brought = _named_in_yaml(source) if source.suffix in (".yaml", ".yml") else _pictures(source)
+        brought = (
+            _named_in_yaml(source) if source.suffix in (".yaml", ".yml") else _pictures(source)
+        )
         return contents | {str(file): {"": file_hash(file)} for file in brought}
     if (source / "config.json").is_file() or (source / "adapter_config.json").is_file():
-        names = [file.name for file in source.iterdir() if file.is_file() and OF_A_MODEL.fullmatch(file.name)]
+        names = [
+            file.name
+            for file in source.iterdir()
+            if file.is_file() and OF_A_MODEL.fullmatch(file.name)
+        ]
         base = _base(source)
-        return {path: {name: file_hash(source / name) for name in sorted(names)}, **(_content(base) if base else {})}
+        return {
+            path: {name: file_hash(source / name) for name in sorted(names)},
+            **(_content(base) if base else {}),
+        }
     return {path: {name: file_hash(source / name) for name in _visible_files(source)}}
 
 
@@ -206,13 +233,15 @@ def _base(adapter: Path) -> str | None:
     if (adapter / "config.json").is_file():
         return None
     base = _json(adapter / "adapter_config.json").get("base_model_name_or_path")
-    is_folder = isinstance(base, str) and base and expanded(base).is_dir() and real(base) != real(adapter)
+    is_folder = (
+        isinstance(base, str) and base and expanded(base).is_dir() and real(base) != real(adapter)
+    )
     return str(base) if is_folder else None
 
 
 def _named_in_yaml(file: Path) -> list[Path]:
-    """The files that a YAML names, relative to it or to where the command runs; whatever its tags are. Functions are
-    called by `!function module.name`."""
+    """The files that a YAML names, relative to it or to where the command runs; whatever its tags
+    are. Functions are called by `!function module.name`."""
     text = file.read_text(encoding="utf-8", errors="replace")
     words = set(re.findall(r"[^\s'\"\[\]{},]+", text))
     words |= {f"{module}.py" for module in re.findall(r"!function\s+(\w+)\.", text)}
@@ -225,7 +254,8 @@ def _named_in_yaml(file: Path) -> list[Path]:
 
 
 def _pictures(rows: Path) -> list[Path]:
-    """The files of pictures that JSON rows name, relative to them or to where the command runs; known by their ends."""
+    """The files of pictures that JSON rows name, relative to them or to where the command runs;
+    known by their ends."""
     if rows.suffix not in (".json", ".jsonl"):
         return []
     with open(rows, "rb") as file:
@@ -242,7 +272,8 @@ def _pictures(rows: Path) -> list[Path]:
 
 
 def _visible_files(folder: Path) -> list[str]:
-    """Relative names of all files below a folder but those whose name, or a folder's, begins with a dot."""
+    """Relative names of all files below a folder but those whose name, or a folder's, begins with a
+    dot."""
     names = []
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -253,8 +284,8 @@ def _visible_files(folder: Path) -> list[str]:
 
 
 def file_hash(file: Path) -> str:
-    """SHA-256 (hexadecimal) of a file, read once a process while the file is the same; of a `config.json` without what
-    saving a model again changes."""
+    """SHA-256 (hexadecimal) of a file, read once a process while the file is the same; of a
+    `config.json` without what saving a model again changes."""
     stat = file.stat()
     return _hash_of(str(real(file)), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
@@ -264,7 +295,9 @@ def _hash_of(file: str, *_stat: int) -> str:
     if os.path.basename(file) == "config.json":
         content = _json(Path(file))
         if content:
-            return fingerprint({key: value for key, value in content.items() if key not in AS_SAVED})
+            return fingerprint(
+                {key: value for key, value in content.items() if key not in AS_SAVED}
+            )
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

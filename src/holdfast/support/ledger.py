@@ -1,11 +1,14 @@
-"""Rows by key in an append-only JSON Lines file: what costs money or minutes a row is kept the moment it is there.
+"""Rows by key in an append-only JSON Lines file: what costs money or minutes a row is kept the
+moment it is there.
 
-Every row goes to the file in one write and is flushed, so a killed process leaves whole lines and at most one torn one
-at the end, which the next opening cuts off. Of rows with the same key the last one counts: a row is replaced by adding
-it again. One process at a time: the file is locked while it is open for writing.
+Every row goes to the file in one write and is flushed, so a killed process leaves whole lines and
+at most one torn one at the end, which the next opening cuts off. Of rows with the same key the last
+one counts: a row is replaced by adding it again. One process at a time: the file is locked while it
+is open for writing.
 
-What is in a row may be large (an article a row makes gigabytes of them): `keep` says what of each row stays in memory,
-the file is then read line by line, and `stream_ledger` reads it again where whole rows are wanted.
+What is in a row may be large (an article a row makes gigabytes of them): `keep` says what of each
+row stays in memory, the file is then read line by line, and `stream_ledger` reads it again where
+whole rows are wanted.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ class Ledger:
     Args:
         path: the file; made, with its folder, where it is not there.
         key: the field that tells rows apart.
-        keep: what stays in memory of a row; sees every row of the file once, in order, those that were replaced too,
-            and then every one added. None: all of it.
+        keep: what stays in memory of a row; sees every row of the file once, in order, those that
+            were replaced too, and then every one added. None: all of it.
 
     Raises:
         FolderBusy: another process has it open.
@@ -41,7 +44,11 @@ class Ledger:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, key: str = "key", keep: Callable[[Row], Row] | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        key: str = "key",
+        keep: Callable[[Row], Row] | None = None,
     ) -> None:
         self.path, self.key, self.keep = Path(path), key, keep
         self._file: Any = None
@@ -55,14 +62,16 @@ class Ledger:
             self._file = open(self.path, "a+b", buffering=0)
         except OSError as error:
             raise RunFolderError(
-                f"Could not write {self.path}: {error.strerror or error}. Choose an output_dir that can be written."
+                f"Could not write {self.path}: {error.strerror or error}. Choose an output_dir "
+                "that can be written."
             ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.close()
             raise FolderBusy(
-                f"Another holdfast process is writing {self.path}. Wait for it, or choose another output_dir."
+                f"Another holdfast process is writing {self.path}. Wait for it, or choose another "
+                "output_dir."
             ) from None
         try:
             self._cut_torn_line()
@@ -73,7 +82,10 @@ class Ledger:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._new and kind is not None and self._file.seek(0, os.SEEK_END) == 0:
             self.path.unlink(missing_ok=True)
@@ -87,17 +99,24 @@ class Ledger:
             StorageError: the disk is full; the rows before are intact.
         """
         new = [dict(row) for row in rows]
-        lines = [json.dumps(to_jsonable(row), ensure_ascii=False, allow_nan=False) + "\n" for row in new]
-        content = "".join(lines).encode("utf-8", "replace")  # a lone surrogate of a reply must not stop the run
+        lines = [
+            json.dumps(to_jsonable(row), ensure_ascii=False, allow_nan=False) + "\n" for row in new
+        ]
+        content = "".join(lines).encode(
+            "utf-8", "replace"
+        )  # a lone surrogate of a reply must not stop the run
         try:
             while content:
                 content = content[self._file.write(content) :]
         except OSError as error:
             raise StorageError(
-                f"Could not write {self.path} ({error.strerror or error}). Free some space; the same command "
+                f"Could not write {self.path} ({error.strerror or error}). Free some space; the "
+                "same command "
                 f"continues where it was."
             ) from error
-        self.rows.update({str(row[self.key]): self.keep(row) if self.keep is not None else row for row in new})
+        self.rows.update(
+            {str(row[self.key]): self.keep(row) if self.keep is not None else row for row in new}
+        )
 
     def _cut_torn_line(self) -> None:
         size = self._file.seek(0, os.SEEK_END)
@@ -117,7 +136,8 @@ class Ledger:
 def read_ledger(
     path: str | os.PathLike[str], *, key: str = "key", keep: Callable[[Row], Row] | None = None
 ) -> dict[str, Row]:
-    """The rows of a ledger that count, by key; none where there is no file. A torn last line is left out.
+    """The rows of a ledger that count, by key; none where there is no file. A torn last line is
+    left out.
 
     Args:
         path: the file.
@@ -131,8 +151,8 @@ def read_ledger(
 
 
 def stream_ledger(path: str | os.PathLike[str], *, key: str = "key") -> Iterator[Row]:
-    """Every row of a ledger in the order of writing, replaced ones too, one in memory at a time; none where there is no
-    file.
+    """Every row of a ledger in the order of writing, replaced ones too, one in memory at a time;
+    none where there is no file.
 
     Raises:
         DataError: a line that is no row of a ledger.
@@ -159,6 +179,7 @@ def stream_ledger(path: str | os.PathLike[str], *, key: str = "key") -> Iterator
 def _check(row: Any, path: str | os.PathLike[str], key: str) -> None:
     if not isinstance(row, dict) or not isinstance(row.get(key), str):
         raise DataError(
-            f"{path}: expected rows with a '{key}', got {str(row)[:80]}. The file is not one of holdfast's; choose "
+            f"{path}: expected rows with a '{key}', got {str(row)[:80]}. The file is not one of "
+            "holdfast's; choose "
             f"another output_dir."
         )

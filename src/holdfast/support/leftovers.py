@@ -1,8 +1,9 @@
-"""Nothing is left behind: folders that a refused request made go with it, and what a killed process was in the middle
-of writing goes at the next call.
+"""Nothing is left behind: folders that a refused request made go with it, and what a killed process
+was in the middle of writing goes at the next call.
 
-Whoever writes a temporary file or folder holds a lock on it (flock), which ends with the process, however that ends.
-So one that nobody holds is a dead process's and may be deleted. Where a file system has no locks, nothing is.
+Whoever writes a temporary file or folder holds a lock on it (flock), which ends with the process,
+however that ends. So one that nobody holds is a dead process's and may be deleted. Where a file
+system has no locks, nothing is.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from holdfast.errors import UserError
 
 
 class NewFolder:
-    """A folder that is made, with its parents, where it is not there; to be used in a `with` statement. A body that
-    ends with a `UserError` takes away again what was made, unless it has called `keep`.
+    """A folder that is made, with its parents, where it is not there; to be used in a `with`
+    statement. A body that ends with a `UserError` takes away again what was made, unless it has
+    called `keep`.
 
     Args:
         path: the folder.
@@ -56,15 +58,19 @@ class NewFolder:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if kind is not None and issubclass(kind, UserError):
             self.remove()
 
 
 def temporary_file(path: Path) -> Any:
-    """A new file beside `path` to write its content to (`tempfile.NamedTemporaryFile`, `.<name>.<8 letters>.tmp`), held
-    while it is open. What dead processes left of the same name goes first.
+    """A new file beside `path` to write its content to (`tempfile.NamedTemporaryFile`,
+    `.<name>.<8 letters>.tmp`), held while it is open. What dead processes left of the same name
+    goes first.
 
     Raises:
         OSError: the folder cannot be written.
@@ -81,7 +87,8 @@ def temporary_file(path: Path) -> Any:
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path | None, prefix: str) -> Iterator[Path]:
-    """A folder for the body, `<prefix><8 letters>`, gone after it. Those of dead processes go first.
+    """A folder for the body, `<prefix><8 letters>`, gone after it. Those of dead processes go
+    first.
 
     Args:
         parent: where; must exist. None: the system's place for temporary files.
@@ -131,7 +138,8 @@ def _remove_dead(folder: Path, names: re.Pattern[str]) -> None:
 
 
 def _held(descriptor: int, path: Path) -> bool:
-    """Holds a new temporary file or folder; False where another process took it for a dead one's before that."""
+    """Holds a new temporary file or folder; False where another process took it for a dead one's
+    before that."""
     with contextlib.suppress(OSError):  # a file system without locks
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:

@@ -1,10 +1,10 @@
-"""C sources of the package as libraries: built at first use with the machine's own C compiler, kept, loaded through
-ctypes. No torch.
+"""C sources of the package as libraries: built at first use with the machine's own C compiler,
+kept, loaded through ctypes. No torch.
 
-Building takes a second or less, once per machine, source and compiler; a library lies in `cache_folder()/native`, named
-by the hash of all that went into it. HOLDFAST_NATIVE=0 switches all of it off, CC names a compiler. Whether a library
-gives the right numbers is for its owner to check before use (`ops.native`, `checkpoints.native`), and every owner does
-without one.
+Building takes a second or less, once per machine, source and compiler; a library lies in
+`cache_folder()/native`, named by the hash of all that went into it. HOLDFAST_NATIVE=0 switches all
+of it off, CC names a compiler. Whether a library gives the right numbers is for its owner to check
+before use (`ops.native`, `checkpoints.native`), and every owner does without one.
 """
 
 from __future__ import annotations
@@ -48,10 +48,14 @@ def settings() -> Settings:
 
 
 def build(
-    source: Path, *, flags: Sequence[str], link: Sequence[str] = ("-lm",), wanted: Settings | None = None
+    source: Path,
+    *,
+    flags: Sequence[str],
+    link: Sequence[str] = ("-lm",),
+    wanted: Settings | None = None,
 ) -> Built | str:
-    """The library of one C file, compiled unless it lies in the cache already; a string says, as half a sentence, why
-    there is none.
+    """The library of one C file, compiled unless it lies in the cache already; a string says, as
+    half a sentence, why there is none.
 
     Args:
         source: the C file; its stem names the library.
@@ -62,7 +66,10 @@ def build(
     switch, name = wanted or settings()
     if switch.lower() in ("0", "false", "off", "no"):
         return "it is switched off (HOLDFAST_NATIVE=0)"
-    compiler = next((path for n in ([name] if name else ["cc", "gcc", "clang"]) if (path := shutil.which(n))), None)
+    compiler = next(
+        (path for n in ([name] if name else ["cc", "gcc", "clang"]) if (path := shutil.which(n))),
+        None,
+    )
     if compiler is None:
         return f"no C compiler was found ({name or 'cc, gcc, clang'})"
     try:
@@ -76,7 +83,9 @@ def build(
         return f"building it failed: {output.splitlines()[0] if output else type(error).__name__}"
 
 
-def _library(source: Path, flags: Sequence[str], link: Sequence[str], compiler: str, version: str) -> ctypes.CDLL:
+def _library(
+    source: Path, flags: Sequence[str], link: Sequence[str], compiler: str, version: str
+) -> ctypes.CDLL:
     parts = (source.read_bytes(), tuple(flags), tuple(link), version, _processor())
     key = hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
     folder = cache_folder() / "native"
@@ -97,11 +106,15 @@ def _library(source: Path, flags: Sequence[str], link: Sequence[str], compiler: 
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether libraries may be kept and trusted there: a library that somebody else could have put there is not
-    loaded."""
+    """Whether libraries may be kept and trusted there: a library that somebody else could have put
+    there is not loaded."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022
+        return (
+            os.access(folder, os.W_OK)
+            and folder.stat().st_uid == os.getuid()
+            and not folder.stat().st_mode & 0o022
+        )
     except OSError:
         return False
 
@@ -113,5 +126,11 @@ def _processor() -> str:
     except OSError:
         return " ".join(os.uname()[3:5])
     return "\n".join(
-        sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
+        sorted(
+            {
+                line
+                for line in lines
+                if line.startswith(("model name", "flags", "Features", "CPU part"))
+            }
+        )
     )

@@ -1,12 +1,13 @@
-"""Classes of the user's own: `my_method.py:Dropback` (a file), `package.module:Dropback`, or the name of an entry point
-that an installed package declares.
+"""Classes of the user's own: `my_method.py:Dropback` (a file), `package.module:Dropback`, or the
+name of an entry point that an installed package declares.
 
     load_class("methods/dropback.py:Dropback", base=MergeMethod, group="holdfast.merge_methods")
 
-Naming one runs its code, as importing it would; nothing else does. A file is run once a process for each of its
-contents, under a module name made of path and content, and nothing is put on `sys.path`. Every process (launched ranks,
-a sweep's workers) resolves a name by itself. `origin` says whose code a class is, so that finished work is not taken
-for the work of an edited file; what the file imports in turn is not in that.
+Naming one runs its code, as importing it would; nothing else does. A file is run once a process for
+each of its contents, under a module name made of path and content, and nothing is put on
+`sys.path`. Every process (launched ranks, a sweep's workers) resolves a name by itself. `origin`
+says whose code a class is, so that finished work is not taken for the work of an edited file; what
+the file imports in turn is not in that.
 """
 
 from __future__ import annotations
@@ -64,10 +65,16 @@ def load_own(reference: str, *, base: Path | None = None) -> OwnCode:
     source, name = match["place"], match["name"]
     module, code = _run_file(source, base) if source.endswith(".py") else _import(source)
     if not hasattr(module, name):
-        classes = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__]
+        classes = [
+            n
+            for n, v in vars(module).items()
+            if isinstance(v, type) and v.__module__ == module.__name__
+        ]
         listed = f"it has {', '.join(classes)}" if classes else "it has no classes"
         names = [n for n in vars(module) if not n.startswith("_")]
-        raise ConfigError(f"{reference}: {source} has no '{name}'; {listed}.{did_you_mean(name, names)}")
+        raise ConfigError(
+            f"{reference}: {source} has no '{name}'; {listed}.{did_you_mean(name, names)}"
+        )
     file = inspect.getsourcefile(module) if getattr(module, "__file__", None) else None
     path = Path(file).resolve() if file else None
     return OwnCode(value=getattr(module, name), file=path, sha256=hashlib.sha256(code).hexdigest())
@@ -77,7 +84,8 @@ def load_class(reference: str, *, base: type[T], group: str) -> type[T] | None:
     """The class that a reference means.
 
     Args:
-        reference: `FILE.py:Name`, `package.module:Name`, or, without a colon, the name of an entry point.
+        reference: `FILE.py:Name`, `package.module:Name`, or, without a colon, the name of an entry
+            point.
         base: what it has to be a subclass of.
         group: of the entry points.
 
@@ -85,7 +93,8 @@ def load_class(reference: str, *, base: type[T], group: str) -> type[T] | None:
         The class; None where the reference has no colon and no entry point has that name.
 
     Raises:
-        ConfigError: no such file, module or name, code that fails when it is loaded, or another kind of class.
+        ConfigError: no such file, module or name, code that fails when it is loaded, or another
+            kind of class.
     """
     target: str | None = reference
     if ":" not in reference:
@@ -96,9 +105,14 @@ def load_class(reference: str, *, base: type[T], group: str) -> type[T] | None:
             return None
     cls = load_own(str(target)).value
     if not (isinstance(cls, type) and issubclass(cls, base) and cls is not base):
-        kind = f"the class {cls.__name__}" if isinstance(cls, type) else f"a value of type {type(cls).__name__}"
+        kind = (
+            f"the class {cls.__name__}"
+            if isinstance(cls, type)
+            else f"a value of type {type(cls).__name__}"
+        )
         raise ConfigError(
-            f"{reference}: expected a subclass of {base.__module__}.{base.__qualname__}, got {kind}. "
+            f"{reference}: expected a subclass of {base.__module__}.{base.__qualname__}, got "
+            f"{kind}. "
             "See docs/extending.md."
         )
     return cls
@@ -110,8 +124,8 @@ def is_ours(cls: type) -> bool:
 
 
 def origin(cls: type) -> dict[str, Any]:
-    """What says whose code a class is, for records: nothing for holdfast's own, else its module and the SHA-256 of the
-    file, so that finished work is not taken for the work of other code."""
+    """What says whose code a class is, for records: nothing for holdfast's own, else its module and
+    the SHA-256 of the file, so that finished work is not taken for the work of other code."""
     if is_ours(cls):
         return {}
     try:
@@ -123,7 +137,8 @@ def origin(cls: type) -> dict[str, Any]:
 
 
 class _Contents(importlib.abc.SourceLoader):
-    """Loads the very bytes that were hashed; no bytecode is kept, so an edit within the clock's resolution counts."""
+    """Loads the very bytes that were hashed; no bytecode is kept, so an edit within the clock's
+    resolution counts."""
 
     def __init__(self, path: str, code: bytes) -> None:
         self.path, self.code = path, code
@@ -143,7 +158,9 @@ def _run_file(place: str, base: Path | None) -> tuple[ModuleType, bytes]:
         folder = candidates[0].parent
         names = [p.name for p in folder.glob("*.py")] if folder.is_dir() else []
         looked = " and ".join(str(file.absolute()) for file in candidates)
-        raise ConfigError(f"{place}: no such file (looked for {looked}).{did_you_mean(path.name, names)}")
+        raise ConfigError(
+            f"{place}: no such file (looked for {looked}).{did_you_mean(path.name, names)}"
+        )
     code = file_path.read_bytes()
     name = f"holdfast_own_{file_path.stem}_{hashlib.sha256(str(file_path).encode() + code).hexdigest()[:16]}"
     if name not in sys.modules:
@@ -156,7 +173,9 @@ def _run_file(place: str, base: Path | None) -> tuple[ModuleType, bytes]:
             loader.exec_module(module)
         except Exception as error:
             del sys.modules[name]
-            raise ConfigError(f"{place}: the code cannot be loaded: {_raised(error, str(file_path))}") from error
+            raise ConfigError(
+                f"{place}: the code cannot be loaded: {_raised(error, str(file_path))}"
+            ) from error
     return sys.modules[name], code
 
 
@@ -165,8 +184,12 @@ def _import(place: str) -> tuple[ModuleType, bytes]:
         module = importlib.import_module(place)
     except Exception as error:
         missing = isinstance(error, ModuleNotFoundError) and place.startswith(str(error.name))
-        advice = " A file is written with its ending, as in 'my_method.py:Class'." if missing else ""
-        raise ConfigError(f"{place}: the code cannot be loaded: {_raised(error, place)}{advice}") from error
+        advice = (
+            " A file is written with its ending, as in 'my_method.py:Class'." if missing else ""
+        )
+        raise ConfigError(
+            f"{place}: the code cannot be loaded: {_raised(error, place)}{advice}"
+        ) from error
     file = inspect.getsourcefile(module) if getattr(module, "__file__", None) else None
     return module, Path(file).read_bytes() if file else b""
 

@@ -1,5 +1,5 @@
-"""Paths as people write them. What pathlib answers with a bare RuntimeError (nobody's home, a link to itself) is a path
-here, at which nothing is found."""
+"""Paths as people write them. What pathlib answers with a bare RuntimeError (nobody's home, a link
+to itself) is a path here, at which nothing is found."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def real(path: str | os.PathLike[str]) -> Path:
 
 
 def impossible_path(path: str | os.PathLike[str]) -> str:
-    """Why nothing can be at a path, whatever it is for; empty where something can. A dry run creates no folder, and is
-    not to call a request sound that none can be created for."""
+    """Why nothing can be at a path, whatever it is for; empty where something can. A dry run
+    creates no folder, and is not to call a request sound that none can be created for."""
     path = PurePath(path)
     longest = max(len(os.fsencode(name)) for name in (*path.parts, "."))
     if longest > 255 or len(os.fsencode(path)) > 4000:

@@ -1,8 +1,8 @@
-"""Workers of a study as processes of their own, so that one that runs out of memory takes its trial with it and nothing
-else.
+"""Workers of a study as processes of their own, so that one that runs out of memory takes its trial
+with it and nothing else.
 
-Each gets its share of the cores, or a GPU; all are interrupted when the command that started them ends, and one whose
-command was killed ends by itself.
+Each gets its share of the cores, or a GPU; all are interrupted when the command that started them
+ends, and one whose command was killed ends by itself.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from holdfast.errors import Interrupted
 from holdfast.support.environment import cores
 
 PARENT_VARIABLE = "HOLDFAST_SWEEP_PARENT"
-"""Environment variable with the process that a worker was started by; without it the worker ends too. A worker started
-by hand has none."""
+"""Environment variable with the process that a worker was started by; without it the worker ends
+too. A worker started by hand has none."""
 MOST_RESTARTS = 3
 PATIENCE_SECONDS = 60.0
 """How long an interrupted worker may take to write its checkpoint."""
 
 
 class Workers:
-    """Processes of one command; a context manager that starts them, and interrupts them when the body ends early.
+    """Processes of one command; a context manager that starts them, and interrupts them when the
+    body ends early.
 
     Args:
         command: of each worker.
@@ -36,8 +37,15 @@ class Workers:
         environment: variables beside this process's own.
     """
 
-    def __init__(self, command: Sequence[str], *, count: int, logs: Path, environment: Mapping[str, str]) -> None:
-        self.command, self.count, self.logs, self.extra = list(command), count, logs, dict(environment)
+    def __init__(
+        self, command: Sequence[str], *, count: int, logs: Path, environment: Mapping[str, str]
+    ) -> None:
+        self.command, self.count, self.logs, self.extra = (
+            list(command),
+            count,
+            logs,
+            dict(environment),
+        )
         self.processes: list[subprocess.Popen[bytes]] = []
         self.restarts = 0
 
@@ -60,7 +68,8 @@ class Workers:
         return all(p.poll() is not None for p in self.processes)
 
     def restart_killed(self, say: Callable[[str], None]) -> None:
-        """Puts another worker in the place of one that was killed, by the kernel for memory or by hand; a few times."""
+        """Puts another worker in the place of one that was killed, by the kernel for memory or by
+        hand; a few times."""
         for number, process in enumerate(self.processes):
             code = process.poll()
             if code is not None and code < 0 and self.restarts < MOST_RESTARTS:
@@ -74,7 +83,10 @@ class Workers:
         if not logs:
             return []
         lines = [line for line in logs[-1].read_text(errors="replace").splitlines() if line.strip()]
-        last_line = next((line for line in reversed(lines) if line.startswith("error:")), lines[-1] if lines else "")
+        last_line = next(
+            (line for line in reversed(lines) if line.startswith("error:")),
+            lines[-1] if lines else "",
+        )
         after = lines[lines.index(last_line) + 1 :][:6] if last_line in lines else []
         return [f"The end of {logs[-1]}:", *(f"  {line}" for line in [last_line, *after])]
 
@@ -92,19 +104,32 @@ class Workers:
     def _environment(self, number: int) -> dict[str, str]:
         import torch
 
-        variables = {**os.environ, **self.extra, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-        if not variables.get("OMP_NUM_THREADS"):  # two threads a core are many times slower than one
+        variables = {
+            **os.environ,
+            **self.extra,
+            PARENT_VARIABLE: str(os.getpid()),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if not variables.get(
+            "OMP_NUM_THREADS"
+        ):  # two threads a core are many times slower than one
             variables["OMP_NUM_THREADS"] = str(max(1, cores() // max(1, self.count)))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if torch.cuda.is_available() and torch.cuda.device_count() > 1:
-            devices = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+            devices = (
+                visible.split(",")
+                if visible
+                else [str(i) for i in range(torch.cuda.device_count())]
+            )
             variables["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
         return variables
 
     def _stop(self) -> None:
         alive = [p for p in self.processes if p.poll() is None]
         for process in alive:
-            process.send_signal(signal.SIGTERM)  # what a shell starts in the background ignores SIGINT, and so do these
+            process.send_signal(
+                signal.SIGTERM
+            )  # what a shell starts in the background ignores SIGINT, and so do these
         deadline = time.monotonic() + PATIENCE_SECONDS
         for process in alive:
             try:
@@ -121,13 +146,16 @@ def without_parent() -> bool:
 
 
 def stop_without_parent() -> None:
-    """Whoever started this worker was killed: nobody would see it work, and the next start would find the machine busy.
+    """Whoever started this worker was killed: nobody would see it work, and the next start would
+    find the machine busy.
 
     Raises:
         Interrupted: it was.
     """
     if without_parent():
-        raise Interrupted("The command that started this worker is gone; the trial waits for the next one.")
+        raise Interrupted(
+            "The command that started this worker is gone; the trial waits for the next one."
+        )
 
 
 def python_module(*words: str) -> list[str]:

@@ -1,8 +1,10 @@
-"""Progress bars: one that only slow work gets to show (`progress`), and one that counts (`counted`).
+"""Progress bars: one that only slow work gets to show (`progress`), and one that counts
+(`counted`).
 
-Reading a small file should print nothing; reading a large one should say how long is left. The bar appears after two
-seconds, on stderr. Without a terminal there is a line at most every half a minute, with the share done, the rate and
-the time left, so that a log says how far it is and stays short.
+Reading a small file should print nothing; reading a large one should say how long is left. The bar
+appears after two seconds, on stderr. Without a terminal there is a line at most every half a
+minute, with the share done, the rate and the time left, so that a log says how far it is and stays
+short.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class ProgressLines:
         self.write, self.first = write, done
         self.began = self.last = time.monotonic()
 
-    def update(self, what: str, done: float, total: float | None, *, unit: str = "", detail: str = "") -> None:
+    def update(
+        self, what: str, done: float, total: float | None, *, unit: str = "", detail: str = ""
+    ) -> None:
         """Writes a line if it is time.
 
         Args:
@@ -79,12 +83,16 @@ def _rate(rate: float, unit: str) -> str:
 
 
 @contextlib.contextmanager
-def progress(description: str, *, total: float | None, unit: str | None = None) -> Iterator[Callable[[float], None]]:
-    """Yields `advance(amount)`; the bar with its remaining time is drawn once the work has taken two seconds.
+def progress(
+    description: str, *, total: float | None, unit: str | None = None
+) -> Iterator[Callable[[float], None]]:
+    """Yields `advance(amount)`; the bar with its remaining time is drawn once the work has taken
+    two seconds.
 
     Args:
         description: what is being done, for example "Reading train.jsonl".
-        total: the sum of all amounts to come, in any unit; None where it is unknown (no remaining time then).
+        total: the sum of all amounts to come, in any unit; None where it is unknown (no remaining
+            time then).
         unit: "bytes" shows amounts and speed in bytes; None shows per cent.
     """
     if not sys.stderr.isatty():
@@ -112,7 +120,9 @@ def _to_stderr(line: str) -> None:
     say(Console(stderr=True), line)
 
 
-def _advancing_lines(description: str, total: float | None, unit: str | None) -> Callable[[float], None]:
+def _advancing_lines(
+    description: str, total: float | None, unit: str | None
+) -> Callable[[float], None]:
     lines = ProgressLines(_to_stderr)
     done = 0.0
 
@@ -125,15 +135,16 @@ def _advancing_lines(description: str, total: float | None, unit: str | None) ->
 
 
 class CountReport(Protocol):
-    """`report(done, total, detail)`: how much is done, of how much (None: not known), and a text behind the count."""
+    """`report(done, total, detail)`: how much is done, of how much (None: not known), and a text
+    behind the count."""
 
     def __call__(self, done: int, total: int | None = None, detail: str = "") -> None: ...
 
 
 @contextlib.contextmanager
 def counted(description: str, *, console: Console | None = None) -> Iterator[CountReport]:
-    """Yields a `CountReport`. Two seconds after the first report a bar with the count and the remaining time is drawn,
-    which disappears at the end; without a terminal, lines are written.
+    """Yields a `CountReport`. Two seconds after the first report a bar with the count and the
+    remaining time is drawn, which disappears at the end; without a terminal, lines are written.
 
     Args:
         description: what is being done, in front of the bar.
@@ -152,7 +163,10 @@ def counted(description: str, *, console: Console | None = None) -> Iterator[Cou
     def report(done: int, total: int | None = None, detail: str = "") -> None:
         if bar.disable:
             lines.update(
-                description, done, total, detail=f"{done:,} of {total:,}  {detail}".rstrip() if total else detail
+                description,
+                done,
+                total,
+                detail=f"{done:,} of {total:,}  {detail}".rstrip() if total else detail,
             )
         bar.update(row, completed=done, total=total, detail=detail)
         if timer.ident is None and not bar.disable:
@@ -169,21 +183,40 @@ def counted(description: str, *, console: Console | None = None) -> Iterator[Cou
 
 
 def _open_bar(
-    stack: contextlib.ExitStack, description: str, total: float | None, done: float, unit: str | None
+    stack: contextlib.ExitStack,
+    description: str,
+    total: float | None,
+    done: float,
+    unit: str | None,
 ) -> Callable[[float], None]:
     from rich.console import Console
     from rich.progress import DownloadColumn, TextColumn, TransferSpeedColumn
 
     in_bytes = (DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else ()
-    bar = stack.enter_context(_bar(Console(stderr=True), *(in_bytes or [TextColumn("{task.percentage:>3.0f}%")])))
+    bar = stack.enter_context(
+        _bar(Console(stderr=True), *(in_bytes or [TextColumn("{task.percentage:>3.0f}%")]))
+    )
     task = bar.add_task(description, total=total)
     bar.advance(task, done)
     return lambda amount: bar.advance(task, amount)
 
 
 def _bar(console: Console, *amounts: ProgressColumn) -> Progress:
-    """A bar with amounts, the time so far and the time left, which disappears at the end; none without a terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    """A bar with amounts, the time so far and the time left, which disappears at the end; none
+    without a terminal."""
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *amounts,
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -1,5 +1,5 @@
-"""Quantiles of distributions. scipy.special is imported where it is used: scipy.stats gives the same numbers and takes
-a second to load."""
+"""Quantiles of distributions. scipy.special is imported where it is used: scipy.stats gives the
+same numbers and takes a second to load."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What the files of a model make this machine do. A chat template and the rules of a tokenizer are programs of others:
-they get a limit of time and memory, they fail as files of the model that are named, and the date that they read is
-one of ours (`holdfast.support.dates`).
+"""What the files of a model make this machine do. A chat template and the rules of a tokenizer are
+programs of others: they get a limit of time and memory, they fail as files of the model that are
+named, and the date that they read is one of ours (`holdfast.support.dates`).
 
-jinja2's sandbox keeps a template from the system, not from a loop without end or a text of gigabytes. The rules of a
-tokenizer are regular expressions that run in Rust, where nothing of Python can stop them: they are tried once, in a
-process of their own.
+jinja2's sandbox keeps a template from the system, not from a loop without end or a text of
+gigabytes. The rules of a tokenizer are regular expressions that run in Rust, where nothing of
+Python can stop them: they are tried once, in a process of their own.
 """
 
 from __future__ import annotations
@@ -21,13 +21,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jinja2.exceptions import TemplateError
-from transformers import ProcessorMixin, TokenizersBackend, processing_utils, tokenization_utils_base
+from transformers import (
+    ProcessorMixin,
+    TokenizersBackend,
+    processing_utils,
+    tokenization_utils_base,
+)
 
 from holdfast.errors import ModelError, first_line
 from holdfast.support.dates import use_clock
 
 SECONDS = 2
-"""Of processor time that a template may take for one message, and a tokenizer for the texts that it is tried on."""
+"""Of processor time that a template may take for one message, and a tokenizer for the texts that it
+is tried on."""
 BYTES = 2**29
 """Of memory that either may take."""
 _TRIAL = "\n".join(
@@ -40,12 +46,13 @@ _TRIAL = "\n".join(
 
 
 class UnusableTemplate(ModelError, TemplateError):
-    """A chat template failed. As an error of jinja2, too: libraries try again without a system message at one."""
+    """A chat template failed. As an error of jinja2, too: libraries try again without a system
+    message at one."""
 
 
 def guard_models() -> None:
-    """From now on, in this process, chat templates have limits, and what a tokenizer or a template fails with is a
-    `ModelError` that names it; templates write the date of `dates_of`."""
+    """From now on, in this process, chat templates have limits, and what a tokenizer or a template
+    fails with is a `ModelError` that names it; templates write the date of `dates_of`."""
     use_clock()
     for owner, name, guard in (
         (tokenization_utils_base, "render_jinja_template", _limited),
@@ -73,7 +80,8 @@ def _limited(render: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _limits(seconds: float) -> Iterator[None]:
-    """Processor time and memory for the block; the first in the main thread only, which alone gets signals.
+    """Processor time and memory for the block; the first in the main thread only, which alone gets
+    signals.
 
     Raises:
         TimeoutError, MemoryError: they are used up.
@@ -82,7 +90,9 @@ def _limits(seconds: float) -> Iterator[None]:
     def stop(number: int, frame: Any) -> None:
         raise TimeoutError(f"more than {seconds:g} seconds")
 
-    timed = threading.current_thread() is threading.main_thread() and not any(signal.getitimer(signal.ITIMER_VIRTUAL))
+    timed = threading.current_thread() is threading.main_thread() and not any(
+        signal.getitimer(signal.ITIMER_VIRTUAL)
+    )
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     handler = signal.signal(signal.SIGVTALRM, stop) if timed else None
     try:
@@ -98,9 +108,12 @@ def _limits(seconds: float) -> Iterator[None]:
 
 
 def _allow_memory(hard: int, soft: int) -> None:
-    """Limits this process to `BYTES` more than it has, where the system says how much that is, unless its limit is
-    lower."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", "rb", buffering=0) as pages:
+    """Limits this process to `BYTES` more than it has, where the system says how much that is,
+    unless its limit is lower."""
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open("/proc/self/statm", "rb", buffering=0) as pages,
+    ):
         used = int(pages.read().split()[0]) * resource.getpagesize()
         if soft == resource.RLIM_INFINITY or soft > used + BYTES:
             resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, hard))
@@ -119,7 +132,8 @@ def _template_named(apply: Callable[..., Any]) -> Callable[..., Any]:
             if isinstance(error, TimeoutError):
                 reason = f"it takes {error}"
             raise UnusableTemplate(
-                f"The chat template of {_name(self)} cannot write these messages: {reason}. Mend chat_template.jinja "
+                f"The chat template of {_name(self)} cannot write these messages: {reason}. Mend "
+                "chat_template.jinja "
                 f"there (or what chat_template or chat_template_path names), or the messages."
             ) from error
 
@@ -134,8 +148,10 @@ def _tokenizer_named(encode: Callable[..., Any]) -> Callable[..., Any]:
             if not is_panic(error):
                 raise
             raise ModelError(
-                f"The tokenizer of {_name(self)} cannot read this text: {first_line(error)}. Look at the regular "
-                f"expressions of its tokenizer.json (pre_tokenizer, normalizer), or copy it again from the model."
+                f"The tokenizer of {_name(self)} cannot read this text: {first_line(error)}. Look "
+                "at the regular "
+                "expressions of its tokenizer.json (pre_tokenizer, normalizer), or copy it again "
+                "from the model."
             ) from error
 
     return named
@@ -147,26 +163,32 @@ def is_panic(error: BaseException) -> bool:
 
 
 def _name(processing: Any) -> str:
-    return str(getattr(getattr(processing, "tokenizer", processing), "name_or_path", "")) or "the model"
+    return (
+        str(getattr(getattr(processing, "tokenizer", processing), "name_or_path", ""))
+        or "the model"
+    )
 
 
 def problem_of_rules(tokenizer: Any) -> str:
-    """What keeps a tokenizer's rules from being used, in a child process: they fail, run without an end, or take
-    gigabytes. Empty where nothing does."""
+    """What keeps a tokenizer's rules from being used, in a child process: they fail, run without an
+    end, or take gigabytes. Empty where nothing does."""
     return tried(lambda: tokenizer(_TRIAL))
 
 
 def tried(work: Callable[[], object], *, patience: float = 60.0) -> str:
-    """What a function comes to in a child process with limits: a reason where it fails or is stopped, else "".
+    """What a function comes to in a child process with limits: a reason where it fails or is
+    stopped, else "".
 
     Args:
         work: what is tried; its result is lost.
-        patience: seconds after which a child is stopped that computes nothing (it holds a lock of its parent), which
-            says nothing of the function.
+        patience: seconds after which a child is stopped that computes nothing (it holds a lock of
+            its parent), which says nothing of the function.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the child uses none of them
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of a fork beside threads: the child uses none of them
         child = os.fork()
     if child == 0:
         _in_child(work, writing)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from holdfast.errors import HoldfastError, RunFolderError, StorageError
 
-# safetensors gives the system's words; torch.save says that its writer failed, or that its file's length came out wrong
+# safetensors gives the system's words; torch.save says that its writer failed, or that its file's
+# length came out wrong
 _DISK = re.compile(
     r"No space left|Disk quota exceeded|PytorchStreamWriter failed writing|inline_container\.cc.* unexpected pos"
 )
@@ -38,14 +39,16 @@ _MEMORY = re.compile(
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error means that there was no room to write. Libraries wrap the system's error, so causes and texts
-    are looked at too."""
-    return _any(error, lambda e: _system(e, errno.ENOSPC, errno.EDQUOT) or _DISK.search(str(e)) is not None)
+    """Whether an error means that there was no room to write. Libraries wrap the system's error, so
+    causes and texts are looked at too."""
+    return _any(
+        error, lambda e: _system(e, errno.ENOSPC, errno.EDQUOT) or _DISK.search(str(e)) is not None
+    )
 
 
 def file_trouble(error: BaseException, folder: Path | None = None) -> HoldfastError | None:
-    """What the system says of a file or a folder, as an error of ours with its name: no room, a limit, no permission,
-    deleted meanwhile. None where it is something else.
+    """What the system says of a file or a folder, as an error of ours with its name: no room, a
+    limit, no permission, deleted meanwhile. None where it is something else.
 
     Args:
         error: as a library raised it, maybe with the system's words in its text alone.
@@ -67,9 +70,14 @@ def file_trouble(error: BaseException, folder: Path | None = None) -> HoldfastEr
     no_room = is_disk_full(error)
     if number == errno.EFBIG or (no_room and number is None and limit != resource.RLIM_INFINITY):
         where = f"{path}: a" if path else "A"
-        allowed = "the file system takes" if limit == resource.RLIM_INFINITY else f"ulimit -f allows ({limit:,} bytes)"
+        allowed = (
+            "the file system takes"
+            if limit == resource.RLIM_INFINITY
+            else f"ulimit -f allows ({limit:,} bytes)"
+        )
         return StorageError(
-            f"{where} file would grow beyond what {allowed}. Raise the limit; the same command continues where it was."
+            f"{where} file would grow beyond what {allowed}. Raise the limit; the same command "
+            "continues where it was."
         )
     if no_room:
         where = f"No space left on the disk of {path}." if path else "The disk is full."
@@ -79,7 +87,8 @@ def file_trouble(error: BaseException, folder: Path | None = None) -> HoldfastEr
     words = os.strerror(number)
     if number == errno.ENOENT:
         return StorageError(
-            f"{path}: is not there any more. It was deleted or moved while it was needed; put it back, or begin again."
+            f"{path}: is not there any more. It was deleted or moved while it was needed; put it "
+            "back, or begin again."
         )
     if number in _UNUSABLE:
         return RunFolderError(f"{path}: cannot be used ({words}). {_UNUSABLE[number]}")
@@ -90,23 +99,31 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an error means that memory ran out, the machine's or an accelerator's."""
 
     def is_one(e: BaseException) -> bool:
-        kind = isinstance(e, MemoryError) or type(e).__name__ == "OutOfMemoryError"  # torch's, which is not loaded here
-        return kind or _system(e, errno.ENOMEM) or (isinstance(e, RuntimeError) and _MEMORY.search(str(e)) is not None)
+        kind = (
+            isinstance(e, MemoryError) or type(e).__name__ == "OutOfMemoryError"
+        )  # torch's, which is not loaded here
+        return (
+            kind
+            or _system(e, errno.ENOMEM)
+            or (isinstance(e, RuntimeError) and _MEMORY.search(str(e)) is not None)
+        )
 
     return _any(error, is_one)
 
 
 def release_memory() -> None:
-    """Collects what is garbage, and gives free pages back to the system: glibc keeps those between blocks that are in
-    use, so that a process that loads one model after another grows by gigabytes."""
+    """Collects what is garbage, and gives free pages back to the system: glibc keeps those between
+    blocks that are in use, so that a process that loads one model after another grows by
+    gigabytes."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def available_memory() -> int | None:
-    """Bytes of memory that a program may take without swapping: what the system has free, or what is left of the
-    control group's limit where that is less (containers). None where the system does not say."""
+    """Bytes of memory that a program may take without swapping: what the system has free, or what
+    is left of the control group's limit where that is less (containers). None where the system does
+    not say."""
     try:
         import psutil
     except ImportError:
@@ -114,8 +131,12 @@ def available_memory() -> int | None:
     free = int(psutil.virtual_memory().available)
     group = Path("/sys/fs/cgroup")
     try:
-        limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
-        cached = re.search(r"^inactive_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
+        limit, used = (
+            (group / f"memory.{name}").read_text().strip() for name in ("max", "current")
+        )
+        cached = re.search(
+            r"^inactive_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE
+        )
         left = int(limit) - int(used) + (int(cached[1]) if cached else 0)
     except (OSError, ValueError):  # no such group, or "max": no limit
         return free

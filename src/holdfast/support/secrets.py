@@ -1,5 +1,5 @@
-"""What is secret in a request stays out of every file: keys that hold secrets, variables of the environment that look
-like one, and values that a pickle leaves out."""
+"""What is secret in a request stays out of every file: keys that hold secrets, variables of the
+environment that look like one, and values that a pickle leaves out."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-SECRET = {"hub_token", "aws_access_key_id", "aws_secret_access_key", "token", "use_auth_token", "api_key", "password"}
+SECRET = {
+    "hub_token",
+    "aws_access_key_id",
+    "aws_secret_access_key",
+    "token",
+    "use_auth_token",
+    "api_key",
+    "password",
+}
 """Keys whose values are never written down."""
-_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|WEBHOOK|DSN|(^|_)PAT($|_)", re.IGNORECASE)
+_NAME = re.compile(
+    r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|WEBHOOK|DSN|(^|_)PAT($|_)", re.IGNORECASE
+)
 _VALUE = re.compile(
     r"@|^(hf_|sk-|gh[a-z]_|github_pat_|glpat-|xox|AKIA|eyJ)|^(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_+=-]{20,}$"
 )
-"""An address with a user in it, the beginnings of well-known tokens, long words of letters and digits."""
+"""An address with a user in it, the beginnings of well-known tokens, long words of letters and
+digits."""
 
 
 def is_secret(name: str, value: Any) -> bool:
@@ -37,7 +48,8 @@ class Withheld(str):
 
 
 def withheld(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with every secret among them, also inside mappings, as one that pickles leave out."""
+    """The values with every secret among them, also inside mappings, as one that pickles leave
+    out."""
     safe = dict(values)
     for name, value in values.items():
         if isinstance(value, str) and name in SECRET:
@@ -56,7 +68,9 @@ def without_secrets(value: Any) -> Any:
     public = {}
     for name, item in value.items():
         if name == "env" and isinstance(item, Mapping):
-            public[name] = {key: text for key, text in item.items() if not is_secret(str(key), text)}
+            public[name] = {
+                key: text for key, text in item.items() if not is_secret(str(key), text)
+            }
         elif name not in SECRET or isinstance(item, (Mapping, list)):
             public[name] = without_secrets(item)
     return public

@@ -23,7 +23,9 @@ def read_tokens(value: Any) -> int:
     Raises:
         ValueError: no such number, or not a positive whole one.
     """
-    match = re.fullmatch(r"\s*([\d_.]+(?:[eE]\+?\d+)?)\s*([kKmMbBtT]?)(?:\s*tokens)?\s*", str(value))
+    match = re.fullmatch(
+        r"\s*([\d_.]+(?:[eE]\+?\d+)?)\s*([kKmMbBtT]?)(?:\s*tokens)?\s*", str(value)
+    )
     if isinstance(value, bool) or match is None:
         raise ValueError(f"expected a number of tokens such as 100M or 250_000, got {value!r}")
     number = float(match[1].replace("_", "")) * _SUFFIX[match[2].lower()]

@@ -7,17 +7,18 @@ peft_method: osf              # PEFT's OSFConfig; `lora` is TRL's LoraConfig
 osf_effective_rank: 0.5       # preserved: the largest half of each matrix's singular directions
 ```
 
-OSF (Nayak et al. 2025, Sculpting Subspaces, arXiv:2504.07097) keeps the directions of the largest singular values of
-each weight matrix and trains the rest, W = U_high S_high V_high + U_low S_low V_low, with U_low and V_low orthogonal to
-the kept ones. PEFT projects their gradients,
+OSF (Nayak et al. 2025, Sculpting Subspaces, arXiv:2504.07097) keeps the directions of the largest
+singular values of each weight matrix and trains the rest, W = U_high S_high V_high + U_low S_low
+V_low, with U_low and V_low orthogonal to the kept ones. PEFT projects their gradients,
 
     dU_low <- dU_low - U_high (U_high' dU_low)        dV_low <- dV_low - (dV_low V_high') V_high
 
-which is enough for an optimiser that follows them, and not for one that scales them element by element: in 200 steps of
-Adam a large share of U_low comes to lie within the kept directions. So the factors themselves are projected in the same
-way after every optimiser step, as mini_trainer, the authors' code, does. The bases of the kept directions are float32
-and orthonormal whatever the base's dtype; the half-precision ones that PEFT keeps would, applied a thousand times,
-change the length of what they should leave alone.
+which is enough for an optimiser that follows them, and not for one that scales them element by
+element: in 200 steps of Adam a large share of U_low comes to lie within the kept directions. So the
+    factors themselves are projected in the same
+way after every optimiser step, as mini_trainer, the authors' code, does. The bases of the kept
+directions are float32 and orthonormal whatever the base's dtype; the half-precision ones that PEFT
+keeps would, applied a thousand times, change the length of what they should leave alone.
 
 Imports neither TRL nor PEFT before a function is called.
 """
@@ -48,8 +49,9 @@ class AdapterArguments:
     peft_method: Literal["lora", "osf"] = "lora"
     """What use_peft trains: lora, or osf (PEFT's orthogonal subspace fine-tuning)."""
     osf_effective_rank: float | int | None = None
-    """OSF: singular directions of each matrix that are kept as they are, those of the largest values: a number of them,
-    or a share below 1 of the matrix's smaller side. The others are trained. Default: half."""
+    """OSF: singular directions of each matrix that are kept as they are, those of the largest
+    values: a number of them, or a share below 1 of the matrix's smaller side. The others are
+        trained. Default: half."""
     osf_target_modules: list[str] | None = None
     """OSF: names of the modules to train, or all-linear. Default: PEFT's for the architecture."""
 
@@ -61,8 +63,8 @@ def adapter_config(
 
     Args:
         model, adapter: the settings.
-        added_tokens: ids of tokens that are new to the model; LoRA trains their rows and the head, as TRL has it where
-            it adds them.
+        added_tokens: ids of tokens that are new to the model; LoRA trains their rows and the head,
+            as TRL has it where it adds them.
     """
     if not model.use_peft or adapter.peft_method == "lora":
         from trl import get_peft_config
@@ -84,8 +86,9 @@ def adapter_config(
 
 
 def _targets(targets: Any) -> Any:
-    """Target modules as PEFT takes them. TRL gives a list of one on as a word, which PEFT reads as a pattern for whole
-    names, so that `[q_proj]` would match nothing; `all-linear` and patterns are meant as words."""
+    """Target modules as PEFT takes them. TRL gives a list of one on as a word, which PEFT reads as
+    a pattern for whole names, so that `[q_proj]` would match nothing; `all-linear` and patterns are
+    meant as words."""
     if isinstance(targets, (list, tuple)) and len(targets) == 1:
         targets = targets[0]
     return {targets} if isinstance(targets, str) and targets.isidentifier() else targets
@@ -93,8 +96,9 @@ def _targets(targets: Any) -> Any:
 
 @contextlib.contextmanager
 def new_adapters_off(model: nn.Module, config: Any) -> Iterator[None]:
-    """Inside, the layers of a LoRA adapter that has just been put into the model do nothing, which saves their time.
-    Where they are not the identity at the start (PiSSA and the like), the model is its start with them, and they stay.
+    """Inside, the layers of a LoRA adapter that has just been put into the model do nothing, which
+    saves their time. Where they are not the identity at the start (PiSSA and the like), the model
+    is its start with them, and they stay.
 
     Args:
         model: with the adapter's layers in it.
@@ -121,10 +125,12 @@ def new_adapters_off(model: nn.Module, config: Any) -> Iterator[None]:
 
 
 def load_adapter(model: Any, folder: str) -> Any:
-    """`model` (a base of the adapter's architecture) with the adapter that lies in `folder` on it, as PEFT wraps it.
+    """`model` (a base of the adapter's architecture) with the adapter that lies in `folder` on it,
+    as PEFT wraps it.
 
     Raises:
-        ModelError: tensors of the adapter are missing or of another shape; PEFT would start them anew.
+        ModelError: tensors of the adapter are missing or of another shape; PEFT would start them
+            anew.
     """
     from peft import PeftModel, get_peft_model_state_dict
 
@@ -136,17 +142,20 @@ def load_adapter(model: Any, folder: str) -> Any:
         for name, tensor in expected.items():
             if name in entries and entries[name].shape != tuple(tensor.shape):
                 shapes.append((name, entries[name].shape, tuple(tensor.shape)))
-        if problem := loading_problem({"missing_keys": expected.keys() - entries.keys(), "mismatched_keys": shapes}):
+        if problem := loading_problem(
+            {"missing_keys": expected.keys() - entries.keys(), "mismatched_keys": shapes}
+        ):
             raise misfit_error(folder, problem, config="adapter_config.json")
     return result
 
 
 def merged_weight(module: nn.Module, adapter: str) -> Tensor:
-    """The weight of a PEFT layer with its adapter merged into it, as `merge_and_unload` would leave it; the layer stays
-    as it is.
+    """The weight of a PEFT layer with its adapter merged into it, as `merge_and_unload` would leave
+    it; the layer stays as it is.
 
     Args:
-        module: a layer that PEFT put around a base layer with a `weight`; nothing is merged into it.
+        module: a layer that PEFT put around a base layer with a `weight`; nothing is merged into
+            it.
         adapter: the adapter's name.
     """
     weight = module.base_layer.weight.detach()  # type: ignore[operator, union-attr]
@@ -159,12 +168,13 @@ def merged_weight(module: nn.Module, adapter: str) -> Tensor:
 
 
 def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | None:
-    """Checks a model that PEFT may have prepared for OSF, and confines its factors: their gradients from now on, and
-    the factors themselves whenever what is returned is called, which has to be after every optimiser step. Other models
-    are left as they are.
+    """Checks a model that PEFT may have prepared for OSF, and confines its factors: their gradients
+    from now on, and the factors themselves whenever what is returned is called, which has to be
+    after every optimiser step. Other models are left as they are.
 
-    PEFT hangs its projections of gradients on the factors, and then, where the base is in half precision, replaces the
-    factors by float32 ones without them (0.21; `cast_adapter_dtype`). Ours take their place.
+    PEFT hangs its projections of gradients on the factors, and then, where the base is in half
+    precision, replaces the factors by float32 ones without them (0.21; `cast_adapter_dtype`). Ours
+    take their place.
 
     Args:
         model: as `SFTTrainer` has made it.
@@ -174,8 +184,8 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | Non
         What projects the factors; None where there are none.
 
     Raises:
-        ConfigError: nothing is left to train, more directions are to be kept than a matrix has, or the run is sharded:
-            whole matrices are projected.
+        ConfigError: nothing is left to train, more directions are to be kept than a matrix has, or
+            the run is sharded: whole matrices are projected.
     """
     kinds = [config.peft_type for config in getattr(model, "peft_config", {}).values()]
     if "OSF" not in [str(getattr(kind, "value", kind)) for kind in kinds]:
@@ -185,10 +195,13 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | Non
 
     if sharded:
         raise ConfigError(
-            "peft_method: osf projects gradients with whole matrices and cannot be sharded (FSDP, DeepSpeed). Use "
+            "peft_method: osf projects gradients with whole matrices and cannot be sharded (FSDP, "
+            "DeepSpeed). Use "
             "DDP, or peft_method: lora."
         )
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, OSFLayer)}
+    layers = {
+        name: module for name, module in model.named_modules() if isinstance(module, OSFLayer)
+    }
     larger = []
     for name, layer in layers.items():
         for adapter in layer.osf_svd_params:
@@ -197,7 +210,8 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | Non
                 larger.append(f"{name} ({layer.out_features} x {layer.in_features}, {rank} kept)")
     if larger:
         raise ConfigError(
-            f"osf_effective_rank: expected no more directions than a matrix has, its smaller side, got more in "
+            "osf_effective_rank: expected no more directions than a matrix has, its smaller "
+            "side, got more in "
             f"{listing(larger)}. Lower it, or give a share below 1."
         )
     if not any(p.numel() for p in model.parameters() if p.requires_grad):
@@ -214,7 +228,9 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | Non
         layer._detach_hooks()
         for adapter, factors in layer.osf_svd_params.items():
             low = layer._osf_U_low_init[adapter], layer._osf_V_low_init[adapter].T
-            high_u, high_v = (dict(h.items()).get(adapter) for h in (layer._osf_U_high, layer._osf_V_high))
+            high_u, high_v = (
+                dict(h.items()).get(adapter) for h in (layer._osf_U_high, layer._osf_V_high)
+            )
             u = _kept_directions(high_u, low[0])
             v = _kept_directions(None if high_v is None else high_v.T, low[1])
             factors["U_low"].register_hook(functools.partial(_without, u))
@@ -234,7 +250,8 @@ def _kept_directions(high: Tensor | None, low: Tensor) -> Tensor:
     """An orthonormal basis of the kept directions, `[n, k]`, float32 at least.
 
     Args:
-        high: `[n, k]` that spans them; None: they are what `low` leaves of the whole space, as where PEFT keeps none.
+        high: `[n, k]` that spans them; None: they are what `low` leaves of the whole space, as
+            where PEFT keeps none.
         low: `[n, r - k]`, orthonormal but for rounding.
     """
     import torch
@@ -242,11 +259,13 @@ def _kept_directions(high: Tensor | None, low: Tensor) -> Tensor:
     dtype = torch.promote_types(low.dtype, torch.float32)
     if high is not None:
         return torch.linalg.qr(high.detach().to(dtype)).Q
-    return torch.linalg.qr(low.detach().to(dtype), mode="complete").Q[:, low.shape[1] :].contiguous()
+    return (
+        torch.linalg.qr(low.detach().to(dtype), mode="complete").Q[:, low.shape[1] :].contiguous()
+    )
 
 
 def _without(kept: Tensor, columns: Tensor) -> Tensor:
-    """Columns `[n, m]` without their part in the span of `kept` `[n, k]`; what is orthogonal to it stays as it is, but
-    for rounding of what is taken off."""
+    """Columns `[n, m]` without their part in the span of `kept` `[n, k]`; what is orthogonal to it
+    stays as it is, but for rounding of what is taken off."""
     wide = columns.to(kept.dtype)
     return (wide - kept @ (kept.T @ wide)).to(columns.dtype)

@@ -1,4 +1,5 @@
-"""What a run shows and writes while it trains: metrics.jsonl, one progress bar, and a clean stop on Ctrl-C."""
+"""What a run shows and writes while it trains: metrics.jsonl, one progress bar, and a clean stop on
+Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ SAME_SIGNAL_SECONDS = 1.0
 
 
 class MetricsFile(TrainerCallback):
-    """Appends one JSON line a logged step: step, epoch, loss, ce and kl (nats per token), learning rate, tokens,
-    seconds. The last step is logged.
+    """Appends one JSON line a logged step: step, epoch, loss, ce and kl (nats per token), learning
+    rate, tokens, seconds. The last step is logged.
 
-    After a resume, lines of steps that will be trained again are dropped first, and the clock goes on from where it
-    stood.
+    After a resume, lines of steps that will be trained again are dropped first, and the clock goes
+    on from where it stood.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,21 +49,32 @@ class MetricsFile(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if state.global_step >= state.max_steps:
-            control.should_log = (
-                True  # a run shorter than logging_steps has a curve too, and every run its last figures
-            )
+            # a run shorter than logging_steps has a curve too, and every run its last figures
+            control.should_log = True
         return control
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
         if not state.is_world_process_zero or not logs or "train_runtime" in logs:
             return
-        row = {"step": state.global_step, **logs, "seconds": round(self.before + time.monotonic() - self.began, 3)}
+        row = {
+            "step": state.global_step,
+            **logs,
+            "seconds": round(self.before + time.monotonic() - self.began, 3),
+        }
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(to_jsonable(row), allow_nan=False) + "\n")
 
 
 class Progress(TrainerCallback):
-    """One bar with loss, KL and time left; without a terminal a line at most every half a minute, and one at the end.
+    """One bar with loss, KL and time left; without a terminal a line at most every half a minute,
+    and one at the end.
 
     Args:
         console: a `rich.console.Console`.
@@ -85,7 +97,13 @@ class Progress(TrainerCallback):
         self._line(f"{self.label}: {continues}{state.max_steps} steps")
         if not self.console.is_terminal:
             return
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         # Short enough that a terminal of 80 columns cuts nothing.
         columns = (
@@ -98,17 +116,33 @@ class Progress(TrainerCallback):
         )
         self.bar = Progress(*columns, console=self.console, expand=True)
         self.bar.start()
-        self.task = self.bar.add_task("Training", total=state.max_steps, completed=state.global_step, figures="")
+        self.task = self.bar.add_task(
+            "Training", total=state.max_steps, completed=state.global_step, figures=""
+        )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.bar is not None:
             self.bar.update(self.task, completed=state.global_step)
         elif state.is_world_process_zero and not args.disable_tqdm:
             step = f"  step {state.global_step}/{state.max_steps}"
-            self.lines.update(step, state.global_step, state.max_steps, unit="steps", detail=self.figures)
+            self.lines.update(
+                step, state.global_step, state.max_steps, unit="steps", detail=self.figures
+            )
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        if not state.is_world_process_zero or not logs or "train_runtime" in logs or args.disable_tqdm:
+    def on_log(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if (
+            not state.is_world_process_zero
+            or not logs
+            or "train_runtime" in logs
+            or args.disable_tqdm
+        ):
             return
         names = {"ce": "CE", "kl": "KL", "eval_ce": "eval CE", "eval_kl": "eval KL"}
         figures = ", ".join(f"{name} {logs[key]:.4g}" for key, name in names.items() if key in logs)
@@ -135,8 +169,9 @@ class Progress(TrainerCallback):
 class EarlyStopping(TrainerCallback):
     """Ends training after `patience` evaluations in a row without a better one.
 
-    It counts in the log of the trainer's state, which checkpoints carry: a run that is continued stops where it would
-    have stopped. With `load_best_model_at_end` the result is the best checkpoint.
+    It counts in the log of the trainer's state, which checkpoints carry: a run that is continued
+    stops where it would have stopped. With `load_best_model_at_end` the result is the best
+    checkpoint.
 
     Args:
         patience: evaluations, at least 1.
@@ -148,7 +183,9 @@ class EarlyStopping(TrainerCallback):
         self.say = say
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        if self._without_better(args, state) >= self.patience:  # continued from the checkpoint that it stopped with
+        if (
+            self._without_better(args, state) >= self.patience
+        ):  # continued from the checkpoint that it stopped with
             control.should_training_stop = True
         return control
 
@@ -158,13 +195,15 @@ class EarlyStopping(TrainerCallback):
             control.should_training_stop = True
             times = "evaluation" if without == 1 else f"{without} evaluations"
             self.say(
-                f"Ended at step {state.global_step} of {state.max_steps}: the last {times} brought nothing better. The "
+                f"Ended at step {state.global_step} of {state.max_steps}: the last {times} "
+                "brought nothing better. The "
                 f"result is the best checkpoint."
             )
         return control
 
     def _without_better(self, args: Any, state: Any) -> int:
-        """Evaluations since the best one; of equal ones the first is the best, as it is for the trainer."""
+        """Evaluations since the best one; of equal ones the first is the best, as it is for the
+        trainer."""
         name = str(args.metric_for_best_model or "loss")
         name = name if name.startswith("eval_") else f"eval_{name}"
         values = [float(row[name]) for row in state.log_history if name in row]
@@ -201,17 +240,24 @@ class StopOnSignal(TrainerCallback):
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.stopped:
-            # One Ctrl-C can arrive twice: from the terminal and through the launcher that passes it on.
+            # One Ctrl-C can arrive twice: from the terminal and through the launcher that passes it
+            # on.
             if time.monotonic() - self._first < SAME_SIGNAL_SECONDS:
                 return
             raise KeyboardInterrupt
         self.stopped = True
         self._first = time.monotonic()
-        say(self.console, "Stopping after this step and writing a checkpoint. Press Ctrl-C again to stop at once.")
+        say(
+            self.console,
+            "Stopping after this step and writing a checkpoint. Press Ctrl-C again to stop at "
+            "once.",
+        )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if self.stopped:
-            if state.global_step < state.max_steps:  # at the last step the run's own settings decide
+            if (
+                state.global_step < state.max_steps
+            ):  # at the last step the run's own settings decide
                 control.should_save = True
             control.should_training_stop = True
         return control

@@ -1,4 +1,5 @@
-"""Checkpoint folders of a run: their names, which are there, removing old ones, putting files on the disk for good."""
+"""Checkpoint folders of a run: their names, which are there, removing old ones, putting files on
+the disk for good."""
 
 from __future__ import annotations
 
@@ -47,22 +48,27 @@ def refuse_files(folder: Path) -> None:
     for path in _named(folder):
         if not path.is_dir():
             raise RunFolderError(
-                f"Expected a folder at {path}, where a checkpoint of the run belongs, found a file. Move it away."
+                f"Expected a folder at {path}, where a checkpoint of the run belongs, found a "
+                "file. Move it away."
             )
 
 
 def _named(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if step_of(path) is not None] if folder.is_dir() else []
+    return (
+        [path for path in folder.iterdir() if step_of(path) is not None] if folder.is_dir() else []
+    )
 
 
 def remove_folder(path: Path) -> None:
-    """Deletes a folder tree if it is there; renamed first, so that no half-deleted folder passes for a whole one. Of a
-    link the link goes."""
+    """Deletes a folder tree if it is there; renamed first, so that no half-deleted folder passes
+    for a whole one. Of a link the link goes."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
     elif path.is_dir():
         doomed = path.with_name(f".deleting-{path.name}")
-        with contextlib.suppress(FileNotFoundError):  # another process may be deleting the same folder
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # another process may be deleting the same folder
             shutil.rmtree(doomed)
         with contextlib.suppress(FileNotFoundError):
             os.replace(path, doomed)
@@ -70,8 +76,8 @@ def remove_folder(path: Path) -> None:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Deletes what a killed process was still writing or deleting in a run's folder: half a checkpoint, half a result,
-    temporary files."""
+    """Deletes what a killed process was still writing or deleting in a run's folder: half a
+    checkpoint, half a result, temporary files."""
     for left in (folder / SAVING, folder / ".final", *folder.glob(".deleting-*")):
         shutil.rmtree(left, ignore_errors=True)
     for file in folder.rglob(".*.tmp"):

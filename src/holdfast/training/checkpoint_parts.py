@@ -1,7 +1,8 @@
-"""What a checkpoint has to hold so that a run can go on from it, by the names that transformers, accelerate and
-DeepSpeed give their files.
+"""What a checkpoint has to hold so that a run can go on from it, by the names that transformers,
+accelerate and DeepSpeed give their files.
 
-transformers passes over most of what is missing: without `optimizer.pt` or `scheduler.pt` it goes on with new ones.
+transformers passes over most of what is missing: without `optimizer.pt` or `scheduler.pt` it goes
+on with new ones.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ STATE_FILE = "retention_state.json"
 TENSOR_FILE = "retention_state.safetensors"
 SEALED = "manifest"
 """Key of `STATE_FILE`: the checkpoint was given a manifest."""
-_WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors", "*/adapter_model.safetensors", "pytorch_model*.bin")
+_WEIGHTS = (
+    "model*.safetensors",
+    "adapter_model*.safetensors",
+    "*/adapter_model.safetensors",
+    "pytorch_model*.bin",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +40,8 @@ class Parts:
     methods: bool
     """It has retention methods, whose state is in `STATE_FILE`."""
     sharded: str
-    """"fsdp" or "deepspeed", which write weights and optimiser in folders of their own; empty: neither."""
+    """"fsdp" or "deepspeed", which write weights and optimiser in folders of their own; empty:
+    neither."""
     processes: int
     scaler: bool
     """It scales the loss (fp16)."""
@@ -46,14 +53,18 @@ def lacking(folder: Path, parts: Parts, *, strict: bool) -> list[str]:
     Args:
         folder: the checkpoint's.
         parts: the run that is to go on.
-        strict: it has to be this run's own; else a plain trainer's will do where there are no methods, and one of
-            another number of processes.
+        strict: it has to be this run's own; else a plain trainer's will do where there are no
+            methods, and one of another number of processes.
     """
     problems = _state_problems(folder)
     if not problems and (strict or parts.methods or (folder / STATE_FILE).exists()):
         problems = _method_problems(folder)
     rng = {path.name for path in folder.glob("rng_state*.pth")}
-    expected = {f"rng_state_{n}.pth" for n in range(parts.processes)} if parts.processes > 1 else {"rng_state.pth"}
+    expected = (
+        {f"rng_state_{n}.pth" for n in range(parts.processes)}
+        if parts.processes > 1
+        else {"rng_state.pth"}
+    )
     optimizer, weights = _sharded(folder, parts) if parts.sharded else _plain(folder, parts)
     if optimizer and not rng:
         return [*problems, "it holds the model alone, as save_only_model: true asks for"]
@@ -63,8 +74,8 @@ def lacking(folder: Path, parts: Parts, *, strict: bool) -> list[str]:
 
 
 def unreadable(folder: Path) -> list[str]:
-    """Files of a checkpoint without a manifest that cannot be what they were: cut off, or changed where the format has
-    a checksum."""
+    """Files of a checkpoint without a manifest that cannot be what they were: cut off, or changed
+    where the format has a checksum."""
     problems = []
     for path in sorted(folder.iterdir()):
         try:
@@ -76,7 +87,14 @@ def unreadable(folder: Path) -> list[str]:
                 with zipfile.ZipFile(path) as archive:
                     if archive.testzip() is not None:
                         raise zipfile.BadZipFile
-        except (OSError, ValueError, RecursionError, ModelError, zipfile.BadZipFile, NotImplementedError):
+        except (
+            OSError,
+            ValueError,
+            RecursionError,
+            ModelError,
+            zipfile.BadZipFile,
+            NotImplementedError,
+        ):
             problems.append(f"{path.name} cannot be read")
     index = index_file(folder)
     if index is not None and f"{index.name} cannot be read" not in problems:
@@ -89,8 +107,8 @@ def unreadable(folder: Path) -> list[str]:
 
 
 def best_of(folder: Path) -> Path | None:
-    """The best checkpoint so far, as a checkpoint's state names it; looked for beside it, where a run's folder was
-    moved."""
+    """The best checkpoint so far, as a checkpoint's state names it; looked for beside it, where a
+    run's folder was moved."""
     best = TrainerState.load_from_json(str(folder / TRAINER_STATE)).best_model_checkpoint
     return folder.parent / Path(best).name if best else None
 
@@ -104,14 +122,17 @@ def _state_problems(folder: Path) -> list[str]:
     except (OSError, TypeError, ValueError, AttributeError, RecursionError):
         return [f"{TRAINER_STATE} cannot be read"]
     step, last = state.global_step, state.max_steps
-    is_step = type(step) is int and step > 0 and (type(last) is not int or last <= 0 or step <= last)
+    is_step = (
+        type(step) is int and step > 0 and (type(last) is not int or last <= 0 or step <= last)
+    )
     if not is_step or step_of(folder) not in (step, None):
         return [f"{TRAINER_STATE} says step {step!r}"]
     return []
 
 
 def _method_problems(folder: Path) -> list[str]:
-    """The methods' state is there and can be read, and with it the manifest, where there was one."""
+    """The methods' state is there and can be read, and with it the manifest, where there was
+    one."""
     if not (folder / STATE_FILE).is_file():
         return [f"{STATE_FILE} is missing"]
     try:
@@ -151,7 +172,15 @@ def _sharded(folder: Path, parts: Parts) -> tuple[list[str], list[str]]:
     """The same where every process writes its own."""
     if parts.sharded == "deepspeed":
         engine = (folder / "latest").is_file() and any(folder.glob("global_step*/*"))
-        return ([], []) if engine else (["DeepSpeed's own checkpoint (global_step*, latest) is missing"], [])
-    optimizer = [f"{pattern} is missing" for pattern in ("optimizer*", "scheduler.pt") if not any(folder.glob(pattern))]
+        return (
+            ([], [])
+            if engine
+            else (["DeepSpeed's own checkpoint (global_step*, latest) is missing"], [])
+        )
+    optimizer = [
+        f"{pattern} is missing"
+        for pattern in ("optimizer*", "scheduler.pt")
+        if not any(folder.glob(pattern))
+    ]
     weights = any(folder.glob("pytorch_model_fsdp*"))
     return optimizer, [] if weights else ["pytorch_model_fsdp* is missing"]

@@ -1,7 +1,8 @@
-"""The trainer as a `retention.services.DataServices`: the start model at hand while the training data is made.
+"""The trainer as a `retention.services.DataServices`: the start model at hand while the training
+data is made.
 
-That is before the trainer is complete: no accelerator, no optimiser; an adapter's layers may be in the model already,
-and are switched off meanwhile where they are new and change nothing.
+That is before the trainer is complete: no accelerator, no optimiser; an adapter's layers may be in
+the model already, and are switched off meanwhile where they are new and change nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class StartModel:
     """The model that a trainer is given, before anything changes it.
 
     Args:
-        model: as the user gave it; a loaded causal LM, maybe with an adapter, which then is part of the start.
+        model: as the user gave it; a loaded causal LM, maybe with an adapter, which then is part of
+            the start.
         adapter: configuration of the adapter that the trainer will put into it; None: none.
         first: whether this is the process that finds out which model it is.
 
@@ -46,12 +48,15 @@ class StartModel:
     def __init__(self, model: Any, *, adapter: Any, first: bool) -> None:
         if not isinstance(model, nn.Module):
             raise ConfigError(
-                f"self_replay: expected a loaded model, because it writes the data, got {type(model).__name__}."
+                "self_replay: expected a loaded model, because it writes the data, got "
+                f"{type(model).__name__}."
             )
         if any(p.is_meta for p in model.parameters()):
             raise ConfigError(
-                "fsdp_cpu_ram_efficient_loading: expected false with self_replay, which draws on every process, got "
-                "true; only one process of each machine has the weights. holdfast train sets it; elsewhere set "
+                "fsdp_cpu_ram_efficient_loading: expected false with self_replay, which draws on "
+                "every process, got "
+                "true; only one process of each machine has the weights. holdfast train sets it; "
+                "elsewhere set "
                 "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is loaded."
             )
         self.model: Any = model
@@ -62,10 +67,13 @@ class StartModel:
             return
         try:
             lm = causal_lm(model)
-            self.key = fingerprint([type(lm).__name__, weights_digest(lm), forward_configuration(lm)], length=32)
+            self.key = fingerprint(
+                [type(lm).__name__, weights_digest(lm), forward_configuration(lm)], length=32
+            )
         except ModelError as error:
             raise ConfigError(
-                f"self_replay: cannot tell whose samples to look for. {error} Draw them in a run that holds the model "
+                f"self_replay: cannot tell whose samples to look for. {error} Draw them in a run "
+                "that holds the model "
                 f"whole (DDP, FSDP2 or one process)."
             ) from error
 
@@ -115,7 +123,10 @@ class TrainerDataServices:
     @property
     def cut(self) -> int | None:
         """See `DataServices.cut`."""
-        split = getattr(self._args, "packing", False) and self._args.packing_strategy in ("bfd_split", "wrapped")
+        split = getattr(self._args, "packing", False) and self._args.packing_strategy in (
+            "bfd_split",
+            "wrapped",
+        )
         return None if split else getattr(self._args, "max_length", None)
 
     @property
@@ -132,7 +143,11 @@ class TrainerDataServices:
     def beginning(self) -> int | None:
         """See `DataServices.beginning`."""
         model = self._model
-        for holder in (self.tokenizer, getattr(model, "generation_config", None), causal_lm(model).config):
+        for holder in (
+            self.tokenizer,
+            getattr(model, "generation_config", None),
+            causal_lm(model).config,
+        ):
             if (token := getattr(holder, "bos_token_id", None)) is not None:
                 return int(token)
         ends = end_tokens(model, self.tokenizer)
@@ -149,7 +164,13 @@ class TrainerDataServices:
         return prompts_by_name(data, self._processing)
 
     def continued(
-        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float, top_p: float, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        top_p: float,
+        seed: int,
     ) -> list[Sample]:
         """See `DataServices.continued`.
 
@@ -158,7 +179,9 @@ class TrainerDataServices:
             ModelError: what it is sampled by is NaN or infinite.
             HoldfastError: memory does not suffice.
         """
-        sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed) if temperature > 0 else None
+        sampling = (
+            Sampling(temperature=temperature, top_p=top_p, seed=seed) if temperature > 0 else None
+        )
         with self._ready() as model:
             answers = continued(
                 model,
@@ -170,7 +193,8 @@ class TrainerDataServices:
             )
         if any(answer.broken for answer in answers):
             raise ModelError(
-                "self_replay: the start model's logits are NaN or infinite. Look at its weights and dtype."
+                "self_replay: the start model's logits are NaN or infinite. Look at its weights "
+                "and dtype."
             )
         return [Sample(ids=tuple(answer.ids), ended=answer.ended) for answer in answers]
 
@@ -181,13 +205,16 @@ class TrainerDataServices:
 
     @contextlib.contextmanager
     def _ready(self) -> Iterator[Any]:
-        """The start model in evaluation mode, on the run's device, new adapters off; as it was afterwards."""
+        """The start model in evaluation mode, on the run's device, new adapters off; as it was
+        afterwards."""
         model = self._model
         assert self._start is not None
         if is_partitioned(model):
             raise ConfigError(
-                "self_replay: samples are drawn by a model that is whole in each process, and ZeRO 3 shares this one "
-                "out. Draw them in a run of one process first (it may be stopped after its first step)."
+                "self_replay: samples are drawn by a model that is whole in each process, and "
+                "ZeRO 3 shares this one "
+                "out. Draw them in a run of one process first (it may be stopped after its first "
+                "step)."
             )
         if next(model.parameters()).device.type == "cpu" and self._args.device.type != "cpu":
             model.to(self._args.device)  # where the trainer takes it anyway

@@ -1,5 +1,5 @@
-"""The message when a loss, a gradient or a weight is not finite: at which step, on which samples, and where to go on
-from."""
+"""The message when a loss, a gradient or a weight is not finite: at which step, on which samples,
+and where to go on from."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from holdfast.training.checkpoint_folders import checkpoints_in, step_of
 from holdfast.training.image_batches import ROW, named_rows
 
 SEARCHED_ROWS = 200_000
-"""Rows of the training data that are searched for a sample; in larger data one further back stays without its
-number."""
+"""Rows of the training data that are searched for a sample; in larger data one further back stays
+without its number."""
 
 
-def diverged(what: str, samples: list[str], *, step: int, updated: bool, folder: Path) -> TrainingDiverged:
+def diverged(
+    what: str, samples: list[str], *, step: int, updated: bool, folder: Path
+) -> TrainingDiverged:
     """The error that stops training.
 
     Args:
@@ -36,16 +38,22 @@ def diverged(what: str, samples: list[str], *, step: int, updated: bool, folder:
     if samples:
         lines += ["On these samples:", *(f"  - {s}" for s in samples)]
     lines.append(
-        f"The last good checkpoint is {checkpoints[-1]}." if checkpoints else "No checkpoint had been written yet."
+        f"The last good checkpoint is {checkpoints[-1]}."
+        if checkpoints
+        else "No checkpoint had been written yet."
     )
     if len(checkpoints) > 1 and (step_of(checkpoints[-1]) or 0) >= step - 1:
         # Its weights are finite, but no step has shown yet that they give a finite loss.
         lines.append(
-            f"It was written right before; if its weights are what is wrong, the one before is {checkpoints[-2].name}."
+            "It was written right before; if its weights are what is wrong, the one before is "
+            f"{checkpoints[-2].name}."
         )
-    lines.append("Usual causes: a learning rate too high, fp16 where bf16 is needed, a broken sample.")
     lines.append(
-        "Lower learning_rate or mend the sample, then run again (in a new output_dir where a setting changes)."
+        "Usual causes: a learning rate too high, fp16 where bf16 is needed, a broken sample."
+    )
+    lines.append(
+        "Lower learning_rate or mend the sample, then run again (in a new output_dir where a "
+        "setting changes)."
     )
     return TrainingDiverged(*lines)
 
@@ -53,18 +61,23 @@ def diverged(what: str, samples: list[str], *, step: int, updated: bool, folder:
 def describe_samples(
     inputs: dict[str, Any], rows: list[int] | None, *, data: Any, tokenizer: Any, limit: int
 ) -> list[str]:
-    """The beginnings of a batch's samples, with their row in the training data where it can be found.
+    """The beginnings of a batch's samples, with their row in the training data where it can be
+    found.
 
     Args:
-        inputs: one micro-batch as the collator made it: `input_ids [B, T]`, and `attention_mask` or `position_ids`.
-        rows: rows of the flattened, shifted `[B * (T-1)]` positions to blame; None: all of the batch.
+        inputs: one micro-batch as the collator made it: `input_ids [B, T]`, and `attention_mask` or
+            `position_ids`.
+        rows: rows of the flattened, shifted `[B * (T-1)]` positions to blame; None: all of the
+            batch.
         data: the prepared training data, rows with `input_ids`.
         tokenizer: shows the tokens as text; None: they are shown as numbers.
         limit: how many samples are shown at most.
     """
     ids, numbers = inputs["input_ids"].cpu(), inputs.get(ROW)
     span = max(ids.shape[1] - 1, 1)
-    positions = [(r // span, r % span) for r in rows] if rows else [(b, 0) for b in range(ids.shape[0])]
+    positions = (
+        [(r // span, r % span) for r in rows] if rows else [(b, 0) for b in range(ids.shape[0])]
+    )
     starts = _document_starts(inputs, ids.shape)
     documents = set()
     for b, position in positions:
@@ -81,7 +94,9 @@ def describe_samples(
             tokens = torch.stack([t for n, t in enumerate(tokens) if n == 0 or t != tokens[n - 1]])
         text = decode(tokens[:60].tolist()) if callable(decode) else str(tokens[:20].tolist())
         where = f"row {index} of the prepared training data: " if index is not None else ""
-        if numbers is not None:  # rows with images: known by their numbers, and most of their tokens are an image's
+        if (
+            numbers is not None
+        ):  # rows with images: known by their numbers, and most of their tokens are an image's
             where = f"{named_rows([int(numbers[b])])}: "
         descriptions.append(where + repr(text))
     if len(documents) > limit:

@@ -1,16 +1,18 @@
-"""Packed documents do not see each other: tried before anything is trained, and without a dense mask where attention is
-torch's own (`sdpa`), by `holdfast.ops.document_attention` in its place.
+"""Packed documents do not see each other: tried before anything is trained, and without a dense
+mask where attention is torch's own (`sdpa`), by `holdfast.ops.document_attention` in its place.
 
-TRL's padding-free batches are one row of documents with `position_ids` that begin at 0 in each and their bounds as
-`cu_seq_lens_q`. Flash attention takes the bounds; for `sdpa` and `eager` transformers makes a dense mask out of the
-positions, T^2 of it and of products. `use_document_attention` registers an implementation of our own through
-transformers' interface for that (`AttentionInterface`), which reads the bounds. Whatever comes without bounds
-(evaluation, generation, padded batches) is `sdpa` as before.
+TRL's padding-free batches are one row of documents with `position_ids` that begin at 0 in each and
+their bounds as `cu_seq_lens_q`. Flash attention takes the bounds; for `sdpa` and `eager`
+transformers makes a dense mask out of the positions, T^2 of it and of products.
+`use_document_attention` registers an implementation of our own through transformers' interface for
+that (`AttentionInterface`), which reads the bounds. Whatever comes without bounds (evaluation,
+generation, padded batches) is `sdpa` as before.
 
-An architecture that hands on neither positions nor bounds lets documents see each other without a word (Falcon, Bloom,
-OPT, GPT-OSS, state-space models). So every model is tried first: three short documents packed have to give the states
-that each gives alone. The trial is of a tiny copy in float32 (`checkpoints.tiny_copy`), so that a dry run can make it
-and no weight decides it; where an architecture cannot be made tiny it is of the model itself.
+An architecture that hands on neither positions nor bounds lets documents see each other without a
+word (Falcon, Bloom, OPT, GPT-OSS, state-space models). So every model is tried first: three short
+documents packed have to give the states that each gives alone. The trial is of a tiny copy in
+float32 (`checkpoints.tiny_copy`), so that a dry run can make it and no weight decides it; where an
+architecture cannot be made tiny it is of the model itself.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ LEAK = "lets documents that share a row see each other"
 _LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers whose attention is confined by bounds and a window only."""
 _BOUNDS = "document_bounds"
-"""The same implementation in place of flash attention in a trial: a name with "sdpa" is for models that have that."""
+"""The same implementation in place of flash attention in a trial: a name with "sdpa" is for models
+that have that."""
 _LENGTHS = (7, 11, 5)
 """Tokens of the documents of a trial."""
 _KERNELS = re.compile(r'use_kernel_func_from_hub_with_fallback\(\s*"\w+",\s*"(\w+)"')
@@ -51,14 +54,17 @@ _tried: dict[tuple[Any, ...], str | None] = {}
 """What came of trials of this process."""
 
 
-def packing_problem(config: Any, make: Callable[[Any], Any], *, attention: str | None, own: bool = True) -> str | None:
+def packing_problem(
+    config: Any, make: Callable[[Any], Any], *, attention: str | None, own: bool = True
+) -> str | None:
     """Why packed documents do not stay apart in models of a configuration, found on a tiny copy.
 
     Args:
         config: of transformers.
-        make: builds a model of a configuration, with the attention that is asked for where it is torch's.
-        attention: `attn_implementation` as it is asked for. Of flash attention and kernels of the hub it is tried
-            whether layers get the bounds.
+        make: builds a model of a configuration, with the attention that is asked for where it is
+            torch's.
+        attention: `attn_implementation` as it is asked for. Of flash attention and kernels of the
+            hub it is tried whether layers get the bounds.
         own: whether `use_document_attention` takes the place of `sdpa`.
 
     Returns:
@@ -69,7 +75,9 @@ def packing_problem(config: Any, make: Callable[[Any], Any], *, attention: str |
         try:
             copy = tiny_copy(config, make)
         except ValueError as error:
-            logger.info("Packed documents were not tried on a tiny copy: %s (%s)", error, error.__cause__)
+            logger.info(
+                "Packed documents were not tried on a tiny copy: %s (%s)", error, error.__cause__
+            )
             _tried[key] = None
         else:
             _tried[key] = _problem(copy, attention, own=own)
@@ -77,7 +85,8 @@ def packing_problem(config: Any, make: Callable[[Any], Any], *, attention: str |
 
 
 def is_leak(problem: str) -> bool:
-    """Whether a problem of `packing_problem` is that documents see each other, so that they can be run one by one."""
+    """Whether a problem of `packing_problem` is that documents see each other, so that they can be
+    run one by one."""
     return LEAK in problem
 
 
@@ -88,7 +97,10 @@ def packing_refusal(key: str, problem: str) -> str:
         key: the setting that asks for them.
         problem: as of `packing_problem`.
     """
-    return f"{key}: expected false, because {problem}. Set {key}: false, so that each document has a row of its own."
+    return (
+        f"{key}: expected false, because {problem}. Set {key}: false, so that each document has a "
+        "row of its own."
+    )
 
 
 def _problem(lm: Any, attention: str | None, *, own: bool) -> str:
@@ -121,7 +133,10 @@ def _reason(lm: Any) -> str:
         return ""
     except Exception as error:  # whatever an architecture makes of a packed batch
         if packages := _missing_packages(lm):
-            return f"transformers keeps packed documents apart in {name} only with {' and '.join(packages)} installed"
+            return (
+                f"transformers keeps packed documents apart in {name} only with "
+                f"{' and '.join(packages)} installed"
+            )
         return f"{name} takes no packed documents: {first_line(error)}"
     dtype = next(lm.parameters()).dtype
     if distance > (2e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-3):
@@ -134,7 +149,8 @@ def _reason(lm: Any) -> str:
 
 
 def _missing_packages(lm: Any) -> list[str]:
-    """Distributions that transformers names for kernels of this architecture and that are not here."""
+    """Distributions that transformers names for kernels of this architecture and that are not
+    here."""
     from importlib.util import find_spec
 
     from transformers.integrations import hub_kernels
@@ -146,8 +162,9 @@ def _missing_packages(lm: Any) -> list[str]:
 
 
 def packed_distance(lm: Any) -> float:
-    """How far the hidden states of packed documents are from those of each alone, as a share of their norm; that of the
-    worst document. As in training, without dropout: where two passes of one document differ, in evaluation mode.
+    """How far the hidden states of packed documents are from those of each alone, as a share of
+    their norm; that of the worst document. As in training, without dropout: where two passes of one
+    document differ, in evaluation mode.
 
     Args:
         lm: a causal LM on any device; left in the state it came in.
@@ -160,7 +177,9 @@ def packed_distance(lm: Any) -> float:
     ids = (torch.arange(sum(_LENGTHS), device=device) * 7 + 3) % (most - 16) + 16
     bounds = torch.tensor([0, *torch.tensor(_LENGTHS).cumsum(0)], dtype=torch.int32, device=device)
     places = torch.cat([torch.arange(n, device=device) for n in _LENGTHS])
-    numbers = torch.repeat_interleave(torch.arange(len(_LENGTHS), dtype=torch.int32), torch.tensor(_LENGTHS))
+    numbers = torch.repeat_interleave(
+        torch.arange(len(_LENGTHS), dtype=torch.int32), torch.tensor(_LENGTHS)
+    )
     batch: dict[str, Any] = {
         "input_ids": ids[None],
         "position_ids": places[None],
@@ -175,8 +194,17 @@ def packed_distance(lm: Any) -> float:
         with torch.no_grad():
             lm.train()
             first = ids[None, : _LENGTHS[0]]
-            lm.train(bool(torch.equal(run_backbone(lm, input_ids=first), run_backbone(lm, input_ids=first))))
-            alone = [run_backbone(lm, input_ids=document[None])[0].float() for document in ids.split(_LENGTHS)]
+            lm.train(
+                bool(
+                    torch.equal(
+                        run_backbone(lm, input_ids=first), run_backbone(lm, input_ids=first)
+                    )
+                )
+            )
+            alone = [
+                run_backbone(lm, input_ids=document[None])[0].float()
+                for document in ids.split(_LENGTHS)
+            ]
             packed = run_backbone(lm, **batch)[0].float().split(_LENGTHS)
     finally:
         lm.train(was)
@@ -206,12 +234,12 @@ def use_document_attention(model: nn.Module) -> bool:
     """Lets a model attend within packed documents without a dense mask.
 
     Args:
-        model: a causal LM, also with an adapter; on any device. Only models on `sdpa` are changed, and only those that
-            pass the trial.
+        model: a causal LM, also with an adapter; on any device. Only models on `sdpa` are changed,
+            and only those that pass the trial.
 
     Returns:
-        Whether it was done. False: flash attention and eager are left as they are, and so are architectures with layers
-            of other kinds.
+        Whether it was done. False: flash attention and eager are left as they are, and so are
+            architectures with layers of other kinds.
     """
     lm: Any = causal_lm(model)
     config = getattr(lm, "config", None)
@@ -219,7 +247,9 @@ def use_document_attention(model: nn.Module) -> bool:
         return False
     if getattr(config.get_text_config(), "_attn_implementation", None) == IMPLEMENTATION:
         backbone = backbone_of(lm)
-        if _begins not in backbone._forward_pre_hooks.values():  # another model had this configuration before
+        if (
+            _begins not in backbone._forward_pre_hooks.values()
+        ):  # another model had this configuration before
             _hook(backbone)
         return True
     if not _eligible(lm) or any(p.is_meta for p in lm.parameters()):
@@ -244,7 +274,9 @@ def _eligible(lm: Any) -> bool:
     text = lm.config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
     stateful = getattr(lm, "_is_stateful", False)
-    return getattr(text, "_attn_implementation", None) == "sdpa" and kinds <= _LAYERS and not stateful
+    return (
+        getattr(text, "_attn_implementation", None) == "sdpa" and kinds <= _LAYERS and not stateful
+    )
 
 
 def _switch_on(lm: Any, name: str = IMPLEMENTATION) -> list[Any]:
@@ -300,7 +332,12 @@ def _attention(  # noqa: PLR0913 (transformers' interface)
     """An attention of transformers' interface: `[B, H, T, D]` in, `[B, T, H, D]` out."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    if cu_seq_lens_q is None or attention_mask is not None or query.shape[2] != key.shape[2] or query.shape[0] != 1:
+    if (
+        cu_seq_lens_q is None
+        or attention_mask is not None
+        or query.shape[2] != key.shape[2]
+        or query.shape[0] != 1
+    ):
         if _packed.get() and attention_mask is None:
             raise RuntimeError("packed documents came to an attention layer without their bounds")
         return sdpa_attention_forward(  # type: ignore[no-any-return]
@@ -314,12 +351,26 @@ def _attention(  # noqa: PLR0913 (transformers' interface)
             sliding_window=sliding_window,
             **kwargs,
         )
-    unknown = [name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None]
-    if (unknown and not _trying.get()) or kwargs.get("is_causal") is False or not getattr(module, "is_causal", True):
+    unknown = [
+        name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None
+    ]
+    if (
+        (unknown and not _trying.get())
+        or kwargs.get("is_causal") is False
+        or not getattr(module, "is_causal", True)
+    ):
         raise RuntimeError(
-            f"attention within documents knows no {', '.join(unknown) or 'attention to what comes after'}"
+            "attention within documents knows no "
+            f"{', '.join(unknown) or 'attention to what comes after'}"
         )
     out = document_attention(
-        query, key, value, cu_seq_lens_q, scale=scaling, dropout=dropout, window=sliding_window, longest=max_length_q
+        query,
+        key,
+        value,
+        cu_seq_lens_q,
+        scale=scaling,
+        dropout=dropout,
+        window=sliding_window,
+        longest=max_length_q,
     )
     return out.transpose(1, 2).contiguous(), None

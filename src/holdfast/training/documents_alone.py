@@ -1,8 +1,10 @@
-"""Packed documents one after the other, for architectures in which documents that share a row see each other.
+"""Packed documents one after the other, for architectures in which documents that share a row see
+each other.
 
-The backbone runs once a document, and its states are put together again: the states that each document gets alone,
-whatever the architecture does with positions and bounds. Memory is that of the packed row; of packing's speed nothing
-is left. Not for FSDP and DeepSpeed, whose ranks would run other numbers of passes, and not for compiled models.
+The backbone runs once a document, and its states are put together again: the states that each
+document gets alone, whatever the architecture does with positions and bounds. Memory is that of the
+packed row; of packing's speed nothing is left. Not for FSDP and DeepSpeed, whose ranks would run
+other numbers of passes, and not for compiled models.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from holdfast.ops.heads import backbone_of
 from holdfast.training.document_attention import LEAK
 from holdfast.training.processes import shards
 
-_OF_ROWS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx", "position_ids")
+_OF_ROWS = (
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "max_length_q",
+    "max_length_k",
+    "seq_idx",
+    "position_ids",
+)
 """What a packed row is described by, and no document needs."""
 _ALONG_TOKENS = {"last_hidden_state": 1, "hidden_states": 1, "router_logits": 0}
 """Of the backbone's outputs, the dimension of tokens; router logits are `[B * T, experts]`."""
@@ -33,7 +42,8 @@ def may_run_alone(settings: Mapping[str, Any]) -> bool:
 def alone_note(name: str) -> str:
     """What a user is told of a model of that class."""
     return (
-        f"{name} {LEAK}, so each goes through the model by itself: it gets the losses that it gets alone, and packing "
+        f"{name} {LEAK}, so each goes through the model by itself: it gets the losses that it "
+        "gets alone, and packing "
         f"saves no time"
     )
 
@@ -49,7 +59,9 @@ def run_documents_alone(model: nn.Module) -> None:
     backbone = backbone_of(model)
 
     @functools.wraps(type(backbone).forward)
-    def forward(self: nn.Module, *args: Any, cu_seq_lens_q: Tensor | None = None, **kwargs: Any) -> Any:
+    def forward(
+        self: nn.Module, *args: Any, cu_seq_lens_q: Tensor | None = None, **kwargs: Any
+    ) -> Any:
         if cu_seq_lens_q is None or kwargs.get("attention_mask") is not None:
             bounds = {} if cu_seq_lens_q is None else {"cu_seq_lens_q": cu_seq_lens_q}
             return type(self).forward(self, *args, **bounds, **kwargs)

@@ -1,8 +1,9 @@
-"""The loss inside the model's own forward: how backbone, head and loss op run where parallel wrappers can see them.
+"""The loss inside the model's own forward: how backbone, head and loss op run where parallel
+wrappers can see them.
 
-DDP, FSDP and ZeRO act in hooks around the wrapped module's forward, so the loss has to be computed inside it, from
-hidden states, without logits. `install_forward` lets `model(..., holdfast=Sealed(request))` do that; without the
-keyword the forward is what it was.
+DDP, FSDP and ZeRO act in hooks around the wrapped module's forward, so the loss has to be computed
+inside it, from hidden states, without logits. `install_forward` lets
+`model(..., holdfast=Sealed(request))` do that; without the keyword the forward is what it was.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ Held = TypeVar("Held")
 class Sealed(Generic[Held]):
     """A value that goes into or out of a wrapped module's forward as it is; `value` opens it.
 
-    FSDP's mixed precision casts every floating tensor on its way into and out of a forward, and it looks for them
-    inside tuples, dicts and dataclasses. A request's scales, its teacher's states and head, and the loss and the sums
-    of a result would become bfloat16, which is the rounding that the op computes in float32 to avoid. It does not look
-    inside an object of another kind; so this must never become a dataclass, a named tuple or a dict. What the hooks
-    have to find, the loss with its graph, stands outside.
+    FSDP's mixed precision casts every floating tensor on its way into and out of a forward, and it
+    looks for them inside tuples, dicts and dataclasses. A request's scales, its teacher's states
+    and head, and the loss and the sums of a result would become bfloat16, which is the rounding
+    that the op computes in float32 to avoid. It does not look inside an object of another kind; so
+    this must never become a dataclass, a named tuple or a dict. What the hooks have to find, the
+    loss with its graph, stands outside.
     """
 
     def __init__(self, value: Held) -> None:
@@ -64,8 +66,8 @@ class LossRequest:
     router_scale: float = 0.0
     """Factor of a mixture-of-experts model's load-balancing loss; 0 for dense models."""
     kl_only: bool = False
-    """Leaves the cross-entropy out of the loss: the host computes its own loss from the model's outputs, which are
-    returned as `outputs`."""
+    """Leaves the cross-entropy out of the loss: the host computes its own loss from the model's
+    outputs, which are returned as `outputs`."""
 
 
 class TrainedBatch:
@@ -116,11 +118,15 @@ class TrainedBatch:
     def weigh(self, weights_BS: Tensor | None = None, weighting: Weighting | None = None) -> None:
         """See `LossBatch.weigh`."""
         if self._weighed:
-            raise ConfigError("retention: expected one method that weighs tokens, got several. Leave one out.")
+            raise ConfigError(
+                "retention: expected one method that weighs tokens, got several. Leave one out."
+            )
         self._weighed = True
         self.weighting = weighting
         if weights_BS is not None:
-            self.weights_BS = weights_BS if self.weights_BS is None else self.weights_BS * weights_BS
+            self.weights_BS = (
+                weights_BS if self.weights_BS is None else self.weights_BS * weights_BS
+            )
 
     def uniform(self, width: int, *, seed: int, name: str) -> Tensor:
         """See `LossBatch.uniform`."""
@@ -141,7 +147,9 @@ def _changed_embeddings(lm: nn.Module, change: Callable[[Tensor], Tensor] | None
     if change is None:
         yield
         return
-    hook = lm.get_input_embeddings().register_forward_hook(lambda module, inputs, output: change(output))
+    hook = lm.get_input_embeddings().register_forward_hook(
+        lambda module, inputs, output: change(output)
+    )
     try:
         yield
     finally:
@@ -152,7 +160,8 @@ def successor_mask(inputs: dict[str, Any]) -> Tensor:
     """`[B, T-1]` bool: positions followed by another token of the same document.
 
     Args:
-        inputs: `input_ids [B, T]` and either `position_ids` that restart at 0 (packing) or `attention_mask` (padding);
+        inputs: `input_ids [B, T]` and either `position_ids` that restart at 0 (packing) or
+            `attention_mask` (padding);
     """
     position_ids, attention_mask = inputs.get("position_ids"), inputs.get("attention_mask")
     if position_ids is not None:
@@ -167,27 +176,33 @@ _FLAGS = ("return_dict", "output_attentions", "output_hidden_states")
 
 
 def install_forward(lm: nn.Module) -> None:
-    """Lets `lm(..., holdfast=Sealed(request))` return the loss of a `LossRequest`, computed inside the module's own
-    forward.
+    """Lets `lm(..., holdfast=Sealed(request))` return the loss of a `LossRequest`, computed inside
+    the module's own forward.
 
-    Everything that wraps the module (autocast, DDP, FSDP, PEFT, `torch.compile`) then sees an ordinary forward call.
-    Without the keyword the forward is what it was.
+    Everything that wraps the module (autocast, DDP, FSDP, PEFT, `torch.compile`) then sees an
+    ordinary forward call. Without the keyword the forward is what it was.
 
-    With it the module returns a dict. `result` is a `Sealed[AnnealedLoss]`: take the loss from there. `loss` is the
-    same tensor for the hooks of parallel wrappers, which may have cast it. After the first call in training mode
-    `lm.loss_backend` says in one line how the loss is computed (see `ops.annealing.describe_backend`); before it is
-    None.
+    With it the module returns a dict. `result` is a `Sealed[AnnealedLoss]`: take the loss from
+    there. `loss` is the same tensor for the hooks of parallel wrappers, which may have cast it.
+    After the first call in training mode `lm.loss_backend` says in one line how the loss is
+    computed (see `ops.annealing.describe_backend`); before it is None.
     """
     original = lm.forward
     lm.loss_backend = None  # type: ignore[assignment]
 
     @functools.wraps(type(lm).forward)
-    def forward(self: nn.Module, *args: Any, holdfast: Sealed[LossRequest] | None = None, **kwargs: Any) -> Any:
+    def forward(
+        self: nn.Module, *args: Any, holdfast: Sealed[LossRequest] | None = None, **kwargs: Any
+    ) -> Any:
         if holdfast is None:
             return original(*args, **kwargs)
         request = holdfast.value
         # PEFT may hand `labels=None` and output flags through.
-        kwargs = {name: value for name, value in kwargs.items() if value is not None and name not in _FLAGS}
+        kwargs = {
+            name: value
+            for name, value in kwargs.items()
+            if value is not None and name not in _FLAGS
+        }
         router_loss = outputs = None
         if request.kl_only:
             hidden_BTH, outputs = with_hidden(self, original, args, kwargs)
@@ -238,7 +253,9 @@ def with_hidden(
 ) -> tuple[Tensor, Any]:
     """The backbone's hidden states `[B, T, H]` of a forward pass, and what it returns."""
     states: list[Tensor] = []
-    hook = backbone_of(lm).register_forward_hook(lambda module, inputs, output: states.append(output.last_hidden_state))
+    hook = backbone_of(lm).register_forward_hook(
+        lambda module, inputs, output: states.append(output.last_hidden_state)
+    )
     try:
         outputs = forward(*args, **kwargs)
     finally:
@@ -247,8 +264,8 @@ def with_hidden(
 
 
 def _run_experts(lm: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """Hidden states of a mixture-of-experts backbone and its load-balancing loss (Switch Transformer, as transformers
-    computes it)."""
+    """Hidden states of a mixture-of-experts backbone and its load-balancing loss (Switch
+    Transformer, as transformers computes it)."""
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
     config = lm.config.get_text_config()

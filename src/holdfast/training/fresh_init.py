@@ -1,22 +1,25 @@
-"""How widely each tensor of a model is spread when the model is freshly initialised, without ever building a fresh
-model.
+"""How widely each tensor of a model is spread when the model is freshly initialised, without ever
+building a fresh model.
 
-"Overtrained Language Models" scales the noise on a tensor by the standard deviation of its INITIALISATION distribution,
-so that one gamma means the same for every tensor and at every pre-training budget. A fresh model of the same config
-(and, of muP's, of the same base width) supplies them; only its numbers are wanted, though, so here
+"Overtrained Language Models" scales the noise on a tensor by the standard deviation of its
+INITIALISATION distribution, so that one gamma means the same for every tensor and at every
+pre-training budget. A fresh model of the same config (and, of muP's, of the same base width)
+supplies them; only its numbers are wanted, though, so here
 
 1. the model is built on the meta device, where tensors have shapes and no values, and its own `_init_weights` runs over
 it in transformers' order
-   while every write is noted: which modules initialise which tensor (GPT-2's attention initialises the projection below
-   it a second time), and how;
+   while every write is noted: which modules initialise which tensor (GPT-2's attention initialises
+   the projection below it a second time), and how;
 2. tensors that are only ever filled with constants (norms, biases) have std 0; the others are given memory, those of
 one module at a time, the
-   modules that write them run once more in the same order, the spread is measured, and the memory is dropped.
+   modules that write them run once more in the same order, the spread is measured, and the memory
+   is dropped.
 
-A large tensor is drawn once, and its elements' spread about their mean is the std. One that is copied from computed
-values might be random or not (Mamba's A is a fixed ramp, its step sizes are drawn), so it is drawn twice, and a small
-one more often: the std is then that of an element between draws, 0 for what does not depend on the seed. Tied tensors
-have the std of the one that transformers keeps.
+A large tensor is drawn once, and its elements' spread about their mean is the std. One that is
+copied from computed values might be random or not (Mamba's A is a fixed ramp, its step sizes are
+drawn), so it is drawn twice, and a small one more often: the std is then that of an element between
+draws, 0 for what does not depend on the seed. Tied tensors have the std of the one that
+transformers keeps.
 
 Memory: the largest module's own weights in float32. The process's random state is not touched.
 """
@@ -43,32 +46,38 @@ from holdfast.training.mup import BASE_WIDTH, mup_factors
 
 _BLOCK = 1 << 16
 _SAMPLES = 2048
-"""Values that a std is measured on, at least, where `_DRAWS` draws yield them: a relative error of 1.6 %."""
+"""Values that a std is measured on, at least, where `_DRAWS` draws yield them: a relative error of
+1.6 %."""
 _DRAWS = 64
 
 
-def init_stds(model: Any, *, seed: int = 0, stored: bool = False, trust_remote_code: bool = False) -> dict[str, float]:
+def init_stds(
+    model: Any, *, seed: int = 0, stored: bool = False, trust_remote_code: bool = False
+) -> dict[str, float]:
     """The standard deviation of each tensor's initialisation distribution, by parameter name.
 
-    Measured on the values a fresh model would have, so each carries a relative sampling error of about 1 / sqrt(2
-    elements), 1.6 % at most down to tensors of 32 elements; rows that are zeroed (an embedding's padding) count.
+    Measured on the values a fresh model would have, so each carries a relative sampling error of
+    about 1 / sqrt(2 elements), 1.6 % at most down to tensors of 32 elements; rows that are zeroed
+    (an embedding's padding) count.
 
     Args:
-        model: a loaded model (also one wrapped by PEFT: the base model's), a config, a checkpoint folder, or a hub id.
+        model: a loaded model (also one wrapped by PEFT: the base model's), a config, a checkpoint
+            folder, or a hub id.
         seed: of the draws; equal seeds give equal results.
-        stored: names as checkpoint folders have them, for `holdfast probe --write`, where transformers lays tensors out
-            differently in memory (experts).
+        stored: names as checkpoint folders have them, for `holdfast probe --write`, where
+            transformers lays tensors out differently in memory (experts).
         trust_remote_code: passed on to transformers where a folder or an id is given.
 
     Raises:
-        ModelError: no causal language model there, one that cannot be built from its config, or one inside of another
-            model that muP initialised.
+        ModelError: no causal language model there, one that cannot be built from its config, or one
+            inside of another model that muP initialised.
     """
     fresh = _on_meta(model, trust_remote_code)
     inner = fresh.config.get_text_config()
     if inner is not fresh.config and getattr(inner, BASE_WIDTH, None) is not None:
         raise ModelError(
-            f"Expected the initialisation of a whole model, got {type(fresh).__name__} around a language model that "
+            f"Expected the initialisation of a whole model, got {type(fresh).__name__} around a "
+            "language model that "
             f"muP initialised, whose spread is that of another width."
         )
     parameters = dict(fresh.named_parameters())
@@ -114,10 +123,18 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for value, argument in zip(args, func._schema.arguments, strict=False):
-            if isinstance(value, Tensor) and argument.alias_info is not None and argument.alias_info.is_write:
+            if (
+                isinstance(value, Tensor)
+                and argument.alias_info is not None
+                and argument.alias_info.is_write
+            ):
                 others = any(isinstance(other, Tensor) and other is not value for other in args)
                 self.seen.append(
-                    (value.untyped_storage()._cdata, torch.Tag.nondeterministic_seeded in func.tags, others)
+                    (
+                        value.untyped_storage()._cdata,
+                        torch.Tag.nondeterministic_seeded in func.tags,
+                        others,
+                    )
                 )
         return func(*args, **(kwargs or {}))
 
@@ -137,10 +154,18 @@ def _on_meta(model: Any, trust_remote_code: bool) -> Any:
     if isinstance(model, nn.Module):
         # FSDP2 gives a sharded model a class of its own, made of the model's.
         kind = next(
-            (c for c in type(model).__mro__ if issubclass(c, PreTrainedModel) and not _is_sharded_class(c)), None
+            (
+                c
+                for c in type(model).__mro__
+                if issubclass(c, PreTrainedModel) and not _is_sharded_class(c)
+            ),
+            None,
         )
         if kind is None:
-            raise ModelError(f"Expected a transformers model, its config or its folder, got {type(model).__name__}.")
+            raise ModelError(
+                "Expected a transformers model, its config or its folder, got "
+                f"{type(model).__name__}."
+            )
         model = model.config
     try:
         with (
@@ -153,7 +178,8 @@ def _on_meta(model: Any, trust_remote_code: bool) -> Any:
             return _build(kind, model, trust_remote_code=trust_remote_code)
     except Exception as error:  # whatever the code of a model raises, its own or one from elsewhere
         raise ModelError(
-            f"Expected a causal language model that can be built from its config, but: {first_line(error)}"
+            "Expected a causal language model that can be built from its config, but: "
+            f"{first_line(error)}"
         ) from error
 
 
@@ -167,13 +193,15 @@ def _build(kind: Any, config: Any, **kwargs: Any) -> Any:
     for configuration in (config, *nested):
         if hasattr(configuration, "quantization_config"):
             del configuration.quantization_config
-    make, kwargs = (kind.from_config, kwargs) if hasattr(kind, "from_config") else (kind._from_config, {})
+    make, kwargs = (
+        (kind.from_config, kwargs) if hasattr(kind, "from_config") else (kind._from_config, {})
+    )
     return make(config, dtype=torch.float32, attn_implementation="eager", **kwargs)
 
 
 def _steps(model: Any) -> Iterator[tuple[nn.Module, Any]]:
-    """The modules in the order in which transformers initialises them, each with the model whose `_init_weights` does
-    it."""
+    """The modules in the order in which transformers initialises them, each with the model whose
+    `_init_weights` does it."""
     from transformers import PreTrainedModel
 
     def below(module: nn.Module, owner: Any) -> Iterator[tuple[nn.Module, Any]]:
@@ -221,7 +249,9 @@ def _measure(
 ) -> dict[str, float]:
     """Initialises one module's tensors for real and measures them."""
     stds = dict.fromkeys((name for name in group if writes[name].steps), 0.0)
-    random = {name: owner for name, owner in group.items() if writes[name].drawn or writes[name].copied}
+    random = {
+        name: owner for name, owner in group.items() if writes[name].drawn or writes[name].copied
+    }
     if not random:
         return stds
     numbers = set(itertools.chain(*(writes[name].steps for name in random)))
@@ -251,15 +281,16 @@ def _measure(
     incomplete = [name for name, std in measured.items() if math.isnan(std)]
     if incomplete:
         raise ModelError(
-            f"{type(model).__name__} leaves parts of {', '.join(incomplete)} without an initial value, so their std "
+            f"{type(model).__name__} leaves parts of {', '.join(incomplete)} without an initial "
+            "value, so their std "
             f"is not known."
         )
     return stds | measured
 
 
 def _spread(draws: list[Tensor]) -> float:
-    """The standard deviation of one draw's elements about their mean, or of an element between several draws, over all
-    elements; NaN if one is."""
+    """The standard deviation of one draw's elements about their mean, or of an element between
+    several draws, over all elements; NaN if one is."""
     flat = [draw.reshape(-1) for draw in draws]
     count, mean, squares = len(flat[0]), 0.0, 0.0
     for start in range(0, count, _BLOCK):
@@ -268,7 +299,9 @@ def _spread(draws: list[Tensor]) -> float:
             squares += float(torch.stack(values).double().var(dim=0).sum())
         else:
             mean += float(values[0].sum()) / count
-            squares += float(values[0].dot(values[0]))  # float32 within a block, with errors far below that of sampling
+            squares += float(
+                values[0].dot(values[0])
+            )  # float32 within a block, with errors far below that of sampling
     variance = squares / count - mean**2 if count else 0.0
     return math.sqrt(variance) if not variance < 0 else 0.0
 
@@ -278,7 +311,9 @@ def _stored_names(model: Any, stds: dict[str, float]) -> dict[str, float]:
 
     by_stored_name: dict[str, float] = {}
     for name, parameter in model.named_parameters():
-        by_stored_name |= dict.fromkeys(revert_weight_conversion(model, {name: parameter.detach()}), stds[name])
+        by_stored_name |= dict.fromkeys(
+            revert_weight_conversion(model, {name: parameter.detach()}), stds[name]
+        )
     return by_stored_name
 
 

@@ -1,8 +1,9 @@
 """A decoder that has learnt nothing yet, as a folder: the start of pre-training.
 
-Any architecture that transformers builds from a configuration with the usual names (hidden_size, num_hidden_layers,
-num_attention_heads, intermediate_size): olmo2, olmo, llama, qwen3, ... Initialised as transformers does it for that
-architecture, or as muP has it for the width (`holdfast.training.mup`).
+Any architecture that transformers builds from a configuration with the usual names (hidden_size,
+num_hidden_layers, num_attention_heads, intermediate_size): olmo2, olmo, llama, qwen3, ...
+Initialised as transformers does it for that architecture, or as muP has it for the width
+(`holdfast.training.mup`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Decoder:
     """Further keys of its configuration, such as `num_key_value_heads`."""
 
 
-def decoder_config(decoder: Decoder, *, vocabulary: int = 0, tokens: Mapping[str, int | None] | None = None) -> Any:
+def decoder_config(
+    decoder: Decoder, *, vocabulary: int = 0, tokens: Mapping[str, int | None] | None = None
+) -> Any:
     """transformers' configuration of a decoder.
 
     Args:
@@ -52,8 +55,8 @@ def decoder_config(decoder: Decoder, *, vocabulary: int = 0, tokens: Mapping[str
         tokens: `bos_token_id` and the like.
 
     Raises:
-        ConfigError: an architecture that transformers has not, or not as a causal language model, or one whose
-            configuration has other names; a key that it does not know.
+        ConfigError: an architecture that transformers has not, or not as a causal language model,
+            or one whose configuration has other names; a key that it does not know.
     """
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -62,26 +65,33 @@ def decoder_config(decoder: Decoder, *, vocabulary: int = 0, tokens: Mapping[str
     if kind not in CONFIG_MAPPING or kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         near = did_you_mean(kind, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
         raise ConfigError(
-            f"architecture: expected a causal language model of transformers, such as olmo2 or llama, got {kind!r}."
+            "architecture: expected a causal language model of transformers, such as olmo2 or "
+            f"llama, got {kind!r}."
             f"{near}"
         )
     known = CONFIG_MAPPING[kind]().to_dict()
     lacking = [name for name in (*_DIMENSIONS, "max_position_embeddings") if name not in known]
     if lacking:
         raise ConfigError(
-            f"architecture: {kind} has no {', '.join(lacking)} in its configuration, so that its size cannot be said "
+            f"architecture: {kind} has no {', '.join(lacking)} in its configuration, so that its "
+            "size cannot be said "
             f"in layers, width, heads and mlp. Choose olmo2, llama or one like them."
         )
     if unknown := [key for key in decoder.more if key not in known]:
         raise ConfigError(
-            f"model.{unknown[0]}: the configuration of {kind} has no such key.{did_you_mean_key(unknown[0], known)}"
+            f"model.{unknown[0]}: the configuration of {kind} has no such "
+            f"key.{did_you_mean_key(unknown[0], known)}"
         )
     keys = {name: getattr(decoder, ours) for name, ours in _DIMENSIONS.items()}
     # some architectures have heads of a fixed size, or share keys, where nothing is said
     heads = {"num_key_value_heads": decoder.heads, "head_dim": decoder.width // decoder.heads}
     heads = {name: value for name, value in heads.items() if name in known}
     size = {"vocab_size": vocabulary} if vocabulary else {}
-    context = {"max_position_embeddings": decoder.context, "use_cache": True, "tie_word_embeddings": False}
+    context = {
+        "max_position_embeddings": decoder.context,
+        "use_cache": True,
+        "tie_word_embeddings": False,
+    }
     ids = {k: v for k, v in (tokens or {}).items() if k in known}
     return CONFIG_MAPPING[kind](**{**heads, **context, **keys, **size, **ids, **decoder.more})
 
@@ -96,7 +106,8 @@ def write_fresh(
         tokenizer: of transformers; its length is the vocabulary.
         folder: appears whole.
         seed: of the weights.
-        base_width: width that the learning rate is tuned at, for muP; None: initialised as the architecture has it.
+        base_width: width that the learning rate is tuned at, for muP; None: initialised as the
+            architecture has it.
 
     Returns:
         Factors for `learning_rate_multipliers`; empty without muP.
@@ -113,20 +124,29 @@ def write_fresh(
     if (folder / MULTIPLIERS_FILE).is_file():
         multipliers: dict[str, float] = read_json(folder / MULTIPLIERS_FILE)
         return multipliers
-    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
+    ids = {
+        f"{name}_token_id": getattr(tokenizer, f"{name}_token_id", None)
+        for name in ("bos", "eos", "pad")
+    }
     config = decoder_config(decoder, vocabulary=len(tokenizer), tokens=ids)
     with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.default_generator.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        multipliers = mup_(model, base_width=base_width, seed=seed) if base_width is not None else {}
+        multipliers = (
+            mup_(model, base_width=base_width, seed=seed) if base_width is not None else {}
+        )
         if base_width is not None:
-            setattr(model.config, BASE_WIDTH, base_width)  # goes with the weights, for `fresh_init.init_stds`
+            setattr(
+                model.config, BASE_WIDTH, base_width
+            )  # goes with the weights, for `fresh_init.init_stds`
     folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(folder.parent, f".{folder.name}-") as scratch, quiet_transformers():
         new_folder = scratch / folder.name
         model.save_pretrained(new_folder)
         tokenizer.save_pretrained(new_folder)
         write_json(new_folder / MULTIPLIERS_FILE, multipliers)
-        if not (folder / MULTIPLIERS_FILE).is_file():  # else another worker was faster, with the same weights
+        if not (
+            folder / MULTIPLIERS_FILE
+        ).is_file():  # else another worker was faster, with the same weights
             os.replace(new_folder, folder)
     return multipliers

@@ -1,4 +1,5 @@
-"""Training some of a model's parameters: those whose names a pattern matches; the others stay as they are."""
+"""Training some of a model's parameters: those whose names a pattern matches; the others stay as
+they are."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ def matched(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     if idle:
         raise ConfigError(
             [
-                Problem(KEY, f"'{pattern}' matches no parameter. Expected a part of a name such as {listing(names)}.")
+                Problem(
+                    KEY,
+                    f"'{pattern}' matches no parameter. Expected a part of a name such as "
+                    f"{listing(names)}.",
+                )
                 for pattern in idle
             ]
         )

@@ -1,8 +1,10 @@
-"""`fused_layers`: the RMSNorms and gated feed-forward layers of a decoder by `holdfast.ops.layers`, where they are
-those of any Llama.
+"""`fused_layers`: the RMSNorms and gated feed-forward layers of a decoder by `holdfast.ops.layers`,
+where they are those of any Llama.
 
-transformers writes both anew for each architecture, and some differ (Gemma's norm has 1 + weight). So a class is tried
-first: its own `forward` has to give what ours gives for random weights, or its layers stay as they are.
+transformers writes both anew for each architecture, and some differ (Gemma's norm has 1 + weight).
+So a class is tried
+first: its own `forward` has to give what ours gives for random weights, or its layers stay as they
+    are.
 """
 
 from __future__ import annotations
@@ -20,21 +22,26 @@ from holdfast.ops import layers
 def use_fused_layers(model: nn.Module) -> int:
     """Lets a model compute its RMSNorms and gated feed-forward layers in one pass each.
 
-    Layers of another dtype, and on other devices, are left as they are, and inputs of another dtype (autocast) are
-    computed as before. A copy of the model keeps it.
+    Layers of another dtype, and on other devices, are left as they are, and inputs of another dtype
+    (autocast) are computed as before. A copy of the model keeps it.
 
     Args:
         model: any, also with an adapter, on the device that it is trained on.
 
     Returns:
-        Layers that were changed; 0 where the library cannot be had (`layers.why_not`) or nothing is like Llama's.
+        Layers that were changed; 0 where the library cannot be had (`layers.why_not`) or nothing is
+        like Llama's.
     """
     if layers.load() is None:
         return 0
     changed = 0
     for module in model.modules():
         ours = _ours(type(module))  # type: ignore[arg-type]
-        if ours is None or "forward" in vars(module) or not all(_in_float32(p) for p in module.parameters()):
+        if (
+            ours is None
+            or "forward" in vars(module)
+            or not all(_in_float32(p) for p in module.parameters())
+        ):
             continue
         if ours is _gated and not _is_silu(module.act_fn):
             continue
@@ -47,10 +54,17 @@ def use_fused_layers(model: nn.Module) -> int:
 def _ours(kind: type[nn.Module]) -> Any | None:
     """What computes a class's `forward`; None where that is something else."""
     g = torch.Generator().manual_seed(0)
-    x, w, up = torch.randn(3, 32, generator=g), torch.randn(32, generator=g), torch.randn(32, generator=g)
+    x, w, up = (
+        torch.randn(3, 32, generator=g),
+        torch.randn(32, generator=g),
+        torch.randn(32, generator=g),
+    )
     norm = SimpleNamespace(weight=w, variance_epsilon=0.1, eps=0.1)
     gated = SimpleNamespace(
-        gate_proj=lambda t: 2 * t, up_proj=lambda t: t * up, down_proj=lambda t: t * w, act_fn=nn.functional.silu
+        gate_proj=lambda t: 2 * t,
+        up_proj=lambda t: t * up,
+        down_proj=lambda t: t * w,
+        act_fn=nn.functional.silu,
     )
     for ours, stand_in in ((_norm, norm), (_gated, gated)):
         try:
@@ -59,7 +73,11 @@ def _ours(kind: type[nn.Module]) -> Any | None:
                 output = ours(stand_in, x)
         except Exception:  # another layer altogether, which knows nothing of these names
             continue
-        if isinstance(expected, Tensor) and expected.shape == x.shape and torch.allclose(expected, output, atol=1e-5):
+        if (
+            isinstance(expected, Tensor)
+            and expected.shape == x.shape
+            and torch.allclose(expected, output, atol=1e-5)
+        ):
             return ours
     return None
 

@@ -1,9 +1,10 @@
 """Batches with images: TRL's vision collator, and what it leaves open.
 
-The processor writes placeholders for an image's patches and the model puts the tower's states in their places; nobody
-can predict them, so they are never trained (TRL trains them where the whole conversation is). Rows of several layouts
-may stand in one batch, those that replay mixes in among them: each layout is collated by itself, tokenised rows without
-the processor. What the processor refuses is an error that names the rows.
+The processor writes placeholders for an image's patches and the model puts the tower's states in
+their places; nobody can predict them, so they are never trained (TRL trains them where the whole
+conversation is). Rows of several layouts may stand in one batch, those that replay mixes in among
+them: each layout is collated by itself, tokenised rows without the processor. What the processor
+    refuses is an error that names the rows.
 
 Shapes: B rows, T positions.
 """
@@ -27,14 +28,15 @@ from holdfast.errors import DataError, first_line
 from holdfast.ops.annealing import IGNORE
 
 ROW = "row"
-"""Column with a row's number in the training data, from 0, and of a batch `[B]` int64 with -1 for rows of other data;
-for messages."""
+"""Column with a row's number in the training data, from 0, and of a batch `[B]` int64 with -1 for
+rows of other data; for messages."""
 COLUMNS = ("messages", "prompt", "completion", "text", "images", "input_ids", "labels", ROW)
 """What the collator reads."""
 _WRITTEN = re.compile(
     r"<row_\d+_col_\d+>|<\|?(?:image|video|vision|img)[\w-]*\|?>|<global-img>|<fake_token_around_image>"
 )
-"""Tokens that stand for an image, or mark one, in the vocabularies of the models that are trained here."""
+"""Tokens that stand for an image, or mark one, in the vocabularies of the models that are trained
+here."""
 
 
 def placeholders(processor: Any) -> frozenset[int]:
@@ -44,10 +46,15 @@ def placeholders(processor: Any) -> frozenset[int]:
         processor: a `ProcessorMixin`.
     """
     tokenizer = processor.tokenizer
-    tokens = [getattr(processor, name, None) for name in ("image_token", "video_token", "fake_image_token")]
+    tokens = [
+        getattr(processor, name, None)
+        for name in ("image_token", "video_token", "fake_image_token")
+    ]
     texts = [str(getattr(token, "content", token)) for token in tokens if token is not None]
     texts += [token for token in tokenizer.get_added_vocab() if _WRITTEN.fullmatch(token)]
-    return frozenset(tokenizer.convert_tokens_to_ids(token) for token in texts if token in tokenizer.get_vocab())
+    return frozenset(
+        tokenizer.convert_tokens_to_ids(token) for token in texts if token in tokenizer.get_vocab()
+    )
 
 
 class ImageCollator:
@@ -58,12 +65,15 @@ class ImageCollator:
         completion_only: TRL's `completion_only_loss`; None: where a row has prompt and completion.
 
     Raises (when called):
-        DataError: images and their places do not match, or an image lies beyond `max_length`; the rows are named.
+        DataError: images and their places do not match, or an image lies beyond `max_length`; the
+            rows are named.
     """
 
     def __init__(self, collate: Any, *, completion_only: bool | None) -> None:
         self.max_length = collate.max_length
-        self.collate = dataclasses.replace(collate, max_length=None)  # cut here: TRL would cut images in two
+        self.collate = dataclasses.replace(
+            collate, max_length=None
+        )  # cut here: TRL would cut images in two
         self.completion_only = completion_only
         self.placeholders = torch.tensor(sorted(placeholders(collate.processor)))
         self.padding = collate.processor.tokenizer.pad_token_id
@@ -83,7 +93,10 @@ class ImageCollator:
         row_numbers = [row.pop(ROW, None) for row in rows]
         origins = [row.pop(ORIGIN, None) for row in rows]
         mine = (origin is None or origin[0] == NEW for origin in origins)
-        numbers = [n if is_own and n is not None else -1 for n, is_own in zip(row_numbers, mine, strict=True)]
+        numbers = [
+            n if is_own and n is not None else -1
+            for n, is_own in zip(row_numbers, mine, strict=True)
+        ]
         if "input_ids" in rows[0]:
             batch = _tokenised(rows, self.padding)
         else:
@@ -94,7 +107,8 @@ class ImageCollator:
                 batch = dict(collate([{"images": [], **row} for row in rows]))
             except (ValueError, IndexError, KeyError, TypeError, OSError) as error:
                 raise DataError(
-                    f"{named_rows(numbers)}: the processor ({type(self.collate.processor).__name__}) cannot make a "
+                    f"{named_rows(numbers)}: the processor "
+                    f"({type(self.collate.processor).__name__}) cannot make a "
                     f"batch of it: {first_line(error).rstrip('.')}"
                 ) from error
         places = torch.isin(batch["input_ids"], self.placeholders)
@@ -102,8 +116,10 @@ class ImageCollator:
             beyond = places[:, self.max_length :].any(1).tolist()
             if any(beyond):
                 raise DataError(
-                    f"{named_rows([n for n, cut in zip(numbers, beyond, strict=True) if cut])}: an image would be cut "
-                    f"in two, because it goes beyond max_length={self.max_length} tokens. Raise max_length, or have "
+                    f"{named_rows([n for n, cut in zip(numbers, beyond, strict=True) if cut])}: "
+                    "an image would be cut "
+                    f"in two, because it goes beyond max_length={self.max_length} tokens. Raise "
+                    "max_length, or have "
                     f"the processor make smaller images."
                 )
             uncut_shape, places = batch["input_ids"].shape, places[:, : self.max_length]
@@ -119,8 +135,8 @@ class ImageCollator:
 
 
 def reading_images(batch: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
-    """What a model has against a batch's images, with its rows (`data.vision.reading_images`); nothing of a batch
-    without."""
+    """What a model has against a batch's images, with its rows (`data.vision.reading_images`);
+    nothing of a batch without."""
     if "pixel_values" not in batch:
         return contextlib.nullcontext()
     return vision.reading_images(lambda: named_rows(batch[ROW].tolist() if ROW in batch else []))
@@ -142,7 +158,8 @@ def named_rows(numbers: Sequence[int]) -> str:
         return "a row of the data that is mixed in" if numbers else "a row of the training data"
     listed = ", ".join(map(str, known[:5])) + (", ..." if len(known) > 5 else "")
     return (
-        f"row{'s' if len(known) > 1 else ''} {listed} of the training data{' (one of them)' if len(known) > 1 else ''}"
+        f"row{'s' if len(known) > 1 else ''} {listed} of the training "
+        f"data{' (one of them)' if len(known) > 1 else ''}"
     )
 
 
@@ -159,15 +176,17 @@ def _tokenised(rows: Sequence[Mapping[str, Any]], padding: int) -> dict[str, Ten
 
 
 def _joined(batches: Sequence[Mapping[str, Any]], padding: int) -> dict[str, Any]:
-    """Batches below one another: what has a value for each token is padded on the right, what belongs to images is
-    padded with zeros, which the models that pad images take for none."""
+    """Batches below one another: what has a value for each token is padded on the right, what
+    belongs to images is padded with zeros, which the models that pad images take for none."""
     if len(batches) == 1:
         return dict(batches[0])
     fills = {"input_ids": padding, "labels": IGNORE}
     joined: dict[str, Any] = {}
     for name in dict.fromkeys(itertools.chain(*batches)):
         having = [batch for batch in batches if name in batch]
-        of_tokens = all(is_of_tokens(name, batch[name], batch["input_ids"].shape) for batch in having)
+        of_tokens = all(
+            is_of_tokens(name, batch[name], batch["input_ids"].shape) for batch in having
+        )
         values = []
         for batch in batches:
             if name in batch:

@@ -1,9 +1,11 @@
-"""Learning rates by parameter: the run's rate, times a factor for the parameters whose names a pattern matches.
+"""Learning rates by parameter: the run's rate, times a factor for the parameters whose names a
+pattern matches.
 
     learning_rate_multipliers: {"embed_tokens": 0.1, "lm_head|\\.norm": 2.0}
 
-Patterns are regular expressions that are searched in parameters' names. A parameter that none matches has the factor 1;
-with 0 it stays as it is. The schedule multiplies all rates alike. `training.mup` makes such factors from a width.
+Patterns are regular expressions that are searched in parameters' names. A parameter that none
+matches has the factor 1; with 0 it stays as it is. The schedule multiplies all rates alike.
+`training.mup` makes such factors from a width.
 """
 
 from __future__ import annotations
@@ -32,41 +34,54 @@ def factors_of(names: Iterable[str], multipliers: Mapping[str, float]) -> dict[s
         ConfigError: a pattern matches nothing, or two of them one parameter; all of it.
     """
     names = list(names)
-    patterns = {name: [pattern for pattern in multipliers if re.search(pattern, name)] for name in names}
+    patterns = {
+        name: [pattern for pattern in multipliers if re.search(pattern, name)] for name in names
+    }
     used = set(itertools.chain(*patterns.values()))
     problems = []
     for pattern in multipliers:
         if pattern not in used:
             problems.append(
-                f"{KEY}: '{pattern}' matches no trained parameter. Expected a part of a name such as {listing(names)}."
+                f"{KEY}: '{pattern}' matches no trained parameter. Expected a part of a name such "
+                f"as {listing(names)}."
             )
     several = {name: matching for name, matching in patterns.items() if len(matching) > 1}
     if several:
         name, matching = next(iter(several.items()))
         problems.append(
-            f"{KEY}: expected one pattern for each parameter, got '{matching[0]}' and '{matching[1]}' for {name} "
-            f"({len(several)} parameters in all). Make one of them narrower, as in '{matching[0]}$'."
+            f"{KEY}: expected one pattern for each parameter, got '{matching[0]}' and "
+            f"'{matching[1]}' for {name} "
+            f"({len(several)} parameters in all). Make one of them narrower, as in "
+            f"'{matching[0]}$'."
         )
     if problems:
         raise ConfigError(problems)
-    return {name: multipliers[matching[0]] if matching else 1.0 for name, matching in patterns.items()}
+    return {
+        name: multipliers[matching[0]] if matching else 1.0 for name, matching in patterns.items()
+    }
 
 
 def scale_rates(optimizer: Any, model: nn.Module, multipliers: Mapping[str, float]) -> None:
-    """Gives an optimiser's parameters their own rates: its groups are divided by factor. The first group, whose rate is
-    the one that is logged, has the factor 1 where any has.
+    """Gives an optimiser's parameters their own rates: its groups are divided by factor. The first
+    group, whose rate is the one that is logged, has the factor 1 where any has.
 
     Args:
-        optimizer: a `torch.optim.Optimizer` whose groups have the run's rate; nothing schedules it yet.
+        optimizer: a `torch.optim.Optimizer` whose groups have the run's rate; nothing schedules it
+            yet.
         model: its parameters' names.
         multipliers: by pattern, see `factors_of`.
 
     Raises:
-        ConfigError: see `factors_of`; or an optimiser that does not hold all trained parameters itself.
+        ConfigError: see `factors_of`; or an optimiser that does not hold all trained parameters
+            itself.
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    factors = {id(trained[name]): factor for name, factor in factors_of(trained, multipliers).items()}
-    in_groups = set(map(id, itertools.chain(*(group["params"] for group in optimizer.param_groups))))
+    factors = {
+        id(trained[name]): factor for name, factor in factors_of(trained, multipliers).items()
+    }
+    in_groups = set(
+        map(id, itertools.chain(*(group["params"] for group in optimizer.param_groups)))
+    )
     if in_groups != factors.keys():
         raise ConfigError(
             f"{KEY}: expected an optimiser that holds the trained parameters in its groups, got "
@@ -77,5 +92,8 @@ def scale_rates(optimizer: Any, model: nn.Module, multipliers: Mapping[str, floa
         for factor in sorted({factors[id(p)] for p in group["params"]}):
             parameters = [p for p in group["params"] if factors[id(p)] == factor]
             divided.append((factor, {**group, "params": parameters, "lr": group["lr"] * factor}))
-    # a stable sort: groups of one factor keep their order, which a checkpoint of the optimiser relies on
-    optimizer.param_groups[:] = [group for _, group in sorted(divided, key=lambda item: item[0] != 1.0)]
+    # a stable sort: groups of one factor keep their order, which a checkpoint of the optimiser
+    # relies on
+    optimizer.param_groups[:] = [
+        group for _, group in sorted(divided, key=lambda item: item[0] != 1.0)
+    ]

@@ -1,5 +1,5 @@
-"""What a trainer refuses before the first step: methods that do not fit together, the model, or the way it is
-trained."""
+"""What a trainer refuses before the first step: methods that do not fit together, the model, or the
+way it is trained."""
 
 from __future__ import annotations
 
@@ -37,26 +37,33 @@ _OWN_BASE = ("auto", "adapter_off")
 def refuse_combinations(methods: Sequence[RetentionMethod], host: type[RetentionMixin]) -> None:
     """
     Raises:
-        ConfigError: methods that a run cannot have together, or that a trainer of this class cannot have.
+        ConfigError: methods that a run cannot have together, or that a trainer of this class cannot
+            have.
     """
     if sum(method.token_loss() is not None for method in methods) > 1:
-        raise ConfigError("retention: expected one term in the token loss, got several; give label_annealing once.")
+        raise ConfigError(
+            "retention: expected one term in the token loss, got several; give label_annealing "
+            "once."
+        )
     changing = [method.name for method in methods if changes_data(method)]
     if changing and not host.prepares_data:
         raise ConfigError(
-            f"retention: {', '.join(changing)} changes the training data, which {host.__name__} takes as it is. Use "
+            f"retention: {', '.join(changing)} changes the training data, which {host.__name__} "
+            "takes as it is. Use "
             f"SFTRetentionTrainer, or mix the data beforehand with holdfast.data.mixing.mix_replay."
         )
     weighing = [method.name for method in methods if TOKEN_WEIGHTS in method.needs]
     if len(weighing) > 1:
         raise ConfigError(
-            f"retention: expected one method that weighs tokens, got {' and '.join(weighing)} (loss_type: dft is "
+            f"retention: expected one method that weighs tokens, got {' and '.join(weighing)} "
+            "(loss_type: dft is "
             f"token_weighting of kind dft). Leave one out."
         )
     acting = [method.name for method in methods if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}]
     if acting and host.own_loss:
         raise ConfigError(
-            f"retention: {acting[0]} acts on tokens' cross-entropies, and the loss of {host.__name__} is not made of "
+            f"retention: {acting[0]} acts on tokens' cross-entropies, and the loss of "
+            f"{host.__name__} is not made of "
             f"them. Leave it out."
         )
 
@@ -64,35 +71,49 @@ def refuse_combinations(methods: Sequence[RetentionMethod], host: type[Retention
 def refuse_unsupported(trainer: RetentionMixin) -> None:
     """
     Raises:
-        ConfigError: how the model is trained does not go with the methods, or with a loss that holdfast computes; all
-            of it.
+        ConfigError: how the model is trained does not go with the methods, or with a loss that
+            holdfast computes; all of it.
     """
     args = trainer.args
     unsupported: list[str] = []
     if trainer.is_deepspeed_enabled:
-        unsupported += problems(trainer.zero_stage(), trainer.retain, trainer.model, engine_dtype(args))
+        unsupported += problems(
+            trainer.zero_stage(), trainer.retain, trainer.model, engine_dtype(args)
+        )
         if trainer.learning_rate_multipliers:
-            unsupported.append(f"{KEY}: expected none under DeepSpeed, whose engine has one rate. Use FSDP2 or DDP.")
-    for method in trainer.retain:
-        if ADAMW in method.needs and trainer.optimizer is None and args.optim.value not in ADAMW_NAMES:
             unsupported.append(
-                f"optim: expected {' or '.join(ADAMW_NAMES)} with {method.name}, got {args.optim.value}. Change "
+                f"{KEY}: expected none under DeepSpeed, whose engine has one rate. Use FSDP2 or "
+                "DDP."
+            )
+    for method in trainer.retain:
+        if (
+            ADAMW in method.needs
+            and trainer.optimizer is None
+            and args.optim.value not in ADAMW_NAMES
+        ):
+            unsupported.append(
+                f"optim: expected {' or '.join(ADAMW_NAMES)} with {method.name}, got "
+                f"{args.optim.value}. Change "
                 f"optim, or leave {method.name} out."
             )
     if trainer.is_fsdp_enabled and loads_on_one_process_only() and _needs_initial_weights(trainer):
         unsupported.append(
-            "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the start weights, got "
-            "true; only one process of each machine would have them. holdfast train sets it; elsewhere set "
+            "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the "
+            "start weights, got "
+            "true; only one process of each machine would have them. holdfast train sets it; "
+            "elsewhere set "
             "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is loaded."
         )
     if not trainer.own_loss and getattr(args, "loss_type", "nll") not in trainer.loss_types:
         unsupported.append(
-            f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {args.loss_type!r}; holdfast computes the "
+            f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {args.loss_type!r}; "
+            "holdfast computes the "
             f"loss itself."
         )
     if args.label_smoothing_factor:
         unsupported.append(
-            f"label_smoothing_factor: expected 0, got {args.label_smoothing_factor}; label_annealing is smoothing that "
+            f"label_smoothing_factor: expected 0, got {args.label_smoothing_factor}; "
+            "label_annealing is smoothing that "
             f"remembers."
         )
     if unsupported:
@@ -113,7 +134,9 @@ def refuse_misfits(trainer: RetentionMixin, named: Mapping[str, Tensor]) -> None
         raise ConfigError(misfits)
 
 
-def weights_problems(methods: Iterable[RetentionMethod], named: Mapping[str, Tensor]) -> list[Problem]:
+def weights_problems(
+    methods: Iterable[RetentionMethod], named: Mapping[str, Tensor]
+) -> list[Problem]:
     """What methods hold on to that does not fit the parameters, by name."""
     problems = []
     for method in methods:
@@ -136,15 +159,19 @@ def total_steps(trainer: Any) -> int | None:
         return int(args.max_steps)
     if not hasattr(trainer.train_dataset, "__len__") or args.accelerator_config.split_batches:
         return None
-    samples, batch, drops_last = len(trainer.train_dataset), args.train_batch_size, args.dataloader_drop_last
+    samples, batch, drops_last = (
+        len(trainer.train_dataset),
+        args.train_batch_size,
+        args.dataloader_drop_last,
+    )
     batches = samples // batch if drops_last else -(-samples // batch)
     mine = batches // args.world_size if drops_last else -(-batches // args.world_size)
     return math.ceil(args.num_train_epochs * max(1, -(-mine // args.gradient_accumulation_steps)))
 
 
 def check_first_batch(trainer: RetentionMixin, inputs: Any, checked: set[bool]) -> None:
-    """Computes the first batch, and the first one with images, in both ways: as the model does, and by backbone and
-    head.
+    """Computes the first batch, and the first one with images, in both ways: as the model does, and
+    by backbone and head.
 
     Args:
         trainer: whose model is whole; sharded ones are passed over.
@@ -173,14 +200,18 @@ def check_first_batch(trainer: RetentionMixin, inputs: Any, checked: set[bool]) 
 
 
 def _needs_initial_weights(trainer: RetentionMixin) -> bool:
-    """Whether a method copies or uses the weights as they were loaded, before FSDP hands those of the first process
-    around."""
+    """Whether a method copies or uses the weights as they were loaded, before FSDP hands those of
+    the first process around."""
     model: nn.Module = trainer.model
     for method in trainer.retain:
         if method.place in ("gradient", "weights"):
             return True
         term = method.token_loss()
-        own_base = hasattr(model, "disable_adapter") and term is not None and term.teacher.kind in _OWN_BASE
+        own_base = (
+            hasattr(model, "disable_adapter")
+            and term is not None
+            and term.teacher.kind in _OWN_BASE
+        )
         if term is not None and not own_base:
             return True
     return False

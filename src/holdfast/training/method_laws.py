@@ -1,9 +1,9 @@
 """Laws that every retention method satisfies, ours and the user's: the test suite and
 `holdfast.testing.check_method` run them.
 
-A law trains a tiny model a few steps and raises `LawBroken` with the reason. It gets `make`, which builds a trainer
-with given methods over always the same model, data and seed; what a law varies are the methods and the trainer's
-arguments.
+A law trains a tiny model a few steps and raises `LawBroken` with the reason. It gets `make`, which
+builds a trainer with given methods over always the same model, data and seed; what a law varies are
+the methods and the trainer's arguments.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ SETTINGS: dict[str, Any] = {
     "disable_tqdm": True,
     "seed": 3,
 }
-"""Of the trainers that laws are tried on, in transformers' names: a few steps on a CPU that leave nothing behind."""
+"""Of the trainers that laws are tried on, in transformers' names: a few steps on a CPU that leave
+nothing behind."""
 
 
 class LawBroken(Exception):
@@ -77,7 +78,9 @@ def largest_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> floa
     return max(differences.values())
 
 
-def trained(make: Make, methods: Methods, **settings: Any) -> tuple[dict[str, Tensor], list[float | None]]:
+def trained(
+    make: Make, methods: Methods, **settings: Any
+) -> tuple[dict[str, Tensor], list[float | None]]:
     """(weights, logged losses) of a whole run."""
     trainer = make(methods, **settings)
     trainer.train()
@@ -85,7 +88,10 @@ def trained(make: Make, methods: Methods, **settings: Any) -> tuple[dict[str, Te
 
 
 def off_is_direct(
-    make: Make, off: Methods, *, direct: tuple[Mapping[str, Tensor], list[float | None]] | None = None
+    make: Make,
+    off: Methods,
+    *,
+    direct: tuple[Mapping[str, Tensor], list[float | None]] | None = None,
 ) -> None:
     """With its strength at nothing a method is direct fine-tuning, bit for bit.
 
@@ -97,20 +103,28 @@ def off_is_direct(
     expected, losses = trained(make, []) if direct is None else direct
     with_method, logged = trained(make, off)
     if (apart := largest_difference(expected, with_method)) != 0:
-        raise LawBroken(f"expected the weights of direct fine-tuning bit for bit, got a difference of {apart:.2g}")
+        raise LawBroken(
+            "expected the weights of direct fine-tuning bit for bit, got a difference of "
+            f"{apart:.2g}"
+        )
     if losses != logged:
         raise LawBroken(f"expected the losses of direct fine-tuning, {losses}, got {logged}")
 
 
-def active_changes_the_run(make: Make, methods: Methods, *, without: Mapping[str, Tensor] | None = None) -> None:
+def active_changes_the_run(
+    make: Make, methods: Methods, *, without: Mapping[str, Tensor] | None = None
+) -> None:
     """Switched on, a method changes the weights of the run."""
     direct = trained(make, [])[0] if without is None else without
     if not (apart := largest_difference(direct, trained(make, methods)[0])) > 1e-6:
-        raise LawBroken(f"expected other weights than without it, got a difference of {apart:.2g} after 6 steps")
+        raise LawBroken(
+            f"expected other weights than without it, got a difference of {apart:.2g} after 6 steps"
+        )
 
 
 def resumes(make: Make, methods: Methods, **settings: Any) -> None:
-    """Saved at a checkpoint and continued by new objects, a run gives the weights of no interruption."""
+    """Saved at a checkpoint and continued by new objects, a run gives the weights of no
+    interruption."""
     settings = {"save_strategy": "steps", "save_steps": 2, **settings}
     uninterrupted = make(methods, **settings)
     uninterrupted.train()
@@ -120,19 +134,26 @@ def resumes(make: Make, methods: Methods, **settings: Any) -> None:
         raise LawBroken(f"expected 6 steps after continuing, got {again.state.global_step}")
     if (apart := largest_difference(weights(uninterrupted), weights(again))) != 0:
         raise LawBroken(
-            f"expected the weights of a run without interruption, got a difference of {apart:.2g}. What the hooks "
+            "expected the weights of a run without interruption, got a difference of "
+            f"{apart:.2g}. What the hooks "
             f"remember between steps belongs into state_dict and load_state_dict"
         )
 
 
 def accumulates(make: Make, methods: Methods, **settings: Any) -> None:
-    """One batch of 4, and 4 micro-batches of 1, are the same step but for rounding: token counts are global, hooks act
-    once. Under plain SGD, unless `settings` say otherwise, since Adam would blow rounding up."""
+    """One batch of 4, and 4 micro-batches of 1, are the same step but for rounding: token counts
+    are global, hooks act once. Under plain SGD, unless `settings` say otherwise, since Adam would
+    blow rounding up."""
     settings = {"optim": "sgd", "learning_rate": 0.1, **settings}
     single, _ = trained(make, methods, per_device_train_batch_size=4, **settings)
-    several, _ = trained(make, methods, per_device_train_batch_size=1, gradient_accumulation_steps=4, **settings)
+    several, _ = trained(
+        make, methods, per_device_train_batch_size=1, gradient_accumulation_steps=4, **settings
+    )
     if not (apart := largest_difference(single, several)) < 2e-6:
-        raise LawBroken(f"expected less than 2e-06 between one batch of 4 and 4 micro-batches of 1, got {apart:.2g}")
+        raise LawBroken(
+            "expected less than 2e-06 between one batch of 4 and 4 micro-batches of 1, got "
+            f"{apart:.2g}"
+        )
 
 
 def no_state_leaks(make: Make, methods: Methods) -> None:
@@ -140,7 +161,8 @@ def no_state_leaks(make: Make, methods: Methods) -> None:
     first, second = trained(make, methods)[0], trained(make, methods)[0]
     if (apart := largest_difference(first, second)) != 0:
         raise LawBroken(
-            f"expected two runs of one method value to be equal, got a difference of {apart:.2g}. What a run remembers "
+            f"expected two runs of one method value to be equal, got a difference of {apart:.2g}. "
+            "What a run remembers "
             f"belongs into the object that start() gives"
         )
 
@@ -152,16 +174,20 @@ def serialises(methods: Methods) -> None:
     if problems or again != list(methods):
         raise LawBroken(f"expected the same method again of {settings}, got {problems or again}")
     if not methods[-1].label().startswith(methods[-1].name):
-        raise LawBroken(f"expected a label that begins with {methods[-1].name}, got {methods[-1].label()!r}")
+        raise LawBroken(
+            f"expected a label that begins with {methods[-1].name}, got {methods[-1].label()!r}"
+        )
 
 
 def documents_itself(cls: type[RetentionMethod]) -> None:
-    """A summary, a docstring, and a help text for every parameter; a method of the package also its source and
-    references."""
+    """A summary, a docstring, and a help text for every parameter; a method of the package also its
+    source and references."""
     lacking = [n for n in ("title", "summary") if not getattr(cls, n, "")]
     if is_ours(cls) and len(cls.source) <= 20:
         lacking.append("source (a paper and its section)")
-    if not cls.__doc__ or (is_ours(cls) and not ("References" in cls.__doc__ or "paper" in cls.__doc__)):
+    if not cls.__doc__ or (
+        is_ours(cls) and not ("References" in cls.__doc__ or "paper" in cls.__doc__)
+    ):
         lacking.append("a docstring with 'References: ...'" if is_ours(cls) else "a docstring")
     lacking += [f"a docstring under {s.name}" for s in settings_of(cls) if len(s.help) <= 10]
     unknown = [n for n in cls.strength if n not in {f.name for f in dataclasses.fields(cls)}]
@@ -171,7 +197,8 @@ def documents_itself(cls: type[RetentionMethod]) -> None:
 
 
 def keeps_what_it_declares(make: Make, methods: Methods) -> None:
-    """No more is held beside the parameters than `copies()` says, so that the memory of a dry run can be believed."""
+    """No more is held beside the parameters than `copies()` says, so that the memory of a dry run
+    can be believed."""
     trainer = make(methods)
     trainer.train()
     parameters = dict(trainer.model.named_parameters())
@@ -189,7 +216,8 @@ def keeps_what_it_declares(make: Make, methods: Methods) -> None:
             declared += sum(p.numel() * (itemsize or p.element_size()) for p in trained_ones)
     if beside > 1.05 * declared + 4096:
         raise LawBroken(
-            f"expected at most the {declared:,} bytes in memory that copies() declares, got {beside:,} held during a "
+            f"expected at most the {declared:,} bytes in memory that copies() declares, got "
+            f"{beside:,} held during a "
             f"run. "
             f"Declare them: copies() gives a WeightCopy for each"
         )
@@ -200,11 +228,17 @@ def _tensors(value: Any, depth: int = 4) -> list[Tensor]:
         return [value]
     if depth == 0:
         return []
-    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    inside = (
+        value.values()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, (list, tuple))
+        else ()
+    )
     return list(itertools.chain(*(_tensors(item, depth - 1) for item in inside)))
 
 
-# ------------------------------------------------------------------------------------------------------ a user's method
+# ---------------------------------------------------------------------------------- a user's method
 
 
 def check_laws(method: RetentionMethod) -> dict[str, str | None]:
@@ -225,11 +259,20 @@ def check_laws(method: RetentionMethod) -> dict[str, str | None]:
         laws: list[tuple[str, Callable[[], None]]] = [
             ("documents itself", lambda: documents_itself(type(method))),
             ("made again of its configuration", lambda: serialises([method])),
-            ("strength of nothing is direct fine-tuning, bit for bit", lambda: _off(make, method, off, direct)),
-            ("changes the run when it is on", lambda: active_changes_the_run(make, [method], without=direct[0])),
+            (
+                "strength of nothing is direct fine-tuning, bit for bit",
+                lambda: _off(make, method, off, direct),
+            ),
+            (
+                "changes the run when it is on",
+                lambda: active_changes_the_run(make, [method], without=direct[0]),
+            ),
             ("continued from a checkpoint, the same weights", lambda: resumes(make, [method])),
             ("no state from run to run", lambda: no_state_leaks(make, [method])),
-            ("gradient accumulation changes nothing but rounding", lambda: accumulates(make, [method])),
+            (
+                "gradient accumulation changes nothing but rounding",
+                lambda: accumulates(make, [method]),
+            ),
             ("keeps what it declares", lambda: keeps_what_it_declares(make, [method])),
         ]
         return {name: _reason(law) for name, law in laws}
@@ -249,8 +292,8 @@ def _reason(law: Callable[[], None]) -> str | None:
 
 
 def _switched_off(method: RetentionMethod) -> RetentionMethod | None:
-    """The method with its leading strength at 0, or at 1 where that is what switches it off; None without a
-    strength."""
+    """The method with its leading strength at 0, or at 1 where that is what switches it off; None
+    without a strength."""
     if not method.strength:
         return None
     options = [dataclasses.replace(method, **{method.strength[0]: value}) for value in (0.0, 1.0)]
@@ -260,7 +303,8 @@ def _switched_off(method: RetentionMethod) -> RetentionMethod | None:
 def _off(make: Make, method: RetentionMethod, off: RetentionMethod | None, direct: Any) -> None:
     if off is None:
         raise LawBroken(
-            f"expected {type(method).__name__}.strength to name the parameter that says how strongly, got none"
+            f"expected {type(method).__name__}.strength to name the parameter that says how "
+            "strongly, got none"
         )
     off_is_direct(make, [off], direct=direct)
 
@@ -278,8 +322,12 @@ def _trainer(folder: Path, methods: Methods, **settings: Any) -> Any:
     tokenizer = build_tokenizer()
     trainer = SFTRetentionTrainer(
         model=build_model(),
-        args=SFTConfig(**{"output_dir": str(folder / "run"), "max_length": 64, **SETTINGS, **settings}),
-        train_dataset=Dataset.from_list([{"text": f"{n}. {sentence}"} for n in range(8) for sentence in SENTENCES]),
+        args=SFTConfig(
+            **{"output_dir": str(folder / "run"), "max_length": 64, **SETTINGS, **settings}
+        ),
+        train_dataset=Dataset.from_list(
+            [{"text": f"{n}. {sentence}"} for n in range(8) for sentence in SENTENCES]
+        ),
         processing_class=tokenizer,
         retain=list(methods),
         load_rows=rows_by_name(tokenizer),

@@ -1,4 +1,5 @@
-"""The trainer as a `retention.services.Services`: what methods may ask of a run beside its parameters."""
+"""The trainer as a `retention.services.Services`: what methods may ask of a run beside its
+parameters."""
 
 from __future__ import annotations
 
@@ -70,10 +71,14 @@ class TrainerServices:
         prepare = getattr(self._trainer, "_prepare_other", None)
         if prepare is None:
             raise ConfigError(
-                f"{data}: {type(self._trainer).__name__} cannot read data beside its own. Use SFTRetentionTrainer; "
+                f"{data}: {type(self._trainer).__name__} cannot read data beside its own. Use "
+                "SFTRetentionTrainer; "
                 f"Fisher information can be computed beforehand ('holdfast fisher')."
             )
-        rows, window = prepare(data, self._trainer.processing_class, self._trainer.args), self._window()
+        rows, window = (
+            prepare(data, self._trainer.processing_class, self._trainer.args),
+            self._window(),
+        )
         if "images" in rows.column_names or int(token_lengths(rows).max(initial=0)) <= window:
             return rows
         return rows.map(lambda row: {name: row[name][:window] for name in ("input_ids", "labels")})
@@ -84,17 +89,26 @@ class TrainerServices:
         trainer = self._trainer
         trainer._prepare_more(rows)
         trainer.publish_weights()
-        model, total = trainer.model, torch.zeros(8, dtype=torch.float64, device=trainer.args.device)
+        model, total = (
+            trainer.model,
+            torch.zeros(8, dtype=torch.float64, device=trainer.args.device),
+        )
         training = model.training
         model.eval()
         try:
             for inputs, counts in self._batches(rows):
                 labels = inputs.pop("labels")
                 with trainer.accelerator.autocast():
-                    outputs = model(**inputs, use_cache=False, holdfast=Sealed(trainer._request(inputs, labels, None)))
+                    outputs = model(
+                        **inputs,
+                        use_cache=False,
+                        holdfast=Sealed(trainer._request(inputs, labels, None)),
+                    )
                 result = outputs["result"].value
                 if counts:
-                    total[:4] += torch.stack([result.ce_sum, result.kl_sum, result.ce_count, result.kl_count]).double()
+                    total[:4] += torch.stack(
+                        [result.ce_sum, result.kl_sum, result.ce_count, result.kl_count]
+                    ).double()
         finally:
             model.train(training)
             _reshard(model)
@@ -111,10 +125,13 @@ class TrainerServices:
         trainer = self._trainer
         if trainer.is_fsdp_enabled or is_partitioned(trainer.model):
             raise ConfigError(
-                "Gradients of single samples need the whole model in one process, and this run shards it. Compute "
+                "Gradients of single samples need the whole model in one process, and this run "
+                "shards it. Compute "
                 "them beforehand."
             )
-        yield from sample_gradients(trainer.model, self._single_rows(rows), sampled=sampled, seed=seed)
+        yield from sample_gradients(
+            trainer.model, self._single_rows(rows), sampled=sampled, seed=seed
+        )
 
     def sum_(self, tensors: Mapping[str, Tensor]) -> None:
         """Sums tensors over all ranks, in place; all ranks have to call it."""
@@ -136,8 +153,9 @@ class TrainerServices:
             yield index, self._batch(rows, [index])
 
     def _batches(self, rows: Dataset) -> Iterator[tuple[dict[str, Tensor], bool]]:
-        """Batches, and whether they count. The same number on every rank: a forward of a sharded model takes part in
-        collectives, so a rank without rows left gets one that does not count."""
+        """Batches, and whether they count. The same number on every rank: a forward of a sharded
+        model takes part in collectives, so a rank without rows left gets one that does not
+        count."""
         args = self._trainer.args
         if "images" in rows.column_names:
             size = args.per_device_eval_batch_size
@@ -146,7 +164,11 @@ class TrainerServices:
             size = max(1, EVALUATED.get(args.device.type, 32768) // max(longest, 1))
         for start in range(0, len(rows), size * args.world_size):
             mine = list(
-                range(start + args.process_index, min(start + size * args.world_size, len(rows)), args.world_size)
+                range(
+                    start + args.process_index,
+                    min(start + size * args.world_size, len(rows)),
+                    args.world_size,
+                )
             )
             yield self._batch(rows, mine or [0]), bool(mine)
 
@@ -164,8 +186,8 @@ class TrainerServices:
 
 
 def padded(rows: list[dict[str, Any]], window: int, device: torch.device) -> dict[str, Tensor]:
-    """Tokenised rows as a batch `[B, T]` of `input_ids`, `attention_mask` and `labels`, padded on the right and cut to
-    `window` tokens."""
+    """Tokenised rows as a batch `[B, T]` of `input_ids`, `attention_mask` and `labels`, padded on
+    the right and cut to `window` tokens."""
     width = max(min(len(row["input_ids"]), window) for row in rows)
     ids, labels = (torch.full((len(rows), width), fill, dtype=torch.long) for fill in (0, IGNORE))
     mask = torch.zeros((len(rows), width), dtype=torch.long)
@@ -174,23 +196,30 @@ def padded(rows: list[dict[str, Any]], window: int, device: torch.device) -> dic
         ids[number, :length] = torch.as_tensor(row["input_ids"][:length])
         labels[number, :length] = torch.as_tensor(row["labels"][:length])
         mask[number, :length] = 1
-    return {"input_ids": ids.to(device), "attention_mask": mask.to(device), "labels": labels.to(device)}
+    return {
+        "input_ids": ids.to(device),
+        "attention_mask": mask.to(device),
+        "labels": labels.to(device),
+    }
 
 
 def sample_gradients(
     model: nn.Module, batches: Iterator[tuple[int, dict[str, Tensor]]], *, sampled: bool, seed: int
 ) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
-    """Gradients of the summed negative log-likelihood of one sample after the other, without dropout.
+    """Gradients of the summed negative log-likelihood of one sample after the other, without
+    dropout.
 
     Args:
         model: a causal language model with `install_forward`, whole, outside any parallel wrapper.
         batches: each row's number, and the batch that `padded` makes of it.
-        sampled: labels drawn from the model's own distribution at each trained place, instead of the given ones.
-        seed: of the draws, together with the row's number, so that they do not depend on how rows are dealt out.
+        sampled: labels drawn from the model's own distribution at each trained place, instead of
+            the given ones.
+        seed: of the draws, together with the row's number, so that they do not depend on how rows
+            are dealt out.
 
     Yields:
-        The row's number of trained tokens, and the gradients of the trainable parameters by name; valid until the next
-        row, gone from `p.grad` after.
+        The row's number of trained tokens, and the gradients of the trainable parameters by name;
+        valid until the next row, gone from `p.grad` after.
     """
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     gradients_before = {name: p.grad for name, p in parameters.items()}
@@ -205,10 +234,17 @@ def sample_gradients(
             for parameter in parameters.values():
                 parameter.grad = None
             with torch.enable_grad():
-                outputs = model(**inputs, use_cache=False, holdfast=Sealed(LossRequest(labels_BT=labels, ce_scale=1.0)))
+                outputs = model(
+                    **inputs,
+                    use_cache=False,
+                    holdfast=Sealed(LossRequest(labels_BT=labels, ce_scale=1.0)),
+                )
                 result = outputs["result"].value
                 result.loss.backward()
-            yield int(result.ce_count), {name: p.grad for name, p in parameters.items() if p.grad is not None}
+            yield (
+                int(result.ce_count),
+                {name: p.grad for name, p in parameters.items() if p.grad is not None},
+            )
     finally:
         for name, parameter in parameters.items():
             parameter.grad = gradients_before[name]
@@ -216,20 +252,24 @@ def sample_gradients(
 
 
 @torch.no_grad()
-def _drawn(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor, generator: torch.Generator) -> Tensor:
+def _drawn(
+    model: nn.Module, inputs: dict[str, Tensor], labels: Tensor, generator: torch.Generator
+) -> Tensor:
     """Labels from the model's own distribution, at the places that have one."""
     logits = model(**inputs, use_cache=False).logits[:, :-1]
     places = labels[:, 1:] != IGNORE
     drawn = labels.clone()
     probabilities = logits[places].float().softmax(-1).cpu()
     if len(probabilities):
-        drawn[:, 1:][places] = torch.multinomial(probabilities, 1, generator=generator)[:, 0].to(labels.device)
+        drawn[:, 1:][places] = torch.multinomial(probabilities, 1, generator=generator)[:, 0].to(
+            labels.device
+        )
     return drawn
 
 
 def _reshard(model: nn.Module) -> None:
-    """A forward without a backward leaves gathered copies in the place of FSDP2's shards; changes to those would be
-    lost."""
+    """A forward without a backward leaves gathered copies in the place of FSDP2's shards; changes
+    to those would be lost."""
     for module in model.modules():
         if any(base.__name__ == "FSDPModule" for base in type(module).__mro__):
             module.reshard()  # type: ignore[operator]

@@ -1,4 +1,5 @@
-"""What a run's methods remember between steps, in a checkpoint: plain values in `STATE_FILE`, tensors beside it."""
+"""What a run's methods remember between steps, in a checkpoint: plain values in `STATE_FILE`,
+tensors beside it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from holdfast.training.checkpoint_parts import SEALED, STATE_FILE, TENSOR_FILE
 
 
 def whole_states(active: Sequence[ActiveMethod]) -> list[dict[str, Any]]:
-    """The methods' states with whole tensors on the CPU; all ranks have to call it, because they gather shards."""
+    """The methods' states with whole tensors on the CPU; all ranks have to call it, because they
+    gather shards."""
     states = []
     for method in active:
         state = method.state_dict()
@@ -26,7 +28,10 @@ def whole_states(active: Sequence[ActiveMethod]) -> list[dict[str, Any]]:
 
 
 def save_states(
-    folder: Path, methods: Sequence[RetentionMethod], states: Sequence[Mapping[str, Any]], **run: Any
+    folder: Path,
+    methods: Sequence[RetentionMethod],
+    states: Sequence[Mapping[str, Any]],
+    **run: Any,
 ) -> None:
     """Writes states into a checkpoint's folder; one process does.
 
@@ -42,7 +47,9 @@ def save_states(
         own_tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
         plain = {key: value for key, value in state.items() if key not in own_tensors}
         tensors |= {f"{index}.{key}": value for key, value in own_tensors.items()}
-        entries.append({"method": method.identity(), "state": plain, "tensors": sorted(own_tensors)})
+        entries.append(
+            {"method": method.identity(), "state": plain, "tensors": sorted(own_tensors)}
+        )
     if tensors:
         from safetensors.torch import save_file
 
@@ -68,7 +75,8 @@ def load_states(
     before = [entry["method"] for entry in saved["methods"]]
     if before != [json.loads(json.dumps(method.identity())) for method in methods]:
         raise ConfigError(
-            f"{folder} was written with retention {before}, this run has {[m.identity() for m in methods]}. Continue "
+            f"{folder} was written with retention {before}, this run has "
+            f"{[m.identity() for m in methods]}. Continue "
             f"with the same methods or choose a new output_dir."
         )
     tensors: dict[str, Tensor] = {}

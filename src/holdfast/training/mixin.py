@@ -13,15 +13,17 @@ What acts when (one optimiser step, G micro-batches):
    `prepare` of each method, with the trainer as its `Services`;
 1. every micro-batch: teacher's hidden states, then backbone, head and loss inside the wrapped module's forward (so that
 DDP and FSDP hooks fire);
-   cross-entropy and KL are sums over tokens divided by the token count of the WHOLE step, over accumulation and ranks;
+   cross-entropy and KL are sums over tokens divided by the token count of the WHOLE step, over
+   accumulation and ranks;
 2. after the last micro-batch's backward, with gradients reduced and before clipping: `gradient` of each method;
 3. clipping, the optimiser, the schedule;
 4. `weights` of each method, before anything logs, evaluates or saves.
 
-Under DeepSpeed, whose backward already steps the engine, step 2 happens inside the engine's step (`training.zero`).
+Under DeepSpeed, whose backward already steps the engine, step 2 happens inside the engine's step
+(`training.zero`).
 
-A loss or gradient that is not finite stops training before it reaches the weights (`training.diverged`). A checkpoint
-is whole or passed over (`training.whole_checkpoints`).
+A loss or gradient that is not finite stops training before it reaches the weights
+(`training.diverged`). A checkpoint is whole or passed over (`training.whole_checkpoints`).
 """
 
 from __future__ import annotations
@@ -94,27 +96,34 @@ class RetentionMixin(WholeCheckpoints):
     """Hosts retention methods in a `transformers.Trainer` subclass; put it first among the bases.
 
     Args:
-        retain: the methods; those that are off (coefficient 0) are left out, which is direct fine-tuning bit for bit.
-        learning_rate_multipliers: factors of the learning rate by pattern, see `training.learning_rates`.
-        train_only: patterns of what is trained, see `training.frozen`; none: all of the model, or of its adapter.
-        fused_layers: whether small layers are computed in one pass each on CPUs, see `training.fused_layers`.
+        retain: the methods; those that are off (coefficient 0) are left out, which is direct
+            fine-tuning bit for bit.
+        learning_rate_multipliers: factors of the learning rate by pattern, see
+            `training.learning_rates`.
+        train_only: patterns of what is trained, see `training.frozen`; none: all of the model, or
+            of its adapter.
+        fused_layers: whether small layers are computed in one pass each on CPUs, see
+            `training.fused_layers`.
         *args, **kwargs: the trainer's own.
 
     Raises:
         ConfigError: methods that do not fit together, the model or the way it is trained.
-        ModelError: the model's head is not understood, its 4-bit layers were repacked (see `keep_unpacked`), or it
-            was loaded by Unsloth (see `training.unsloth`).
+        ModelError: the model's head is not understood, its 4-bit layers were repacked (see
+            `keep_unpacked`), or it was loaded by Unsloth (see `training.unsloth`).
     """
 
     loss_is_scaled_for_ga = True
     prepares_data = False
     """Whether the host runs the methods' `training_data` on its training data."""
     own_loss = False
-    """Whether the host computes a loss of its own, beside which the methods act (`training.preferences`)."""
+    """Whether the host computes a loss of its own, beside which the methods act
+    (`training.preferences`)."""
     loss_types: tuple[str, ...] = ("nll", "chunked_nll")
-    """What the host takes of TRL's setting of that name; a host with a loss of its own takes any."""
+    """What the host takes of TRL's setting of that name; a host with a loss of its own takes
+    any."""
     tokens_seen: int = 0
-    """Tokens that were trained on, prompts included, over all ranks and sessions; complete as of the last log."""
+    """Tokens that were trained on, prompts included, over all ranks and sessions; complete as of
+    the last log."""
     _prepared: bool = False
     _kl_items: Tensor | None = None
     _named: dict[str, Tensor] | None = None
@@ -139,8 +148,11 @@ class RetentionMixin(WholeCheckpoints):
         for method in self.retain:
             self._ce_by_origin |= method.ce_by_origin()
         self.marks_origins = marks_origins(self.retain)
-        """Whether the loss weighs new, replayed and generated tokens differently, so that rows say which they are."""
-        self.sums = TokenSums(self._sum_over_ranks, by_step=any(STEP_FIGURES in m.needs for m in self.retain))
+        """Whether the loss weighs new, replayed and generated tokens differently, so that rows say
+        which they are."""
+        self.sums = TokenSums(
+            self._sum_over_ranks, by_step=any(STEP_FIGURES in m.needs for m in self.retain)
+        )
         """What is logged over tokens."""
         self._heads_checked: set[bool] = set()
         self._rates: dict[str, float] = {}
@@ -148,23 +160,30 @@ class RetentionMixin(WholeCheckpoints):
 
         model = kwargs.get("model", args[0] if args else None)
         copied = None
-        if self._token_loss is not None and wants_copy(self._token_loss.teacher, model, kwargs.get("peft_config")):
+        if self._token_loss is not None and wants_copy(
+            self._token_loss.teacher, model, kwargs.get("peft_config")
+        ):
             # Before the trainer wraps or changes anything: the teacher is the bare start model.
-            # A model that DeepSpeed casts meets a teacher of the same dtype, or the student would not begin at KL 0.
+            # A model that DeepSpeed casts meets a teacher of the same dtype, or the student would
+            # not begin at KL 0.
             cast = engine_dtype(kwargs.get("args", args[1] if len(args) > 1 else None))
             copied = self._frozen_copy(model, self._token_loss.teacher, cast)
         refuse_unsloth(type(self), model)
         if train_only:
             if not isinstance(model, nn.Module) or kwargs.get("peft_config") is not None:
-                raise ConfigError("train_only: expected a loaded model without an adapter, which decides itself.")
+                raise ConfigError(
+                    "train_only: expected a loaded model without an adapter, which decides itself."
+                )
             frozen.train_only(model, train_only)
         super().__init__(*args, **kwargs)
-        self.args.__dict__.update(withheld(self.args.__dict__))  # every checkpoint and every push pickles them
+        self.args.__dict__.update(
+            withheld(self.args.__dict__)
+        )  # every checkpoint and every push pickles them
         self._complete_data()
         keep_unpacked(self.model)
         if not self.own_loss:
-            # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as the loss shifts
-            # them.
+            # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as
+            # the loss shifts them.
             self.model_accepts_loss_kwargs = True
             self._loss_shifts_labels = True
         refuse_unsupported(self)
@@ -184,8 +203,8 @@ class RetentionMixin(WholeCheckpoints):
         self.teacher_info: dict[str, Any] = {}
         """What a run records of its teacher: its name, and what a cached one was made of."""
         self.loss_backend: str | None = None
-        """One line on how the loss is computed; known from the first training step on, whose hidden states decide
-        it."""
+        """One line on how the loss is computed; known from the first training step on, whose hidden
+        states decide it."""
         self.on_loss_backend: Callable[[str], None] = lambda line: logger.info("Loss: %s", line)
         """Gets `loss_backend` once, on the first process."""
         if self._token_loss is not None:
@@ -201,14 +220,17 @@ class RetentionMixin(WholeCheckpoints):
         """Looks at what the methods were given, and begins them on the parameters as they are.
 
         Raises:
-            ConfigError, ModelError: files of other models, periods longer than the run, a hook that is not declared.
+            ConfigError, ModelError: files of other models, periods longer than the run, a hook that
+                is not declared.
         """
         trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         adapters = [config.to_dict() for config in getattr(self.model, "peft_config", {}).values()]
         anchors = Anchors(trained, adapters[0] if len(adapters) == 1 else None)
         factors_of(trained, self.learning_rate_multipliers)
         refuse_misfits(self, trained)
-        self._project_osf = complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+        self._project_osf = complete_osf(
+            self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled
+        )
         self.active = [m.start(anchors) for m in self.retain]
         for method, active in zip(self.retain, self.active, strict=True):
             check_declared(method, active)
@@ -224,9 +246,11 @@ class RetentionMixin(WholeCheckpoints):
     def _complete_data(self) -> None:
         """Called once the trainer has its data, before methods look at it."""
 
-    # --------------------------------------------------------------------------------------------------- the teacher
+    # ---------------------------------------------------------------------------------- the teacher
 
-    def _frozen_copy(self, model: nn.Module, asked: TeacherSettings, cast: torch.dtype | None) -> nn.Module:
+    def _frozen_copy(
+        self, model: nn.Module, asked: TeacherSettings, cast: torch.dtype | None
+    ) -> nn.Module:
         """What an online teacher computes with.
 
         Args:
@@ -234,20 +258,24 @@ class RetentionMixin(WholeCheckpoints):
             asked: of the teacher.
             cast: dtype that the training engine casts the model to; None: it does not.
         """
-        return freeze_copy(model, dtype=getattr(torch, asked.dtype) if asked.dtype else cast, weights=asked.model)
+        return freeze_copy(
+            model, dtype=getattr(torch, asked.dtype) if asked.dtype else cast, weights=asked.model
+        )
 
     def _make_teacher(self, copied: nn.Module | None, settings: TeacherSettings) -> None:
         if settings.kind == "cached":
             self._cache = TeacherCache(self, settings)  # the teacher comes with `prepare_teacher`
         else:
-            self._teacher, self.teacher_info = make_teacher(self.model, copied, settings, self.args.device)
+            self._teacher, self.teacher_info = make_teacher(
+                self.model, copied, settings, self.args.device
+            )
 
     def prepare_teacher(self, say: Callable[[str], None] = logger.info) -> None:
-        """Gets a cached teacher's states ready: finds, checks, and computes what is missing. Nothing to do for other
-        teachers, or a second time.
+        """Gets a cached teacher's states ready: finds, checks, and computes what is missing.
+        Nothing to do for other teachers, or a second time.
 
-        `train` and `evaluate` call it; call it yourself where computing should not happen inside them. The model has to
-        be the start model still.
+        `train` and `evaluate` call it; call it yourself where computing should not happen inside
+        them. The model has to be the start model still.
 
         Args:
             say: gets a few lines on what is found and done, on the first process.
@@ -255,7 +283,11 @@ class RetentionMixin(WholeCheckpoints):
         Raises:
             HoldfastError: see `TeacherCache.prepare`.
         """
-        if self._token_loss is not None and self._token_loss.teacher.sharded and not self.teacher_info.get("sharded"):
+        if (
+            self._token_loss is not None
+            and self._token_loss.teacher.sharded
+            and not self.teacher_info.get("sharded")
+        ):
             assert isinstance(self._teacher, OnlineTeacher)
             shard_teacher(self._teacher, self.accelerator, self.args)
             self.teacher_info["sharded"] = True
@@ -267,8 +299,8 @@ class RetentionMixin(WholeCheckpoints):
         self.teacher_info = self._cache.info
 
     def prepare_methods(self, say: Callable[[str], None] = logger.info) -> None:
-        """Gets the methods ready that have to look at the start model or at other data. `train` calls it; nothing to do
-        a second time.
+        """Gets the methods ready that have to look at the start model or at other data. `train`
+        calls it; nothing to do a second time.
 
         Args:
             say: gets a line on what is done, on the first process.
@@ -284,7 +316,8 @@ class RetentionMixin(WholeCheckpoints):
             method.prepare(services)
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As Trainer's; a checkpoint that is not whole is refused, and True means the newest one that is.
+        """As Trainer's; a checkpoint that is not whole is refused, and True means the newest one
+        that is.
 
         Raises:
             RunFolderError: nothing whole to resume from.
@@ -308,17 +341,23 @@ class RetentionMixin(WholeCheckpoints):
     def _prepare_more(self, dataset: Any) -> None:
         """Data given to `evaluate` or `predict` that the cached teacher has not seen."""
         self.prepare_teacher()
-        known = list(self.eval_dataset.values()) if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
+        known = (
+            list(self.eval_dataset.values())
+            if isinstance(self.eval_dataset, dict)
+            else [self.eval_dataset]
+        )
         if (
             self._cache is not None
             and dataset is not None
             and not isinstance(dataset, str)
             and not any(dataset is d for d in known)
         ):
-            self._cache.prepare([dataset], at_start=not getattr(self, "_begun", False), say=logger.info)
+            self._cache.prepare(
+                [dataset], at_start=not getattr(self, "_begun", False), say=logger.info
+            )
             self.teacher_info = self._cache.info
 
-    # ------------------------------------------------------------------------------------------------------ the loss
+    # ------------------------------------------------------------------------------------- the loss
 
     @property
     def mode(self) -> str:
@@ -326,7 +365,11 @@ class RetentionMixin(WholeCheckpoints):
         return "train" if self.model.training else "eval"
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Any:
         """Cross-entropy (+ weight * KL), each divided by its own global token count of the step."""
         inputs = dict(inputs)
@@ -340,7 +383,9 @@ class RetentionMixin(WholeCheckpoints):
                 request = self._request(inputs, labels, num_items_in_batch)
                 outputs = model(**inputs, use_cache=False, holdfast=Sealed(request))
         except NonFiniteLogits as error:
-            raise self._diverged(f"the model's logits are not finite ({error})", inputs, error.rows) from error
+            raise self._diverged(
+                f"the model's logits are not finite ({error})", inputs, error.rows
+            ) from error
         result: AnnealedLoss = outputs["result"].value
         loss = result.loss
         mask = inputs.get("attention_mask")
@@ -350,13 +395,19 @@ class RetentionMixin(WholeCheckpoints):
             by_origin = weights_by_origin(origin, self._ce_by_origin, labels)
             self._weighed.after_loss(inputs, labels, by_origin, result)
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
-            loss = loss * self.accelerator.num_processes  # DDP averages gradients; the token count was global already
+            loss = (
+                loss * self.accelerator.num_processes
+            )  # DDP averages gradients; the token count was global already
         if return_outputs:
             return loss, {"loss": loss}
         return loss
 
     def prediction_step(
-        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
     ) -> Any:
         """Loss only, without logits, unless the user wants `compute_metrics`."""
         if self.compute_metrics is not None and not prediction_loss_only:
@@ -370,7 +421,8 @@ class RetentionMixin(WholeCheckpoints):
         by_origin = weights_by_origin(origin, self._ce_by_origin, labels)
         trained = labels[:, 1:] != IGNORE
         ce_items = trained.sum().clamp(min=1) if num_items is None else num_items
-        # The load-balancing loss is a mean per micro-batch, so it is averaged over the accumulation steps.
+        # The load-balancing loss is a mean per micro-batch, so it is averaged over the accumulation
+        # steps.
         router_scale = self._router_coefficient()
         if router_scale and num_items is not None:
             router_scale /= self.current_gradient_accumulation_steps
@@ -407,19 +459,27 @@ class RetentionMixin(WholeCheckpoints):
 
     def _strength(self) -> float:
         """The KL term's weight in force."""
-        active = next(a for m, a in zip(self.retain, self.active, strict=True) if m.token_loss() is not None)
+        active = next(
+            a for m, a in zip(self.retain, self.active, strict=True) if m.token_loss() is not None
+        )
         return float(active.strength or 0.0)
 
     def _router_coefficient(self) -> float:
-        """Weight of the experts' load-balancing loss: TRL's setting where the host has one, else the model's own."""
+        """Weight of the experts' load-balancing loss: TRL's setting where the host has one, else
+        the model's own."""
         config = causal_lm(self.model).config.get_text_config()
         if not getattr(config, "output_router_logits", False):
             return 0.0
         of_model = getattr(config, "router_aux_loss_coef", 0.0)
-        return float(getattr(self, "router_aux_loss_coef", of_model) or 0.0) / max(self.accelerator.num_processes, 1)
+        return float(getattr(self, "router_aux_loss_coef", of_model) or 0.0) / max(
+            self.accelerator.num_processes, 1
+        )
 
-    def _get_num_items_in_batch(self, batch_samples: list[dict[str, Any]], device: torch.device) -> Any:
-        """Trainer's global count of trained tokens; beside it, the KL's own count where its tokens differ."""
+    def _get_num_items_in_batch(
+        self, batch_samples: list[dict[str, Any]], device: torch.device
+    ) -> Any:
+        """Trainer's global count of trained tokens; beside it, the KL's own count where its tokens
+        differ."""
         items = super()._get_num_items_in_batch(batch_samples, device)
         self._kl_items = None
         if self._token_loss is not None and self._token_loss.tokens == "all" and batch_samples:
@@ -429,12 +489,16 @@ class RetentionMixin(WholeCheckpoints):
             self._kl_items = count.clamp(min=1)
         return items.clamp(min=1) if torch.is_tensor(items) else items
 
-    # ------------------------------------------------------------------------------------------------------ the step
+    # ------------------------------------------------------------------------------------- the step
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Tensor:
         if "pixel_values" in inputs or (self.state.global_step == 0 and self._named is None):
             check_first_batch(self, inputs, self._heads_checked)
-        self._last_batch = inputs  # named when the gradient or the weights turn out not to be finite
+        self._last_batch = (
+            inputs  # named when the gradient or the weights turn out not to be finite
+        )
         loss = super().training_step(model, inputs, *args, **kwargs)
         if not bool(torch.isfinite(loss)):
             raise self._diverged(f"the loss is {float(loss)}", inputs, None)
@@ -443,7 +507,9 @@ class RetentionMixin(WholeCheckpoints):
         if self.accelerator.sync_gradients:
             if self._weighed is not None:
                 step = self.state.global_step + 1
-                self._weighed.refuse_no_weight(self._sum_over_ranks, step=step, total=total_steps(self))
+                self._weighed.refuse_no_weight(
+                    self._sum_over_ranks, step=step, total=total_steps(self)
+                )
             if self._zero is None:
                 self._add_gradients()
         return loss
@@ -457,7 +523,9 @@ class RetentionMixin(WholeCheckpoints):
             method.gradient(self.named_trainable(), step)
 
     def _note_backend(self) -> None:
-        self.loss_backend = getattr(causal_lm(self.accelerator.unwrap_model(self.model)), "loss_backend", None)
+        self.loss_backend = getattr(
+            causal_lm(self.accelerator.unwrap_model(self.model)), "loss_backend", None
+        )
         if self.loss_backend is not None and self.is_world_process_zero():
             self.on_loss_backend(self.loss_backend)
 
@@ -466,20 +534,23 @@ class RetentionMixin(WholeCheckpoints):
         # Under fp16 the scaler meets infinite gradients on purpose and skips the step itself.
         if norm is not None and self.accelerator.scaler is None and not math.isfinite(float(norm)):
             raise self._diverged(
-                f"the gradient norm is {float(norm)} although the loss is finite", self._last_batch, None
+                f"the gradient norm is {float(norm)} although the loss is finite",
+                self._last_batch,
+                None,
             )
         return norm
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        # Trainer looks at these after a step only: continued from a checkpoint of the last one, it would take one more.
+        # Trainer looks at these after a step only: continued from a checkpoint of the last one, it
+        # would take one more.
         if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return None
         return super()._run_epoch(*args, **kwargs)
 
     def named_trainable(self) -> dict[str, Tensor]:
-        """Trainable parameters by name, looked up once training has begun (parallel wrappers may replace them before).
-        Under ZeRO 1 and 2 this rank's parts of them."""
+        """Trainable parameters by name, looked up once training has begun (parallel wrappers may
+        replace them before). Under ZeRO 1 and 2 this rank's parts of them."""
         if self._zero is not None:
             return self._zero.named
         if self._named is None:
@@ -516,7 +587,9 @@ class RetentionMixin(WholeCheckpoints):
         optimizer = super().create_optimizer(*args, **kwargs)
         if self.learning_rate_multipliers and not is_given:
             scale_rates(
-                optimizer, args[0] if args else kwargs.get("model") or self.model, self.learning_rate_multipliers
+                optimizer,
+                args[0] if args else kwargs.get("model") or self.model,
+                self.learning_rate_multipliers,
             )
         return optimizer
 
@@ -528,13 +601,15 @@ class RetentionMixin(WholeCheckpoints):
         optimizer.state.clear()
 
     def after_optimizer_step(self) -> None:
-        """Runs the methods' `weights`; called by the first `on_step_end` callback. What an adapter confines weights
-        to holds before methods see them and after they have moved them."""
+        """Runs the methods' `weights`; called by the first `on_step_end` callback. What an adapter
+        confines weights to holds before methods see them and after they have moved them."""
         self.confine()
         if not self.active:
             return
         totals = self.sums.take_step()
-        step = self._step_info(self.state.global_step, None if totals is None else self.figures_of(totals))
+        step = self._step_info(
+            self.state.global_step, None if totals is None else self.figures_of(totals)
+        )
         self._published = [] if self._zero is None else self._zero.versions()
         for method in in_turn(self.retain, self.active):
             method.weights(self.named_trainable(), step)
@@ -542,14 +617,14 @@ class RetentionMixin(WholeCheckpoints):
         self.publish_weights()
 
     def confine(self) -> None:
-        """Puts weights back to where the adapter wants them: OSF's factors, whose optimiser leaves them
-        otherwise."""
+        """Puts weights back to where the adapter wants them: OSF's factors, whose optimiser leaves
+        them otherwise."""
         if self._project_osf is not None:
             self._project_osf()
 
     def publish_weights(self) -> None:
-        """Hands what methods have changed to the model's own copies under ZeRO 1 and 2; elsewhere they are the same.
-        All ranks have to call it."""
+        """Hands what methods have changed to the model's own copies under ZeRO 1 and 2; elsewhere
+        they are the same. All ranks have to call it."""
         if self._zero is not None:
             self._zero.publish(self._published)
             self._published = self._zero.versions()
@@ -569,11 +644,11 @@ class RetentionMixin(WholeCheckpoints):
         kl = None if self._token_loss is None else totals.per_token("kl_sum")
         return StepFigures(ce=totals.per_token("ce_sum"), kl=kl)
 
-    # --------------------------------------------------------------------------------------------------- the figures
+    # ---------------------------------------------------------------------------------- the figures
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Adds cross-entropy, KL, the student's entropy (nats per token, over all tokens since the last log and all
-        ranks), token accuracy and the methods' figures."""
+        """Adds cross-entropy, KL, the student's entropy (nats per token, over all tokens since the
+        last log and all ranks), token accuracy and the methods' figures."""
         mode = "eval" if any(k.startswith("eval_") for k in logs) else "train"
         for name, value in logs.items():
             if mode == "eval" and name.endswith("loss") and not math.isfinite(value):
@@ -603,7 +678,7 @@ class RetentionMixin(WholeCheckpoints):
             figures.update(method.metrics(self.named_trainable()))
         return figures
 
-    # --------------------------------------------------------------------------------------------------- checkpoints
+    # ---------------------------------------------------------------------------------- checkpoints
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self._refuse_broken_weights()  # every checkpoint on disk can be continued from
@@ -626,15 +701,21 @@ class RetentionMixin(WholeCheckpoints):
     def _save_retention_state(self, folder: Path) -> None:
         pending, states = self.sums.pending(), whole_states(self.active)
         if self.is_world_process_zero():
-            save_states(folder, self.retain, states, tokens_seen=self.tokens_seen, pending_sums=pending)
+            save_states(
+                folder, self.retain, states, tokens_seen=self.tokens_seen, pending_sums=pending
+            )
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         self._load_retention_state(resume_from_checkpoint)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if self.is_deepspeed_enabled and checkpoint is not None:  # whose engine loads its own checkpoint instead
+        if (
+            self.is_deepspeed_enabled and checkpoint is not None
+        ):  # whose engine loads its own checkpoint instead
             self._load_retention_state(checkpoint)
 
     def _load_retention_state(self, checkpoint: str) -> None:
@@ -644,23 +725,36 @@ class RetentionMixin(WholeCheckpoints):
             holds = self.is_world_process_zero()
             self.sums.restore(saved.get("pending_sums"), device=self.args.device, holds=holds)
 
-    # -------------------------------------------------------------------------------------------------------- checks
+    # --------------------------------------------------------------------------------------- checks
 
     def _diverged(
-        self, what: str, inputs: dict[str, Any] | None, rows: list[int] | None, *, updated: bool = False
+        self,
+        what: str,
+        inputs: dict[str, Any] | None,
+        rows: list[int] | None,
+        *,
+        updated: bool = False,
     ) -> TrainingDiverged:
         samples = [] if inputs is None else self.describe_samples(inputs, rows)
         step = self.state.global_step + (0 if updated else 1)
-        return diverged(what, samples, step=step, updated=updated, folder=Path(self.args.output_dir))
+        return diverged(
+            what, samples, step=step, updated=updated, folder=Path(self.args.output_dir)
+        )
 
-    def describe_samples(self, inputs: dict[str, Any], rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
-        """The beginnings of a batch's samples, with their row in the training data where it can be found.
+    def describe_samples(
+        self, inputs: dict[str, Any], rows: list[int] | None = None, *, limit: int = 4
+    ) -> list[str]:
+        """The beginnings of a batch's samples, with their row in the training data where it can be
+        found.
 
         Args:
             inputs: one micro-batch as the collator made it.
-            rows: rows of the flattened, shifted `[B * (T-1)]` positions to blame; None: all of the batch.
+            rows: rows of the flattened, shifted `[B * (T-1)]` positions to blame; None: all of the
+                batch.
         """
-        return describe_samples(inputs, rows, data=self.train_dataset, tokenizer=self.processing_class, limit=limit)
+        return describe_samples(
+            inputs, rows, data=self.train_dataset, tokenizer=self.processing_class, limit=limit
+        )
 
 
 class _AfterStep(TrainerCallback):

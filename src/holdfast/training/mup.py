@@ -1,17 +1,17 @@
-"""Maximal update parametrisation (muP): initialisation and learning rates with which models of all widths train
-alike, so that a learning rate tuned at a small width serves a large one.
+"""Maximal update parametrisation (muP): initialisation and learning rates with which models of all
+widths train alike, so that a learning rate tuned at a small width serves a large one.
 
-For Adam, with m = width / base width (Yang et al. 2022, "Tensor Programs V", table 3; sigma and the rate are those of
-the base width):
+For Adam, with m = width / base width (Yang et al. 2022, "Tensor Programs V", table 3; sigma and the
+rate are those of the base width):
 
     parameters            initial standard deviation   learning rate
     hidden matrices       sigma / sqrt(m)              rate / m
     the head              sigma / m                    rate / m
     all others            as the model has them        rate               (embeddings, norms, biases)
 
-A model of the base width is as transformers initialises it, but for its draws. Attention keeps its scale 1 / sqrt(d):
-heads of one size at all widths make that a constant (table 3 has 1 / d, which differs only where d grows). The width of
-the feed-forward layers has to grow with the model's.
+A model of the base width is as transformers initialises it, but for its draws. Attention keeps its
+scale 1 / sqrt(d): heads of one size at all widths make that a constant (table 3 has 1 / d, which
+differs only where d grows). The width of the feed-forward layers has to grow with the model's.
 
 Not for tied embeddings, whose matrix would have to be embedding and head at once.
 """
@@ -32,7 +32,8 @@ BASE_WIDTH = "mup_base_width"
 
 
 def mup_factors(model: Any, base_width: int) -> dict[str, float]:
-    """What muP multiplies the spread of each parameter's initialisation by, by name; those that it leaves are left out.
+    """What muP multiplies the spread of each parameter's initialisation by, by name; those that it
+    leaves are left out.
 
     Args:
         model: of transformers, as `mup_` takes it; on any device.
@@ -57,17 +58,20 @@ def mup_(model: Any, *, base_width: int, seed: int = 0) -> dict[str, float]:
         Factors for `learning_rate_multipliers`, by pattern; empty at the base width.
 
     Raises:
-        ConfigError: tied embeddings, heads whose matrix is not known, or a configuration without a width.
+        ConfigError: tied embeddings, heads whose matrix is not known, or a configuration without a
+            width.
     """
     config, head = model.config, model.get_output_embeddings()
     width, sigma = getattr(config, "hidden_size", None), getattr(config, "initializer_range", None)
     if width is None or sigma is None or head is None:
         raise ConfigError(
-            f"mup: expected a decoder with hidden_size, initializer_range and a head, got {config.model_type}."
+            "mup: expected a decoder with hidden_size, initializer_range and a head, got "
+            f"{config.model_type}."
         )
     if head.weight is model.get_input_embeddings().weight:
         raise ConfigError(
-            "mup: expected embeddings of their own for input and output, got tied ones: one matrix cannot have the "
+            "mup: expected embeddings of their own for input and output, got tied ones: one "
+            "matrix cannot have the "
             "rate of both. Set tie_word_embeddings: false."
         )
     factors, parameters = mup_factors(model, base_width), dict(model.named_parameters())
@@ -79,6 +83,7 @@ def mup_(model: Any, *, base_width: int, seed: int = 0) -> dict[str, float]:
 
 
 def _pattern(names: list[str]) -> str:
-    """A pattern that matches these names: their ends, once each, without the numbers of the layers."""
+    """A pattern that matches these names: their ends, once each, without the numbers of the
+    layers."""
     ends = dict.fromkeys(re.sub(r"^.*\.\d+\.", "", name) for name in names)
     return rf"(^|\.)({'|'.join(map(re.escape, ends))})$"

@@ -23,6 +23,10 @@ def state_by_name(optimizer: Any, named: Mapping[str, Tensor]) -> Callable[[str]
 
     def state(name: str) -> dict[str, Any]:
         parameter = named[name]
-        return {"optimizer": type(inner).__name__, **settings.get(id(parameter), {}), **inner.state.get(parameter, {})}
+        return {
+            "optimizer": type(inner).__name__,
+            **settings.get(id(parameter), {}),
+            **inner.state.get(parameter, {}),
+        }
 
     return state

@@ -1,7 +1,8 @@
-"""Where a batch's tokens are from, for losses that weigh new, replayed and generated ones differently.
+"""Where a batch's tokens are from, for losses that weigh new, replayed and generated ones
+differently.
 
-Rows carry one number a document (`data.mixing.ORIGIN`); a batch carries one a token, `[B, T]` int64, under the same
-name. Nothing of this exists in runs whose weights are all the same.
+Rows carry one number a document (`data.mixing.ORIGIN`); a batch carries one a token, `[B, T]`
+int64, under the same name. Nothing of this exists in runs whose weights are all the same.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ class OriginCollator:
     """A collator that adds `ORIGIN` to the batches of another.
 
     Args:
-        collate: gives `input_ids` of `[B, T]`, a row of the batch for each, with an `attention_mask` where rows are
-            padded; or all rows in one, one after the other.
+        collate: gives `input_ids` of `[B, T]`, a row of the batch for each, with an
+            `attention_mask` where rows are padded; or all rows in one, one after the other.
     """
 
     def __init__(self, collate: Any) -> None:
@@ -48,9 +49,11 @@ class OriginCollator:
         return torch.repeat_interleave(torch.tensor(origins), torch.tensor(lengths))
 
 
-def weights_by_origin(origin_BT: Tensor | None, factors: Mapping[str, float], labels_BT: Tensor) -> Tensor | None:
-    """`[B, T-1]` float32, the weight of each prediction by where the token is from that it predicts; None where all
-    are 1.
+def weights_by_origin(
+    origin_BT: Tensor | None, factors: Mapping[str, float], labels_BT: Tensor
+) -> Tensor | None:
+    """`[B, T-1]` float32, the weight of each prediction by where the token is from that it
+    predicts; None where all are 1.
 
     Args:
         origin_BT: as `OriginCollator` gives it; None: all tokens are new.

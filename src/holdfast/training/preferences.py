@@ -1,38 +1,43 @@
-"""Retention methods beside losses of their own: TRL's preference optimisation, its reinforcement learning, and
-distillation on the model's own text.
+"""Retention methods beside losses of their own: TRL's preference optimisation, its reinforcement
+learning, and distillation on the model's own text.
 
 `DPORetentionTrainer` is TRL's `DPOTrainer` with every `loss_type` it has:
 
-    loss = mean over pairs of the preference loss + weight * mean over completion tokens of KL(start || model)
+    loss = mean over pairs of the preference loss + weight * mean over completion tokens of KL(start
+    || model)
 
-Methods of the gradient and of the weights act as they do beside the cross-entropy. Label annealing takes the KL at the
-tokens of both completions, the chosen and the rejected, from the same forward pass that gives their log-probabilities.
-The preference loss holds the policy near its reference by one number for each completion, the log-ratio of the whole;
-the KL holds the distribution at every token. Reference and teacher are the same frozen weights, kept once.
+Methods of the gradient and of the weights act as they do beside the cross-entropy. Label annealing
+takes the KL at the tokens of both completions, the chosen and the rejected, from the same forward
+pass that gives their log-probabilities. The preference loss holds the policy near its reference by
+one number for each completion, the log-ratio of the whole; the KL holds the distribution at every
+token. Reference and teacher are the same frozen weights, kept once.
 
-`KTORetentionTrainer` is TRL's `KTOTrainer` in the same way: rows are single completions that were judged good or bad.
+`KTORetentionTrainer` is TRL's `KTOTrainer` in the same way: rows are single completions that were
+judged good or bad.
 
-`GRPORetentionTrainer` is TRL's `GRPOTrainer` with methods of the gradient and of the weights. Its own `beta` is the
-coefficient of a KL to the start, so label annealing is refused there.
+`GRPORetentionTrainer` is TRL's `GRPOTrainer` with methods of the gradient and of the weights. Its
+own `beta` is the coefficient of a KL to the start, so label annealing is refused there.
 
-`OnPolicyTrainer` takes prompts alone. The model samples its answers, as TRL's `DistillationTrainer` has it, and the KL
-term of label annealing at their tokens is the whole loss:
+`OnPolicyTrainer` takes prompts alone. The model samples its answers, as TRL's `DistillationTrainer`
+has it, and the KL term of label annealing at their tokens is the whole loss:
 
     loss = weight * mean over sampled tokens of D(teacher || model),   D forward, reverse or jsd
 
-With the model of before as the teacher it brings back what training has lost, where the model itself goes: its mistakes
-are corrected where it makes them, and nobody has to have written answers.
+With the model of before as the teacher it brings back what training has lost, where the model
+itself goes: its mistakes are corrected where it makes them, and nobody has to have written answers.
 
-TRL averages the preference loss over the pairs of a micro-batch and then over micro-batches; here it is divided by the
-pairs of the whole step, over accumulation and processes, like every other term. What TRL computes over a micro-batch as
-a whole stays so: `sft` is a mean over its tokens, `aot` and `aot_unpaired` sort its pairs. All that this file knows of
-TRL's internals: `compute_loss(model, ...)` calls `model` for the policy alone, with `fused_lm_head=True`, and gets the
-reference's log-probabilities elsewhere; that KTO's estimates its KL in `_compute_kl_logps`; and the columns of the
-batches.
+TRL averages the preference loss over the pairs of a micro-batch and then over micro-batches; here
+it is divided by the pairs of the whole step, over accumulation and processes, like every other
+term. What TRL computes over a micro-batch as a whole stays so: `sft` is a mean over its tokens,
+`aot` and `aot_unpaired` sort its pairs. All that this file knows of TRL's internals:
+`compute_loss(model, ...)` calls `model` for the policy alone, with `fused_lm_head=True`, and gets
+the reference's log-probabilities elsewhere; that KTO's estimates its KL in `_compute_kl_logps`; and
+the columns of the batches.
 
-References: Rafailov et al. 2023, Direct Preference Optimization; Ethayarajh et al. 2024, KTO; Shao et al. 2024,
-DeepSeekMath (GRPO); Memory Retaining Finetuning, Eq. 2 (the KL term); Agarwal et al. 2024, On-Policy Distillation of
-Language Models, section 3.
+References: Rafailov et al. 2023, Direct Preference Optimization; Ethayarajh et al. 2024, KTO; Shao
+    et al. 2024,
+DeepSeekMath (GRPO); Memory Retaining Finetuning, Eq. 2 (the KL term); Agarwal et al. 2024,
+On-Policy Distillation of Language Models, section 3.
 """
 
 from __future__ import annotations
@@ -85,7 +90,11 @@ class OwnLoss(RetentionMixin):
             super()._send_telemetry()  # type: ignore[misc]
 
     def prediction_step(
-        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+        self,
+        model: nn.Module,
+        inputs: Any,
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
     ) -> Any:
         """As TRL's."""
         host: Any = super(RetentionMixin, self)
@@ -96,33 +105,45 @@ class OnSamples(OwnLoss):
     """Hosts that sample what they train on, whose loss is TRL's unless they say otherwise."""
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Any:
         """As TRL's."""
         host: Any = super(RetentionMixin, self)
         loss = host.compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        self.sums.add(self.mode, None, inputs["prompt_mask"].sum() + inputs["completion_mask"].sum())
+        self.sums.add(
+            self.mode, None, inputs["prompt_mask"].sum() + inputs["completion_mask"].sum()
+        )
         return loss
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
         """None: what is counted is sampled later."""
         return None
 
-    def describe_samples(self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
+    def describe_samples(
+        self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4
+    ) -> list[str]:
         """The prompts of a batch."""
-        prompts = [str(row.get("prompt"))[:200] for row in inputs] if isinstance(inputs, list) else []
+        prompts = (
+            [str(row.get("prompt"))[:200] for row in inputs] if isinstance(inputs, list) else []
+        )
         return [repr(prompt) for prompt in dict.fromkeys(prompts)][:limit]
 
 
 class OnAnswers(OwnLoss):
-    """Hosts of given completions with a preference loss of TRL's: beside it the KL of label annealing at their tokens.
+    """Hosts of given completions with a preference loss of TRL's: beside it the KL of label
+    annealing at their tokens.
 
     Args:
         model: the loaded start model.
-        ref_model: what the policy is held against; None: the start model, as TRL has it, from memory.
+        ref_model: what the policy is held against; None: the start model, as TRL has it, from
+            memory.
         args: the settings of TRL's trainer.
-        retain: methods; those of the data are refused, and so are a cached teacher and label annealing's weights by
-            origin.
+        retain: methods; those of the data are refused, and so are a cached teacher and label
+            annealing's weights by origin.
         **kwargs: the trainer's own of TRL, and `RetentionMixin`'s.
 
     Raises:
@@ -157,17 +178,23 @@ class OnAnswers(OwnLoss):
         self._shared: nn.Module | None = None
         self._shards = shards(vars(arguments))
         if ref_model is None and not wrapped and not arguments.precompute_ref_log_probs:
-            # TRL would load it again from where the model came from, which need not be there, or be as it was
+            # TRL would load it again from where the model came from, which need not be there, or be
+            # as it was
             ref_model = self._shared = freeze_copy(model).requires_grad_(False).eval()
         super().__init__(model=model, ref_model=ref_model, args=arguments, retain=retain, **kwargs)
-        self.data_info: dict[str, Any] = {"examples": len(data) if isinstance(data, Dataset) else None, "packed": False}
+        self.data_info: dict[str, Any] = {
+            "examples": len(data) if isinstance(data, Dataset) else None,
+            "packed": False,
+        }
         """What a run records of its data."""
         self.data_notes: list[str] = []
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Left to the run, as `SFTRetentionTrainer` does."""
 
-    def _frozen_copy(self, model: nn.Module, asked: TeacherSettings, cast: torch.dtype | None) -> nn.Module:
+    def _frozen_copy(
+        self, model: nn.Module, asked: TeacherSettings, cast: torch.dtype | None
+    ) -> nn.Module:
         """The reference, where it is this very model and stays whole in this process."""
         plain = asked == dataclasses.replace(TeacherSettings(), kind=asked.kind) and cast is None
         if self._shared is not None and plain and not self._shards:
@@ -175,9 +202,14 @@ class OnAnswers(OwnLoss):
         return super()._frozen_copy(model, asked, cast)
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Any:
-        """The preference loss of the examples (+ weight * KL), each divided by its own global count of the step."""
+        """The preference loss of the examples (+ weight * KL), each divided by its own global count
+        of the step."""
         policy: Any = model
         if self._token_loss is not None:
             labels = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, IGNORE)
@@ -187,7 +219,9 @@ class OnAnswers(OwnLoss):
         try:
             computed = self.trl.compute_loss(self, policy, inputs, return_outputs)
         except NonFiniteLogits as error:
-            raise self._diverged(f"the model's logits are not finite ({error})", inputs, error.rows) from error
+            raise self._diverged(
+                f"the model's logits are not finite ({error})", inputs, error.rows
+            ) from error
         loss, outputs = computed if return_outputs else (computed, None)
         if num_items_in_batch is not None:
             loss = loss * (self._examples(inputs) / num_items_in_batch)
@@ -197,18 +231,26 @@ class OnAnswers(OwnLoss):
             loss = loss + annealed.loss
         self.sums.add(self.mode, annealed, inputs["attention_mask"].sum())
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
-            loss = loss * self.accelerator.num_processes  # DDP averages gradients; the count was global already
+            loss = (
+                loss * self.accelerator.num_processes
+            )  # DDP averages gradients; the count was global already
         return (loss, outputs) if return_outputs else loss
 
     def _examples(self, batch: Mapping[str, Tensor]) -> int:
         return len(batch["input_ids"]) // self.completions
 
-    def _get_num_items_in_batch(self, batch_samples: list[dict[str, Any]], device: torch.device) -> Any:
+    def _get_num_items_in_batch(
+        self, batch_samples: list[dict[str, Any]], device: torch.device
+    ) -> Any:
         """The examples of the whole step, and beside them the tokens of the KL."""
         self._kl_items = None
         if not batch_samples:
             return None
-        masks = [self._kl_places(batch) for batch in batch_samples] if self._token_loss is not None else []
+        masks = (
+            [self._kl_places(batch) for batch in batch_samples]
+            if self._token_loss is not None
+            else []
+        )
         examples = sum(map(self._examples, batch_samples))
         counts = torch.tensor([examples, sum(int(mask.sum()) for mask in masks)], device=device)
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
@@ -219,29 +261,37 @@ class OnAnswers(OwnLoss):
 
     def _kl_places(self, batch: Mapping[str, Tensor]) -> Tensor:
         assert self._token_loss is not None
-        return batch["completion_mask"][:, 1:] if self._token_loss.tokens == "trained" else successor_mask(dict(batch))
+        return (
+            batch["completion_mask"][:, 1:]
+            if self._token_loss.tokens == "trained"
+            else successor_mask(dict(batch))
+        )
 
 
 class DPORetentionTrainer(OnAnswers, DPOTrainer):
-    """`trl.DPOTrainer` with retention methods: every loss, precomputed references, LoRA, DDP and FSDP2 as in TRL.
-    Arguments and errors as of `OnAnswers`; rows are pairs (`holdfast.data.pairs`)."""
+    """`trl.DPOTrainer` with retention methods: every loss, precomputed references, LoRA, DDP and
+    FSDP2 as in TRL. Arguments and errors as of `OnAnswers`; rows are pairs
+    (`holdfast.data.pairs`)."""
 
     trl, settings, completions, check = DPOTrainer, DPOConfig, 2, check_pairs
 
 
 class KTORetentionTrainer(OnAnswers, KTOTrainer):
-    """`trl.KTOTrainer` with retention methods. Arguments and errors as of `OnAnswers`; rows are single answers that
-    were judged good or bad (`holdfast.data.pairs`).
+    """`trl.KTOTrainer` with retention methods. Arguments and errors as of `OnAnswers`; rows are
+    single answers that were judged good or bad (`holdfast.data.pairs`).
 
-    TRL estimates its own KL, one number that all answers of a micro-batch are held against, over the micro-batch; that
-    stays as it is.
+    TRL estimates its own KL, one number that all answers of a micro-batch are held against, over
+    the micro-batch; that stays as it is.
     """
 
     trl, settings, completions, check = KTOTrainer, KTOConfig, 1, check_judged
 
     def _compute_kl_logps(self, model: Any, batch: Any) -> Any:
-        """TRL's estimate, from the policy as it is: its answers are those of other prompts, not the batch's."""
-        return super()._compute_kl_logps(model.model if isinstance(model, _Annealed) else model, batch)
+        """TRL's estimate, from the policy as it is: its answers are those of other prompts, not the
+        batch's."""
+        return super()._compute_kl_logps(
+            model.model if isinstance(model, _Annealed) else model, batch
+        )
 
 
 class GRPORetentionTrainer(OnSamples, GRPOTrainer):
@@ -256,14 +306,20 @@ class GRPORetentionTrainer(OnSamples, GRPOTrainer):
     """
 
     def __init__(self, *args: Any, retain: Sequence[RetentionMethod] = (), **kwargs: Any) -> None:
-        if loss := [method.name for method in retain if not method.off and method.token_loss() is not None]:
+        if loss := [
+            method.name for method in retain if not method.off and method.token_loss() is not None
+        ]:
             raise ConfigError(
-                f"retention: {', '.join(loss)} is not computed on sampled completions. GRPO has a KL of its own to "
+                f"retention: {', '.join(loss)} is not computed on sampled completions. GRPO has a "
+                "KL of its own to "
                 f"the start model: set beta in GRPOConfig."
             )
         super().__init__(*args, retain=retain, **kwargs)
         data = kwargs.get("train_dataset")
-        self.data_info: dict[str, Any] = {"examples": len(data) if isinstance(data, Dataset) else None, "packed": False}
+        self.data_info: dict[str, Any] = {
+            "examples": len(data) if isinstance(data, Dataset) else None,
+            "packed": False,
+        }
         """What a run records of its data."""
         self.data_notes: list[str] = []
 
@@ -272,49 +328,63 @@ class GRPORetentionTrainer(OnSamples, GRPOTrainer):
 
 
 class OnPolicyTrainer(OnSamples, DistillationTrainer):
-    """On-policy distillation: label annealing on the model's own samples is the loss, without labels.
+    """On-policy distillation: label annealing on the model's own samples is the loss, without
+    labels.
 
     Args:
         model: the loaded model that is trained.
-        args: `trl.DistillationConfig`: sampling, lengths, the usual. Its `beta` and teacher keys have no effect: the
-            divergence and whose it is are label annealing's.
-        retain: with `label_annealing` of a weight above 0, whose `reference` is the model of before (or "start",
-            which holds on to the model as it is); methods of the gradient and of the weights beside it.
+        args: `trl.DistillationConfig`: sampling, lengths, the usual. Its `beta` and teacher keys
+            have no effect: the divergence and whose it is are label annealing's.
+        retain: with `label_annealing` of a weight above 0, whose `reference` is the model of before
+            (or "start", which holds on to the model as it is); methods of the gradient and of the
+            weights beside it.
         train_dataset: rows with `prompt`, text or messages.
         **kwargs: `DistillationTrainer`'s own, and `RetentionMixin`'s.
 
     Raises:
-        ConfigError: no label annealing, one of all tokens or with weights by origin, a cached teacher, a budget,
-            methods of the data.
+        ConfigError: no label annealing, one of all tokens or with weights by origin, a cached
+            teacher, a budget, methods of the data.
         DataError: rows without prompts.
     """
 
-    def __init__(self, model: nn.Module, *, retain: Sequence[RetentionMethod] = (), **kwargs: Any) -> None:
+    def __init__(
+        self, model: nn.Module, *, retain: Sequence[RetentionMethod] = (), **kwargs: Any
+    ) -> None:
         data = kwargs.get("train_dataset")
         if isinstance(data, Dataset) and ("prompt" not in data.column_names or not len(data)):
             raise DataError(
                 f"On-policy distillation: expected rows with a prompt, got {len(data)} rows with "
                 f"{', '.join(data.column_names) or 'no columns'}."
             )
-        terms = [term for method in retain if not method.off and (term := method.token_loss()) is not None]
+        terms = [
+            term
+            for method in retain
+            if not method.off and (term := method.token_loss()) is not None
+        ]
         if any(term.tokens == "all" for term in terms):
             raise ConfigError(
-                "label_annealing.tokens: expected trained in on-policy distillation, got all: the loss is the mean "
+                "label_annealing.tokens: expected trained in on-policy distillation, got all: the "
+                "loss is the mean "
                 "over the tokens that the model has written, and prompts are none."
             )
         if not terms:
             raise ConfigError(
-                "retention: expected label_annealing with a weight above 0, whose divergence from the teacher is all "
+                "retention: expected label_annealing with a weight above 0, whose divergence from "
+                "the teacher is all "
                 "that on-policy distillation trains on, got none."
             )
         if any(isinstance(method, Budget) and not method.off for method in retain):
             raise ConfigError(
-                "retention: expected no budget in on-policy distillation, got one: it adapts the weight of "
+                "retention: expected no budget in on-policy distillation, got one: it adapts the "
+                "weight of "
                 "label_annealing, whose divergence is the whole loss. Leave it out."
             )
         _refuse_terms(retain, "on sampled text", "which is new in every step")
         super().__init__(model=model, retain=retain, **kwargs)
-        self.data_info: dict[str, Any] = {"examples": len(data) if isinstance(data, Dataset) else None, "packed": False}
+        self.data_info: dict[str, Any] = {
+            "examples": len(data) if isinstance(data, Dataset) else None,
+            "packed": False,
+        }
         """What a run records of its data."""
         self.data_notes: list[str] = []
 
@@ -322,9 +392,14 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
         """Left to the run, as `SFTRetentionTrainer` does."""
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Any:
-        """weight * the mean divergence over the sampled tokens of the whole step, over accumulation and processes."""
+        """weight * the mean divergence over the sampled tokens of the whole step, over accumulation
+        and processes."""
         ids, mask, sampled = _padded_right(inputs)
         tokens = {"input_ids": ids, "attention_mask": mask}
         labels = ids.masked_fill(sampled == 0, IGNORE)
@@ -334,17 +409,22 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
         try:
             outputs = model(**tokens, use_cache=False, holdfast=Sealed(request))
         except NonFiniteLogits as error:
-            raise self._diverged(f"the model's logits are not finite ({error})", inputs, None) from error
+            raise self._diverged(
+                f"the model's logits are not finite ({error})", inputs, None
+            ) from error
         result: AnnealedLoss = outputs["result"].value
         self.sums.add(self.mode, result, mask.sum())
         loss = result.loss
         if items is not None:
-            loss = loss * self.accelerator.num_processes  # DDP averages gradients; the count was global already
+            loss = (
+                loss * self.accelerator.num_processes
+            )  # DDP averages gradients; the count was global already
         return (loss, None) if return_outputs else loss
 
 
 def add_settings(args: TrainingArguments, config: type, **values: Any) -> TrainingArguments:
-    """Adds to training arguments of another kind (`SFTConfig`) what a trainer that samples reads of its own, in place.
+    """Adds to training arguments of another kind (`SFTConfig`) what a trainer that samples reads of
+    its own, in place.
 
     Args:
         args: of a run.
@@ -379,8 +459,9 @@ class _Annealed:
 
 
 def _padded_right(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Prompts, which TRL pads on the left, and completions as rows without a gap, `[B, T]`: token ids, 1 at tokens, 1
-    at sampled ones. So positions are those that the samples were drawn at, whatever a model makes of padding."""
+    """Prompts, which TRL pads on the left, and completions as rows without a gap, `[B, T]`: token
+    ids, 1 at tokens, 1 at sampled ones. So positions are those that the samples were drawn at,
+    whatever a model makes of padding."""
     ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
     mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
     sampled = torch.cat([torch.zeros_like(inputs["prompt_mask"]), inputs["completion_mask"]], dim=1)
@@ -398,11 +479,13 @@ def _refuse_terms(retain: Sequence[RetentionMethod], where: str, why: str) -> No
         term = None if method.off else method.token_loss()
         if term is not None and term.teacher.kind == "cached":
             raise ConfigError(
-                f"label_annealing.teacher: expected online or adapter_off {where}, got cached: states are kept of "
+                f"label_annealing.teacher: expected online or adapter_off {where}, got cached: "
+                "states are kept of "
                 f"rows of text, {why}."
             )
         if term is not None and term.by_origin:
             raise ConfigError(
-                f"label_annealing: expected one weight {where}, where no rows are replayed or generated, got others at "
+                f"label_annealing: expected one weight {where}, where no rows are replayed or "
+                "generated, got others at "
                 f"{' and '.join(term.by_origin)} tokens. State weight alone."
             )

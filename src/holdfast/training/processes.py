@@ -1,4 +1,5 @@
-"""The ranks of a run before and beside its training: everybody's values, and errors that are everybody's."""
+"""The ranks of a run before and beside its training: everybody's values, and errors that are
+everybody's."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from holdfast.errors import HoldfastError
 
 
 def shards(settings: Mapping[str, Any]) -> bool:
-    """Whether the launcher or the settings of a training ask for FSDP or DeepSpeed, which shard the model."""
+    """Whether the launcher or the settings of a training ask for FSDP or DeepSpeed, which shard the
+    model."""
     names = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
     launched = any(os.environ.get(name, "").lower() in ("1", "true") for name in names)
     return launched or bool(settings.get("fsdp") or settings.get("deepspeed"))
@@ -38,7 +40,8 @@ class Processes:
         return values
 
     def together(self, work: Callable[[], Any]) -> Any:
-        """Does the work; an error on any rank is an error on all, so that none waits for one that is gone."""
+        """Does the work; an error on any rank is an error on all, so that none waits for one that
+        is gone."""
         if self.world == 1:
             return work()
         result, error = None, None
@@ -55,6 +58,7 @@ class Processes:
         return result
 
     def first(self, work: Callable[[], Any]) -> Any:
-        """What the first process's work gives; the others do nothing, and an error is everybody's."""
+        """What the first process's work gives; the others do nothing, and an error is
+        everybody's."""
         result = self.together(work if self.rank == 0 else lambda: None)
         return self.gather(result)[0]

@@ -1,9 +1,10 @@
-"""A model as a run would train it, with shapes and without weights: built on torch's meta device, in a second, for any
-size.
+"""A model as a run would train it, with shapes and without weights: built on torch's meta device,
+in a second, for any size.
 
-What is planned can be counted before anything is downloaded or allocated: parameters, which of them are trained, the
-layers and their widths. transformers builds the model from its config.json and PEFT puts the adapter on, so tied heads,
-grouped-query attention, experts, biases and target modules are what they will be. No tensor holds a value.
+What is planned can be counted before anything is downloaded or allocated: parameters, which of them
+are trained, the layers and their widths. transformers builds the model from its config.json and
+PEFT puts the adapter on, so tied heads, grouped-query attention, experts, biases and target modules
+are what they will be. No tensor holds a value.
 """
 
 from __future__ import annotations
@@ -20,20 +21,24 @@ if TYPE_CHECKING:
 
 
 def build_skeleton(
-    name: str, *, revision: str = "main", trust_remote_code: bool = False, adapter: PeftConfig | None = None
+    name: str,
+    *,
+    revision: str = "main",
+    trust_remote_code: bool = False,
+    adapter: PeftConfig | None = None,
 ) -> nn.Module:
     """The causal LM of a config.json, on the meta device, with an adapter where one is given.
 
     Args:
-        name: a folder that holds config.json (weights may be missing), or a hub id whose config is cached or can be
-            fetched.
+        name: a folder that holds config.json (weights may be missing), or a hub id whose config is
+            cached or can be fetched.
         revision: of a hub id.
         trust_remote_code: runs Python code that comes with the model.
         adapter: as `training.adapters.adapter_config` gives it.
 
     Raises:
-        ModelError: no config there, another kind of model, a model that transformers cannot build, or an adapter that
-            does not fit it.
+        ModelError: no config there, another kind of model, a model that transformers cannot build,
+            or an adapter that does not fit it.
         ConfigError: a setting of the adapter that does not go with experts.
     """
     import torch
@@ -41,13 +46,16 @@ def build_skeleton(
     try:
         config = check_causal_lm(name, revision=revision, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
-            model: Any = auto_class(config.model_type).from_config(config, trust_remote_code=trust_remote_code)
+            model: Any = auto_class(config.model_type).from_config(
+                config, trust_remote_code=trust_remote_code
+            )
         model.tie_weights()
     except (ModelError, MemoryError):
         raise
     except Exception as error:  # what absurd values make of a model's code has no common base
         raise ModelError(
-            f"Expected a config.json that transformers can build a model of at {name}, but it cannot: "
+            f"Expected a config.json that transformers can build a model of at {name}, but it "
+            "cannot: "
             f"{unbuildable(error)}"
         ) from error
     if adapter is None:
@@ -57,7 +65,14 @@ def build_skeleton(
     try:
         with torch.device("meta"):
             return get_peft_model(model, adapter)  # type: ignore[no-any-return]
-    except (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, KeyError) as error:
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+        NotImplementedError,
+        AttributeError,
+        KeyError,
+    ) as error:
         reason = first_line(error)
         if "ParamWrapper does not work with" in reason:
             raise ConfigError([_expert_problem(reason.rpartition(" with ")[2])]) from error
@@ -73,7 +88,9 @@ def _expert_problem(unfit: str) -> str:
     key = unfit.replace("LoRA variants like DoRA", "use_dora").split()[0].split("=")[0].strip("`.")
     value = "0" if key == "lora_dropout" else "false"
     return (
-        f"{key}: expected {value} where an adapter is on experts, which are bare parameters in transformers (TRL's "
-        f"lora_dropout is 0.05). Set {key}: {value}, or name the attention's modules alone in lora_target_modules; "
+        f"{key}: expected {value} where an adapter is on experts, which are bare parameters in "
+        "transformers (TRL's "
+        f"lora_dropout is 0.05). Set {key}: {value}, or name the attention's modules alone in "
+        "lora_target_modules; "
         f"holdfast merge does not merge factors of experts."
     )

@@ -1,5 +1,5 @@
-"""The `cached` teacher in a trainer: which documents it will need, building what is missing, and the proof that what
-was stored fits.
+"""The `cached` teacher in a trainer: which documents it will need, building what is missing, and
+the proof that what was stored fits.
 
 Before the first step, while the model still is the start model:
 
@@ -10,13 +10,13 @@ their checksums; a damaged one is deleted;
 3. what is missing is computed and stored: each process of DDP a share, one run at a time (others wait and find the work
 done);
 4. the longest and the shortest row, collated as training collates them, go through the start model once more, and the
-stored states must be the same but for rounding. This finds what the key could not know: states that are stale (code of
-a model that changed, for example), models whose states depend on neighbours or padding after all, and collators that
-change tokens. All are refused.
+stored states must be the same but for rounding. This finds what the key could not know: states that
+are stale (code of a model that changed, for example), models whose states depend on neighbours or
+padding after all, and collators that change tokens. All are refused.
 
-A run that finds everything computes nothing but step 4. The model is sharded only when training begins, so FSDP runs
-use a cache that is there; they cannot build one. Nor can DeepSpeed under ZeRO 3, or where it casts the model after the
-states would have been computed.
+A run that finds everything computes nothing but step 4. The model is sharded only when training
+begins, so FSDP runs use a cache that is there; they cannot build one. Nor can DeepSpeed under ZeRO
+3, or where it casts the model after the states would have been computed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,12 @@ from holdfast.retention.protocol import TeacherSettings
 from holdfast.retention.teacher.cached_teacher import CachedTeacher, document_key, find_documents
 from holdfast.retention.teacher.state_store import StateStore
 from holdfast.retention.teacher.teacher import AdapterOffTeacher, Teacher
-from holdfast.retention.teacher.teacher_states import StartModel, build_states, plan_batches, teacher_facts
+from holdfast.retention.teacher.teacher_states import (
+    StartModel,
+    build_states,
+    plan_batches,
+    teacher_facts,
+)
 from holdfast.support.cache import cache_folder
 from holdfast.support.environment import shown_bytes
 from holdfast.support.files import fingerprint, write_json
@@ -53,17 +58,19 @@ from holdfast.training.processes import Processes
 from holdfast.training.zero import engine_dtype
 
 CPU_TOKENS, GPU_TOKENS = 4096, 32768
-"""Tokens of one batch while building; there is no graph, so it is more than a training step holds."""
+"""Tokens of one batch while building; there is no graph, so it is more than a training step
+holds."""
 TOLERANCE, HALF_TOLERANCE = 1e-2, 0.15
-"""Largest relative difference between stored states and those of a training batch, in full and in half precision.
-Rounding stays far below, a leaking neighbour far above."""
+"""Largest relative difference between stored states and those of a training batch, in full and in
+half precision. Rounding stays far below, a leaking neighbour far above."""
 
 Documents = dict[bytes, np.ndarray]
 """Token ids, int32, by `document_key`."""
 
 
 class TeacherCache:
-    """One run's cached teacher: the start model's hidden states of each document of the run's data, kept on disk.
+    """One run's cached teacher: the start model's hidden states of each document of the run's data,
+    kept on disk.
 
     Args:
         trainer: a `RetentionMixin` whose model is the start model and not yet wrapped.
@@ -76,20 +83,31 @@ class TeacherCache:
     def __init__(self, trainer: Any, settings: TeacherSettings) -> None:
         self.trainer = trainer
         self.device = trainer.args.device
-        self.root = expanded(settings.cache_dir) if settings.cache_dir else cache_folder() / "teacher_states"
+        self.root = (
+            expanded(settings.cache_dir)
+            if settings.cache_dir
+            else cache_folder() / "teacher_states"
+        )
         """The folder of all such caches."""
-        self.stored: torch.dtype | None = getattr(torch, settings.cache_dtype) if settings.cache_dtype else None
+        self.stored: torch.dtype | None = (
+            getattr(torch, settings.cache_dtype) if settings.cache_dtype else None
+        )
         """dtype on disk; None: as the forward yields."""
         self.source: Teacher = (
-            AdapterOffTeacher(trainer.model) if hasattr(trainer.model, "disable_adapter") else StartModel(trainer.model)
+            AdapterOffTeacher(trainer.model)
+            if hasattr(trainer.model, "disable_adapter")
+            else StartModel(trainer.model)
         )
         self.teacher: CachedTeacher | None = None
         """What batches are looked up in; None until `prepare`."""
         self.info: dict[str, Any] = {"name": "cached", "computed": 0}
-        """What a run records of it: the teacher's key, how many documents, and how many of them were computed."""
+        """What a run records of it: the teacher's key, how many documents, and how many of them
+        were computed."""
         self.tokens_per_batch = CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS
         self._known: set[bytes] = set()
-        self._processes = Processes(trainer.accelerator.process_index, trainer.accelerator.num_processes)
+        self._processes = Processes(
+            trainer.accelerator.process_index, trainer.accelerator.num_processes
+        )
         self._main = self._processes.rank == 0
 
     @functools.cached_property
@@ -103,20 +121,25 @@ class TeacherCache:
             self.facts = self._processes.first(self._teacher_facts)
         except ModelError as error:
             raise ConfigError(
-                f"label_annealing.teacher: cached cannot tell whose states to look for. {error} Instead, "
+                f"label_annealing.teacher: cached cannot tell whose states to look for. {error} "
+                "Instead, "
                 f"use teacher: online."
             ) from error
         key = fingerprint(self.facts, length=32)
-        store: StateStore = self._processes.together(lambda: StateStore(self.root / key, teacher=key))
+        store: StateStore = self._processes.together(
+            lambda: StateStore(self.root / key, teacher=key)
+        )
         return store
 
     def _teacher_facts(self) -> dict[str, Any]:
         with self.trainer.accelerator.autocast():
             return teacher_facts(self.trainer.model, device=self.device, stored=self.stored)
 
-    def prepare(self, datasets: Iterable[Any], *, at_start: bool, say: Callable[[str], None]) -> CachedTeacher:
-        """Makes sure that the states of all documents of these prepared data sets are there, and gives the teacher that
-        reads them.
+    def prepare(
+        self, datasets: Iterable[Any], *, at_start: bool, say: Callable[[str], None]
+    ) -> CachedTeacher:
+        """Makes sure that the states of all documents of these prepared data sets are there, and
+        gives the teacher that reads them.
 
         Args:
             datasets: as the trainer's collator will see them; None is passed over.
@@ -124,8 +147,8 @@ class TeacherCache:
             say: gets a line on what is found and done, on the first process only.
 
         Raises:
-            ConfigError: data without a length, no room on the disk, weights that are sharded, a folder that processes
-                do not share.
+            ConfigError: data without a length, no room on the disk, weights that are sharded, a
+                folder that processes do not share.
             DataError: missing states although training has begun.
             ModelError: stored states differ from those in a batch, or are not finite.
             StorageError: the disk.
@@ -146,8 +169,10 @@ class TeacherCache:
             missing = self._count_missing(documents)
             if missing and not at_start:
                 raise DataError(
-                    f"label_annealing.teacher: cached has nothing of {missing} document(s), and training has changed "
-                    "the model it would have to come from. Give all evaluation data as eval_dataset before training, "
+                    f"label_annealing.teacher: cached has nothing of {missing} document(s), and "
+                    "training has changed "
+                    "the model it would have to come from. Give all evaluation data as "
+                    "eval_dataset before training, "
                     "or use teacher: online."
                 )
             computed = self._build(documents, missing) if missing else 0
@@ -169,23 +194,30 @@ class TeacherCache:
                     self._check(self.teacher, dataset, lengths)
         return self.teacher
 
-    # ------------------------------------------------------------------------------------------------------ the store
+    # ------------------------------------------------------------------------------------ the store
 
     @property
     def _sharded(self) -> bool:
         trainer = self.trainer
         has_whole_weights = (
-            trainer.is_deepspeed_enabled and trainer.zero_stage() < 3 and engine_dtype(trainer.args) is None
+            trainer.is_deepspeed_enabled
+            and trainer.zero_stage() < 3
+            and engine_dtype(trainer.args) is None
         )
-        return bool(trainer.is_fsdp_enabled or (trainer.is_deepspeed_enabled and not has_whole_weights))
+        return bool(
+            trainer.is_fsdp_enabled or (trainer.is_deepspeed_enabled and not has_whole_weights)
+        )
 
     def _remove_damaged(self, documents: Documents) -> None:
-        """Compares the shards that hold these documents with their checksums, each process a share, and deletes what is
-        damaged."""
+        """Compares the shards that hold these documents with their checksums, each process a share,
+        and deletes what is damaged."""
         store = self.store
         share = store.shards_of(documents)[self._processes.rank :: self._processes.world]
         damaged = set(store.unreadable)
-        with self._bar("Checking the teacher's states", len(share)) as advance, ThreadPoolExecutor(8) as pool:
+        with (
+            self._bar("Checking the teacher's states", len(share)) as advance,
+            ThreadPoolExecutor(8) as pool,
+        ):
             for name, sound in zip(share, pool.map(store.is_sound, share), strict=True):
                 advance(1)
                 if not sound:
@@ -194,7 +226,10 @@ class TeacherCache:
         for name in sorted(damaged):
             if self._main:
                 (store.folder / name).unlink(missing_ok=True)
-            self._say(f"Teacher cache: removed the damaged shard {name}; its documents are computed again.")
+            self._say(
+                f"Teacher cache: removed the damaged shard {name}; its documents are computed "
+                "again."
+            )
         if damaged:
             self._processes.gather(None)  # the first process has deleted them
             store.scan()
@@ -204,14 +239,17 @@ class TeacherCache:
         return max(self._processes.gather(len(documents.keys() - self.store.states.keys())))
 
     def _build(self, documents: Documents, missing: int) -> int:
-        """Computes what is missing; returns how many documents all processes of this run computed (another run may have
-        been first)."""
+        """Computes what is missing; returns how many documents all processes of this run computed
+        (another run may have been first)."""
         store = self.store
         if self._sharded:
             raise ConfigError(
-                f"label_annealing.teacher: cached has nothing of {missing} of {len(documents)} documents in "
-                f"{store.folder}, and a model that FSDP or DeepSpeed shards cannot compute it. Build it first in a run "
-                f"of one process (the same model, data, precision and attention; it may be stopped after its first "
+                f"label_annealing.teacher: cached has nothing of {missing} of {len(documents)} "
+                "documents in "
+                f"{store.folder}, and a model that FSDP or DeepSpeed shards cannot compute it. "
+                "Build it first in a run "
+                "of one process (the same model, data, precision and attention; it may be "
+                "stopped after its first "
                 f"step), or use teacher: online."
             )
         with contextlib.ExitStack() as stack:
@@ -229,7 +267,8 @@ class TeacherCache:
         still = self._count_missing(documents)
         if still:
             raise ConfigError(
-                f"label_annealing.cache_dir: {still} document(s) that one process stored are not in {store.folder} "
+                f"label_annealing.cache_dir: {still} document(s) that one process stored are not "
+                f"in {store.folder} "
                 f"for another. Give a folder that all processes share."
             )
         if self._main:
@@ -237,8 +276,8 @@ class TeacherCache:
         return computed
 
     def _wait_for_lock(self, stack: contextlib.ExitStack) -> None:
-        """Waits for the builder's lock on behalf of all processes; they meet at every attempt, so that no collective
-        times out meanwhile."""
+        """Waits for the builder's lock on behalf of all processes; they meet at every attempt, so
+        that no collective times out meanwhile."""
         handle = self._processes.first(self.store.try_lock)
         if handle is None:
             self._say(f"Teacher cache: another run is filling {self.store.folder}; waiting for it.")
@@ -259,51 +298,82 @@ class TeacherCache:
         text = f"{len(missing)} documents, {tokens} tokens, {shown_bytes(size)}"
         if size > free:
             raise ConfigError(
-                f"label_annealing.cache_dir: the teacher's states ({text}) do not fit in {self.store.folder}, where "
-                f"{shown_bytes(free)} are free. Free some space, choose another cache_dir, store them in a smaller "
+                f"label_annealing.cache_dir: the teacher's states ({text}) do not fit in "
+                f"{self.store.folder}, where "
+                f"{shown_bytes(free)} are free. Free some space, choose another cache_dir, store "
+                "them in a smaller "
                 f"dtype (cache_dtype), or use teacher: online."
             )
         self._say(f"Teacher cache: computing {text}, into {self.store.folder}")
 
     def _compute(self, documents: Documents, batches: list[list[bytes]]) -> None:
         tokens = sum(len(documents[key]) for key in itertools.chain(*batches))
-        with self._bar("Computing the teacher's states", tokens) as advance, self.trainer.accelerator.autocast():
+        with (
+            self._bar("Computing the teacher's states", tokens) as advance,
+            self.trainer.accelerator.autocast(),
+        ):
             build_states(
-                self.store, documents, batches, self.source, device=self.device, stored=self.stored, advance=advance
+                self.store,
+                documents,
+                batches,
+                self.source,
+                device=self.device,
+                stored=self.stored,
+                advance=advance,
             )
 
-    def _bar(self, text: str, total: float) -> contextlib.AbstractContextManager[Callable[[float], None]]:
+    def _bar(
+        self, text: str, total: float
+    ) -> contextlib.AbstractContextManager[Callable[[float], None]]:
         """A progress bar on the first process: its own share stands for all."""
-        return progress(text, total=total) if self._main else contextlib.nullcontext(lambda amount: None)
+        return (
+            progress(text, total=total)
+            if self._main
+            else contextlib.nullcontext(lambda amount: None)
+        )
 
-    # --------------------------------------------------------------------------------------------------- head and check
+    # ------------------------------------------------------------------------------- head and check
 
     def _check(self, teacher: CachedTeacher, dataset: Any, lengths: dict[int, int]) -> None:
-        """Compares stored states with the start model's own in a batch of a data set's longest row and its shortest.
+        """Compares stored states with the start model's own in a batch of a data set's longest row
+        and its shortest.
 
         Raises:
             DataError: a document of the batch is not stored.
             ModelError: the states differ.
         """
         numbers = {max(lengths, key=lengths.__getitem__), min(lengths, key=lengths.__getitem__)}
-        difference = self._processes.first(lambda: self._difference(teacher, [dataset[row] for row in numbers]))
-        half = self.trainer.accelerator.mixed_precision != "no" or self.stored or self.store.forward.itemsize < 4
+        difference = self._processes.first(
+            lambda: self._difference(teacher, [dataset[row] for row in numbers])
+        )
+        half = (
+            self.trainer.accelerator.mixed_precision != "no"
+            or self.stored
+            or self.store.forward.itemsize < 4
+        )
         tolerance = HALF_TOLERANCE if half else TOLERANCE
         if not difference <= tolerance:
             raise ModelError(
-                "label_annealing.teacher: cached expects states that depend on their document's tokens only, but in "
-                f"a batch of training those of {type(causal_lm(self.trainer.model)).__name__} differ from the stored "
-                f"ones by {difference:.2g} of their size (rounding explains {tolerance:g}). If the model's code has "
-                f"changed since they were stored, delete {self.store.folder}. Otherwise the model looks at padding or "
-                f"at neighbours in a packed row, or scales positions by the longest row: use teacher: online."
+                "label_annealing.teacher: cached expects states that depend on their document's "
+                "tokens only, but in "
+                f"a batch of training those of {type(causal_lm(self.trainer.model)).__name__} "
+                "differ from the stored "
+                f"ones by {difference:.2g} of their size (rounding explains {tolerance:g}). If "
+                "the model's code has "
+                f"changed since they were stored, delete {self.store.folder}. Otherwise the model "
+                "looks at padding or "
+                "at neighbours in a packed row, or scales positions by the longest row: use "
+                "teacher: online."
             )
 
     @torch.no_grad()
     def _difference(self, teacher: CachedTeacher, rows: list[Any]) -> float:
-        """Relative difference of the states of rows that are collated as in training; leaves random states as they
-        were."""
+        """Relative difference of the states of rows that are collated as in training; leaves random
+        states as they were."""
         trainer = self.trainer
-        collate = trainer._get_collator_with_removed_columns(trainer.data_collator, description="training")
+        collate = trainer._get_collator_with_removed_columns(
+            trainer.data_collator, description="training"
+        )
         states = random.getstate(), np.random.get_state()
         with torch.random.fork_rng(devices=[]):
             batch = of_the_model(collate(rows))
@@ -314,7 +384,11 @@ class TeacherCache:
         with trainer.accelerator.autocast():
             stored_BTK, _ = teacher.hidden(inputs)
             own_BTK, _ = self.source.hidden(inputs)
-        spans = [document.span for document in find_documents(inputs) if document.key in teacher.store.states]
+        spans = [
+            document.span
+            for document in find_documents(inputs)
+            if document.key in teacher.store.states
+        ]
         stored_NK = torch.cat([stored_BTK[span] for span in spans]).double()
         own_NK = torch.cat([own_BTK[span] for span in spans]).double()
         return float((stored_NK - own_NK).norm() / own_NK.norm())
@@ -323,20 +397,30 @@ class TeacherCache:
     def _head(self) -> Head:
         """The start model's head, copied where training will move it."""
         model = self.trainer.model
-        with model.disable_adapter() if hasattr(model, "disable_adapter") else contextlib.nullcontext():
+        with (
+            model.disable_adapter()
+            if hasattr(model, "disable_adapter")
+            else contextlib.nullcontext()
+        ):
             head = describe_head(model)
         tensors: dict[str, Any] = {"weight_VH": head.weight_VH, "bias_V": head.bias_V}
         for name, tensor in tensors.items():
             if tensor is None or not (self._sharded or tensor.requires_grad):
                 continue
-            copy = torch.empty_like(tensor, device=self.device) if tensor.is_meta else tensor.to(self.device, copy=True)
+            copy = (
+                torch.empty_like(tensor, device=self.device)
+                if tensor.is_meta
+                else tensor.to(self.device, copy=True)
+            )
             if self._processes.world > 1:
-                torch.distributed.broadcast(copy, src=0)  # only the first process may have loaded the weights
+                torch.distributed.broadcast(
+                    copy, src=0
+                )  # only the first process may have loaded the weights
             tensors[name] = copy
         return replace(head, **tensors).detached()
 
 
-# ------------------------------------------------------------------------------------------------------- the documents
+# ------------------------------------------------------------------------------------ the documents
 
 
 def read_documents(trainer: Any, dataset: Any) -> tuple[Documents, dict[int, int]]:
@@ -344,7 +428,8 @@ def read_documents(trainer: Any, dataset: Any) -> tuple[Documents, dict[int, int
 
     Args:
         trainer: its columns that the model does not know are left out, as in its data loader.
-        dataset: `input_ids`, and where rows are packed `seq_lengths`, or `position_ids`, or `attention_mask`.
+        dataset: `input_ids`, and where rows are packed `seq_lengths`, or `position_ids`, or
+            `attention_mask`.
 
     Returns:
         The documents, and the lengths of the rows that have tokens, by their number.
@@ -355,24 +440,33 @@ def read_documents(trainer: Any, dataset: Any) -> tuple[Documents, dict[int, int
     if not hasattr(dataset, "__len__"):
         raise ConfigError(
             "label_annealing.teacher: cached has to see the whole data before training, got "
-            f"{type(dataset).__name__}, which has no length. Turn streaming off, or use teacher: online."
+            f"{type(dataset).__name__}, which has no length. Turn streaming off, or use teacher: "
+            "online."
         )
     documents: Documents = {}
     lengths = {}
     for number, row in enumerate(_rows(trainer, dataset)):
         if "input_ids" not in row:
             raise ConfigError(
-                f"label_annealing.teacher: cached expects rows with input_ids, got the columns {', '.join(row)}. "
+                "label_annealing.teacher: cached expects rows with input_ids, got the columns "
+                f"{', '.join(row)}. "
                 "Instead, use teacher: online."
             )
         tokens = np.asarray(row["input_ids"]).astype("<i4")
         if not len(tokens):
             continue
         lengths[number] = len(tokens)
-        layout = {n: torch.tensor(row[n])[None] for n in ("attention_mask", "position_ids") if row.get(n) is not None}
+        layout = {
+            n: torch.tensor(row[n])[None]
+            for n in ("attention_mask", "position_ids")
+            if row.get(n) is not None
+        }
         texts = [tokens]
         if layout:
-            texts = [text.tokens for text in find_documents({"input_ids": torch.tensor(tokens)[None], **layout})]
+            texts = [
+                text.tokens
+                for text in find_documents({"input_ids": torch.tensor(tokens)[None], **layout})
+            ]
         elif row.get("seq_lengths") is not None:
             texts = np.split(tokens, np.cumsum(row["seq_lengths"])[:-1])
         documents.update((document_key(text), text) for text in texts)
@@ -380,14 +474,19 @@ def read_documents(trainer: Any, dataset: Any) -> tuple[Documents, dict[int, int
 
 
 def _rows(trainer: Any, dataset: Any) -> Iterator[dict[str, Any]]:
-    """The rows; those of a `datasets.Dataset` as arrays, never Python lists of tokens, where it holds them itself."""
+    """The rows; those of a `datasets.Dataset` as arrays, never Python lists of tokens, where it
+    holds them itself."""
     from datasets import Dataset
 
     if isinstance(dataset, Dataset):
         dataset = trainer._remove_unused_columns(dataset, description="training")
-        columns = {"input_ids", "seq_lengths", "attention_mask", "position_ids"}.intersection(dataset.column_names)
+        columns = {"input_ids", "seq_lengths", "attention_mask", "position_ids"}.intersection(
+            dataset.column_names
+        )
         if "input_ids" in columns and dataset.format["type"] != "custom":
-            for table in dataset.with_format("pandas", columns=sorted(columns)).iter(batch_size=1000):
+            for table in dataset.with_format("pandas", columns=sorted(columns)).iter(
+                batch_size=1000
+            ):
                 yield from table.to_dict("records")
             return
     for index in range(len(dataset)):

@@ -1,5 +1,5 @@
-"""The teacher that a trainer gives to label annealing: a frozen copy, the model without its adapter, or stored
-states."""
+"""The teacher that a trainer gives to label annealing: a frozen copy, the model without its
+adapter, or stored states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from holdfast.training.zero import is_partitioned
 
 
 def wants_copy(settings: TeacherSettings, model: Any, peft_config: Any) -> bool:
-    """Whether the teacher is a second copy of the model, which has to be made before the trainer changes anything.
+    """Whether the teacher is a second copy of the model, which has to be made before the trainer
+    changes anything.
 
     Args:
         settings: of the teacher.
@@ -28,11 +29,14 @@ def wants_copy(settings: TeacherSettings, model: Any, peft_config: Any) -> bool:
     if is_partitioned(model):  # refused with all other reasons once the trainer is complete
         return False
     wrapped = hasattr(model, "disable_adapter")
-    if settings.kind == "adapter_off" or (settings.kind == "auto" and (wrapped or peft_config is not None)):
+    if settings.kind == "adapter_off" or (
+        settings.kind == "auto" and (wrapped or peft_config is not None)
+    ):
         return False
     if wrapped and settings.kind != "cached":
         raise ConfigError(
-            "label_annealing.teacher: online needs the bare start model; pass it with peft_config instead of a "
+            "label_annealing.teacher: online needs the bare start model; pass it with peft_config "
+            "instead of a "
             "wrapped PEFT model."
         )
     if not isinstance(model, nn.Module):
@@ -59,7 +63,10 @@ def make_teacher(
     teacher = OnlineTeacher(copied)
     if not settings.sharded:  # it would have to fit whole before it is shared out
         teacher.to(device)
-    info = {"name": teacher.name, "dtype": str(next(copied.parameters()).dtype).removeprefix("torch.")}
+    info = {
+        "name": teacher.name,
+        "dtype": str(next(copied.parameters()).dtype).removeprefix("torch."),
+    }
     if settings.model != START:
         info["model"] = settings.model
     return teacher, info
@@ -73,7 +80,8 @@ def shard_teacher(teacher: OnlineTeacher, accelerator: Any, args: Any) -> None:
     """
     if not getattr(accelerator, "is_fsdp2", False):
         raise ConfigError(
-            "label_annealing.teacher_sharded: expected a run under FSDP2 (--accelerate_config fsdp2), got one without. "
+            "label_annealing.teacher_sharded: expected a run under FSDP2 (--accelerate_config "
+            "fsdp2), got one without. "
             "Leave it out."
         )
     from torch.distributed.device_mesh import init_device_mesh

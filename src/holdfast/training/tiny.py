@@ -1,5 +1,5 @@
-"""A model and a tokenizer small enough to build and train in a second, with random weights: what methods are checked
-on."""
+"""A model and a tokenizer small enough to build and train in a second, with random weights: what
+methods are checked on."""
 
 from __future__ import annotations
 
@@ -16,22 +16,32 @@ SENTENCES = [
 
 
 def build_tokenizer(vocab_size: int = 320, **special: Any) -> Any:
-    """A byte-level BPE trained on a few sentences, with an end-of-sequence and a padding token unless others are
-    given."""
+    """A byte-level BPE trained on a few sentences, with an end-of-sequence and a padding token
+    unless others are given."""
     from tokenizers import ByteLevelBPETokenizer
     from transformers import PreTrainedTokenizerFast
 
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(
-        SENTENCES * 4, vocab_size=vocab_size, special_tokens=["<|endoftext|>", "<|pad|>"], show_progress=False
+        SENTENCES * 4,
+        vocab_size=vocab_size,
+        special_tokens=["<|endoftext|>", "<|pad|>"],
+        show_progress=False,
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=bpe._tokenizer, **{"eos_token": "<|endoftext|>", "pad_token": "<|pad|>", **special}
+        tokenizer_object=bpe._tokenizer,
+        **{"eos_token": "<|endoftext|>", "pad_token": "<|pad|>", **special},
     )
 
 
 def build_model(
-    vocab_size: int = 320, *, seed: int = 0, tie: bool = True, layers: int = 2, width: int = 32, **changes: Any
+    vocab_size: int = 320,
+    *,
+    seed: int = 0,
+    tie: bool = True,
+    layers: int = 2,
+    width: int = 32,
+    **changes: Any,
 ) -> Any:
     """A Llama with random weights, float32, sdpa attention."""
     import torch

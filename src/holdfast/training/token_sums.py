@@ -1,5 +1,5 @@
-"""Sums over tokens between two logged steps: added up on the device without waiting for it, reduced over ranks when
-they are read."""
+"""Sums over tokens between two logged steps: added up on the device without waiting for it, reduced
+over ranks when they are read."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class TokenSums:
     def __init__(self, reduce: Callable[[Tensor], Tensor], *, by_step: bool) -> None:
         self._reduce, self._by_step = reduce, by_step
         self.since_log: dict[str, Tensor] = {}
-        """This rank's sums by mode ("train", "eval"), `[8]` in the order of `TokenTotals`, float64 where the device has
-        it."""
+        """This rank's sums by mode ("train", "eval"), `[8]` in the order of `TokenTotals`, float64
+        where the device has it."""
         self._step: Tensor | None = None
 
     def add(self, mode: str, result: AnnealedLoss | None, tokens: Tensor) -> None:
@@ -73,12 +73,14 @@ class TokenSums:
         return None if row is None else self.totals(row)
 
     def pending(self) -> list[float] | None:
-        """What `take("train")` would give, which stays: a checkpoint keeps it, so that figures logged after a resume
-        cover the steps before it."""
+        """What `take("train")` would give, which stays: a checkpoint keeps it, so that figures
+        logged after a resume cover the steps before it."""
         row = self.since_log.get("train")
         return None if row is None else list(self.totals(row.clone()))
 
-    def restore(self, pending: Sequence[float] | None, *, device: torch.device, holds: bool) -> None:
+    def restore(
+        self, pending: Sequence[float] | None, *, device: torch.device, holds: bool
+    ) -> None:
         """Takes `pending` back.
 
         Args:
@@ -104,5 +106,12 @@ def _row(result: AnnealedLoss | None, tokens: Tensor) -> Tensor:
     else:
         device = result.loss.device
         counts = [result.ce_count, result.kl_count, result.correct]
-        values = [result.ce_sum, result.kl_sum, *counts, tokens.to(device), result.entropy_sum, result.weight_sum]
+        values = [
+            result.ce_sum,
+            result.kl_sum,
+            *counts,
+            tokens.to(device),
+            result.entropy_sum,
+            result.weight_sum,
+        ]
     return torch.stack([value.detach().to(_dtype(device)) for value in values])

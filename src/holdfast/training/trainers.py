@@ -1,12 +1,12 @@
 """The trainers that host retention methods.
 
-`SFTRetentionTrainer` takes TRL's data preparation (chat templates, prompt-completion masks, assistant masks, packing)
-and nothing else of it: the loss, the step and the checkpoints are the mixin's; `loss_type: dft` is token weighting
-of that kind.
+`SFTRetentionTrainer` takes TRL's data preparation (chat templates, prompt-completion masks,
+assistant masks, packing) and nothing else of it: the loss, the step and the checkpoints are the
+mixin's; `loss_type: dft` is token weighting of that kind.
 `RetentionTrainer` is plain `transformers.Trainer` for tokenised data.
 
-All that this project knows of TRL's internals is in this file: `_prepare_dataset`, its `completion_only_loss`
-attribute, the vision collator, and the model card hook.
+All that this project knows of TRL's internals is in this file: `_prepare_dataset`, its
+`completion_only_loss` attribute, the vision collator, and the model card hook.
 """
 
 from __future__ import annotations
@@ -59,14 +59,16 @@ LoadRows = Callable[[str], tuple[Dataset, str]]
 
 
 class RetentionTrainer(RetentionMixin, Trainer):
-    """`transformers.Trainer` with retention methods, for data that is tokenised already (`input_ids`, `labels`)."""
+    """`transformers.Trainer` with retention methods, for data that is tokenised already
+    (`input_ids`, `labels`)."""
 
 
 class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
     """`trl.SFTTrainer`'s data preparation with retention methods.
 
     Args:
-        load_rows: how replay data named in a method is read; None: as `holdfast train` reads any data.
+        load_rows: how replay data named in a method is read; None: as `holdfast train` reads any
+            data.
         say: gets a line on what methods do while they make data, on the first process.
         *args, **kwargs: `SFTTrainer`'s own, and `retain`.
     """
@@ -91,7 +93,9 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         self.data_notes: list[str] = []
         model = kwargs.get("model", args[0] if args else None)
         self._start: StartModel | None = None
-        if any(INITIAL_MODEL in m.needs for m in self._data_methods):  # before anything is put into it
+        if any(
+            INITIAL_MODEL in m.needs for m in self._data_methods
+        ):  # before anything is put into it
             first = arguments is None or arguments.process_index == 0
             self._start = StartModel(model, adapter=kwargs.get("peft_config"), first=first)
         self._confine_attention(model, arguments)  # before a teacher is copied from the model
@@ -106,13 +110,17 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             return
         if self._token_loss is not None and self._token_loss.teacher.kind == "cached":
             raise ConfigError(
-                "label_annealing.teacher: expected online or adapter_off where rows hold images, got cached: states "
-                "are kept by a row's tokens, which are the same whatever its images show, and images may be made "
+                "label_annealing.teacher: expected online or adapter_off where rows hold images, "
+                "got cached: states "
+                "are kept by a row's tokens, which are the same whatever its images show, and "
+                "images may be made "
                 "into pixels anew in every epoch."
             )
         collate: Any = self.data_collator  # type: ignore[has-type]
         if isinstance(collate, DataCollatorForVisionLanguageModeling):
-            self.data_collator = ImageCollator(collate, completion_only=self.args.completion_only_loss)
+            self.data_collator = ImageCollator(
+                collate, completion_only=self.args.completion_only_loss
+            )
         rows: Any = self.train_dataset  # type: ignore[has-type]
         if not isinstance(rows, Dataset):
             return
@@ -127,13 +135,16 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             self._signature_columns = [*self._signature_columns, ORIGIN]
 
     def _confine_attention(self, model: Any, args: Any) -> None:
-        """Packed documents attend within themselves, as TRL has it; here also without a dense mask where attention is
-        torch's own.
+        """Packed documents attend within themselves, as TRL has it; here also without a dense mask
+        where attention is torch's own.
 
         Raises:
             ConfigError: they do not stay apart in this model.
         """
-        packed = getattr(args, "packing", False) and getattr(args, "packing_strategy", "bfd") in PACKED_WHOLE
+        packed = (
+            getattr(args, "packing", False)
+            and getattr(args, "packing_strategy", "bfd") in PACKED_WHOLE
+        )
         if not isinstance(model, nn.Module) or not (packed or getattr(args, "padding_free", False)):
             return
         uncompiled = not getattr(args, "torch_compile", False)
@@ -151,29 +162,46 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             self.data_notes.append(
                 f"Attention within packed documents goes by a dense mask over the whole batch here "
                 f"(attn_implementation: {used}): correct, but its "
-                "time and memory grow with the square of the batch's tokens. Use attn_implementation: "
-                f"{'sdpa or ' if used == 'eager' else ''}flash_attention_2, or a smaller per_device_train_batch_size "
+                "time and memory grow with the square of the batch's tokens. Use "
+                "attn_implementation: "
+                f"{'sdpa or ' if used == 'eager' else ''}flash_attention_2, or a smaller "
+                "per_device_train_batch_size "
                 f"with accumulation."
             )
 
     def _prepare_dataset(
-        self, dataset: Any, processing_class: Any, args: Any, packing: bool, formatting_func: Any, dataset_name: str
+        self,
+        dataset: Any,
+        processing_class: Any,
+        args: Any,
+        packing: bool,
+        formatting_func: Any,
+        dataset_name: str,
     ) -> Any:
         if dataset_name == "train" and isinstance(dataset, IterableDataset):
             return self._prepare_stream(dataset, processing_class, args, packing, formatting_func)
         if dataset_name != "train" or not isinstance(dataset, Dataset) or self._is_vision_dataset:
-            return super()._prepare_dataset(dataset, processing_class, args, packing, formatting_func, dataset_name)
+            return super()._prepare_dataset(
+                dataset, processing_class, args, packing, formatting_func, dataset_name
+            )
         tokenised = self._tokenise(dataset, processing_class, args, formatting_func)
         tokenised = self._with_methods(tokenised, processing_class, args)
         self._note_lengths(tokenised, args, packing)
         if packing and args.max_length is not None and args.packing_strategy in PACKED_WHOLE:
             return self._pack(tokenised, args)
-        if not packing and not getattr(args, "shuffle_dataset", False) and _is_ready(tokenised, args.max_length):
+        if (
+            not packing
+            and not getattr(args, "shuffle_dataset", False)
+            and _is_ready(tokenised, args.max_length)
+        ):
             return tokenised  # TRL would rewrite every row, to leave it as it is
-        prepared = super()._prepare_dataset(tokenised, processing_class, args, packing, None, dataset_name)
+        prepared = super()._prepare_dataset(
+            tokenised, processing_class, args, packing, None, dataset_name
+        )
         if len(prepared) == 0:
             raise DataError(
-                f"No training example is left after truncation to max_length={args.max_length}: every prompt fills "
+                f"No training example is left after truncation to max_length={args.max_length}: "
+                "every prompt fills "
                 f"the window by itself. "
                 "Raise max_length or shorten the prompts."
             )
@@ -189,7 +217,9 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             new_rows=rows,
             say=self._say,
         )
-        if getattr(args, "packing", False) and (problems := packing_problem(self.retain, args.packing_strategy)):
+        if getattr(args, "packing", False) and (
+            problems := packing_problem(self.retain, args.packing_strategy)
+        ):
             raise ConfigError(problems)
         if self.marks_origins:
             rows = marked(rows, NEW)
@@ -200,12 +230,19 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         return rows
 
     def _prepare_stream(
-        self, dataset: IterableDataset, processing_class: Any, args: Any, packing: bool, formatting_func: Any
+        self,
+        dataset: IterableDataset,
+        processing_class: Any,
+        args: Any,
+        packing: bool,
+        formatting_func: Any,
     ) -> IterableDataset:
-        """Rows that are read, tokenised and packed (a thousand at a time) while they are trained on, again and again.
+        """Rows that are read, tokenised and packed (a thousand at a time) while they are trained
+        on, again and again.
 
-        Without an end: at one, Trainer would begin another epoch with the steps that are left of it, and a run that is
-        continued behind it would skip as many rows as were read in all, and begin at another place.
+        Without an end: at one, Trainer would begin another epoch with the steps that are left of
+        it, and a run that is continued behind it would skip as many rows as were read in all, and
+        begin at another place.
 
         Raises:
             ConfigError: a method that mixes rows.
@@ -213,74 +250,94 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         """
         if mixing := [m.name for m in self._data_methods if changes_data(m)]:
             raise ConfigError(
-                f"retention: {', '.join(mixing)} mixes rows that it has to count, and these are streamed. Turn "
+                f"retention: {', '.join(mixing)} mixes rows that it has to count, and these are "
+                "streamed. Turn "
                 f"streaming off, or leave the method out."
             )
-        once = super()._prepare_dataset(dataset, processing_class, args, packing, formatting_func, "train")
+        once = super()._prepare_dataset(
+            dataset, processing_class, args, packing, formatting_func, "train"
+        )
         if next(iter(once), None) is None:  # or looking for one would never end
             raise DataError(
-                f"No training example is left after truncation to max_length={args.max_length}: every prompt fills "
+                f"No training example is left after truncation to max_length={args.max_length}: "
+                "every prompt fills "
                 f"the window by itself. Raise max_length or shorten the prompts."
             )
         self.data_info.update(streamed=True, packed=bool(packing))
         return once.repeat(None)
 
     def _pack(self, tokenised: Dataset, args: Any) -> Dataset:
-        """Windows of whole documents. TRL packs a thousand documents at a time; all together leave less of the windows
-        empty."""
+        """Windows of whole documents. TRL packs a thousand documents at a time; all together leave
+        less of the windows empty."""
         split = args.packing_strategy == "bfd_split"
         with quiet_datasets(len(tokenised)):
             packed, info = pack_dataset(tokenised, args.max_length, split=split, seed=args.seed)
-        self.data_info.update(windows=info.windows, window=info.window, wasted=info.wasted, split=info.split)
+        self.data_info.update(
+            windows=info.windows, window=info.window, wasted=info.wasted, split=info.split
+        )
         if trained_tokens(packed) == 0:
             raise DataError(
-                f"No training example is left after truncation to max_length={args.max_length}: every prompt fills "
+                f"No training example is left after truncation to max_length={args.max_length}: "
+                "every prompt fills "
                 f"the window by itself. "
                 "Raise max_length or shorten the prompts."
             )
         if info.skipped:
-            self.data_notes.append(f"{info.skipped} training examples of fewer than two tokens are left out.")
+            self.data_notes.append(
+                f"{info.skipped} training examples of fewer than two tokens are left out."
+            )
         if info.wasted > 0.01 and info.windows > 1:
             self.data_notes.append(
-                f"Packing leaves {info.wasted:.1%} of the {info.windows} windows of {info.window} tokens empty: "
+                f"Packing leaves {info.wasted:.1%} of the {info.windows} windows of {info.window} "
+                "tokens empty: "
                 f"{info.documents} documents do not "
                 "fill them better."
             )
         return packed
 
-    def _tokenise(self, dataset: Dataset, processing_class: Any, args: Any, formatting_func: Any) -> Dataset:
-        """TRL's tokenisation and label masks, without truncation or packing: methods mix whole examples."""
+    def _tokenise(
+        self, dataset: Dataset, processing_class: Any, args: Any, formatting_func: Any
+    ) -> Dataset:
+        """TRL's tokenisation and label masks, without truncation or packing: methods mix whole
+        examples."""
         uncut = copy.copy(args)
         uncut.max_length, uncut.shuffle_dataset = None, False
-        tokenised = super()._prepare_dataset(dataset, processing_class, uncut, False, formatting_func, "train")
+        tokenised = super()._prepare_dataset(
+            dataset, processing_class, uncut, False, formatting_func, "train"
+        )
         return tokenised.select_columns(["input_ids", "labels"])
 
     def _prepare_other(self, name: str, processing_class: Any, args: Any) -> Dataset:
-        """Other data (replay), tokenised by its own format: TRL decides completion-only loss from the first training
-        sample. Rows with images stay as they are."""
+        """Other data (replay), tokenised by its own format: TRL decides completion-only loss from
+        the first training sample. Rows with images stay as they are."""
         rows, _ = (self._load_rows or rows_by_name(processing_class))(name)
         if "images" in rows.column_names:
             if not self._is_vision_dataset:  # type: ignore[has-type]
                 raise DataError(
-                    f"{name}: these rows hold images, the training rows none, whose batches are made without pixels. "
+                    f"{name}: these rows hold images, the training rows none, whose batches are "
+                    "made without pixels. "
                     f"Take rows without images, or train on rows with images among them."
                 )
             return rows
         before: bool = self.completion_only_loss  # type: ignore[has-type]
         if args.completion_only_loss is None:
-            self.completion_only_loss = "prompt" in rows.column_names and "completion" in rows.column_names
+            self.completion_only_loss = (
+                "prompt" in rows.column_names and "completion" in rows.column_names
+            )
         try:
             return self._tokenise(rows, processing_class, args, None)
         finally:
             self.completion_only_loss = before
 
     def _note_lengths(self, tokenised: Dataset, args: Any, packing: bool) -> None:
-        """Counts what is trained on: examples are cut to `max_length` (without packing by TRL, which then leaves out
-        those of which nothing is trained any more)."""
+        """Counts what is trained on: examples are cut to `max_length` (without packing by TRL,
+        which then leaves out those of which nothing is trained any more)."""
         lengths = token_lengths(tokenised)
         splits = packing and args.packing_strategy in ("bfd_split", "wrapped")
         limit = None if splits else args.max_length
-        trained = trained_by_row(tokenised, limit, end=not packing and args.truncation_mode == "keep_end")
+        trained = trained_by_row(
+            tokenised, limit, end=not packing and args.truncation_mode == "keep_end"
+        )
         left_out = np.zeros(len(lengths), bool) if packing or limit is None else trained == 0
         cut_lengths = lengths if limit is None else np.minimum(lengths, limit)
         self.data_info.update(
@@ -292,32 +349,40 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         )
         if untrained := self.data_info["untrained_examples"]:
             self.data_notes.append(
-                f"{untrained} of {len(lengths)} training examples are not trained at all: what is to be learnt of them "
-                f"is cut away (max_length) or masked (labels, assistant_only_loss, completion_only_loss)."
+                f"{untrained} of {len(lengths)} training examples are not trained at all: what is "
+                "to be learnt of them "
+                "is cut away (max_length) or masked (labels, assistant_only_loss, "
+                "completion_only_loss)."
             )
         if twice := _rows_with_two_bos(tokenised, self._tokenizer.bos_token_id):
             self.data_notes.append(
-                f"{twice} of {len(lengths)} training examples begin with two {self._tokenizer.bos_token}: their text "
-                f"has one, and another is put before it. Take one out of the data or of the chat template."
+                f"{twice} of {len(lengths)} training examples begin with two "
+                f"{self._tokenizer.bos_token}: their text "
+                "has one, and another is put before it. Take one out of the data or of the chat "
+                "template."
             )
         if others := _rows_with_other_labels(tokenised):
             self.data_notes.append(
-                f"{others} of {len(lengths)} training examples have labels that are not their tokens. The label of a "
-                f"token is the token itself (the trainer compares it with what is predicted before it) or -100."
+                f"{others} of {len(lengths)} training examples have labels that are not their "
+                "tokens. The label of a "
+                "token is the token itself (the trainer compares it with what is predicted "
+                "before it) or -100."
             )
         if args.max_length is not None:
             longer = int((lengths > args.max_length).sum())
             if longer and not splits:
                 self.data_notes.append(
-                    f"{longer} of {len(lengths)} training examples are longer than max_length={args.max_length} tokens "
-                    f"(longest: {int(lengths.max())}) and are cut there. Raise max_length, or use packing with "
+                    f"{longer} of {len(lengths)} training examples are longer than "
+                    f"max_length={args.max_length} tokens "
+                    f"(longest: {int(lengths.max())}) and are cut there. Raise max_length, or use "
+                    "packing with "
                     f"packing_strategy: bfd_split "
                     "to keep their ends."
                 )
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Left to the run: its card carries the retention method and the figures, which are not known before the
-        end."""
+        """Left to the run: its card carries the retention method and the figures, which are not
+        known before the end."""
 
     def _send_telemetry(self) -> None:
         """Sent only when the user has turned it on by HF_HUB_DISABLE_TELEMETRY=0."""
@@ -326,16 +391,23 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 
 
 def trained_tokens(tokenised: Dataset) -> int:
-    """Labels that are not -100, counted in Arrow batches so that a large data set never becomes Python lists."""
+    """Labels that are not -100, counted in Arrow batches so that a large data set never becomes
+    Python lists."""
     return sum(int(np.count_nonzero(labels != -100)) for labels, _ in _labels(tokenised))
 
 
 def _rows_with_other_labels(tokenised: Dataset) -> int:
     """Rows with a label that is neither its token nor -100."""
     count = 0
-    for table in tokenised.select_columns(["input_ids", "labels"]).with_format("arrow").iter(batch_size=10_000):
+    for table in (
+        tokenised.select_columns(["input_ids", "labels"])
+        .with_format("arrow")
+        .iter(batch_size=10_000)
+    ):
         ids, labels = (table.column(name).combine_chunks() for name in ("input_ids", "labels"))
-        tokens, trained = (values.flatten().to_numpy(zero_copy_only=False) for values in (ids, labels))
+        tokens, trained = (
+            values.flatten().to_numpy(zero_copy_only=False) for values in (ids, labels)
+        )
         other = np.flatnonzero((trained != -100) & (trained != tokens))
         ends = np.cumsum(labels.value_lengths().to_numpy(zero_copy_only=False))
         count += len(np.unique(np.searchsorted(ends, other, side="right")))
@@ -345,12 +417,18 @@ def _rows_with_other_labels(tokenised: Dataset) -> int:
 def _rows_with_two_bos(tokenised: Dataset, bos: int | None) -> int:
     """Rows that begin with the same token twice, that of the beginning."""
     count = 0
-    for table in tokenised.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=10_000):
+    for table in (
+        tokenised.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=10_000)
+    ):
         for chunk in table.column(0).chunks:
             lengths = chunk.value_lengths().to_numpy(zero_copy_only=False)
             ids = chunk.flatten().to_numpy(zero_copy_only=False)
             starts = (np.cumsum(lengths) - lengths)[lengths > 1]
-            count += int(np.count_nonzero((ids[starts] == bos) & (ids[starts + 1] == bos))) if bos is not None else 0
+            count += (
+                int(np.count_nonzero((ids[starts] == bos) & (ids[starts + 1] == bos)))
+                if bos is not None
+                else 0
+            )
     return count
 
 

@@ -1,9 +1,10 @@
 """Models that Unsloth has loaded are refused; those that it has saved are models like any other.
 
-`FastLanguageModel` replaces the forward passes of a model's classes by its own, and `import unsloth` those of TRL's
-trainers. Neither goes through the backbone and the head as holdfast's loss does: cross-entropy is computed inside the
-model, hidden states need not come out, and padding and packed documents are understood in another way. What a retention
-method would compute there is not known, so nothing is computed.
+`FastLanguageModel` replaces the forward passes of a model's classes by its own, and
+`import unsloth` those of TRL's trainers. Neither goes through the backbone and the head as
+holdfast's loss does: cross-entropy is computed inside the model, hidden states need not come out,
+and padding and packed documents are understood in another way. What a retention method would
+compute there is not known, so nothing is computed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def refuse_unsloth(trainer: type, model: Any) -> None:
         model: a loaded model, or anything else.
 
     Raises:
-        ModelError: Unsloth has replaced the forward pass of one of the model's modules, or a base of the trainer.
+        ModelError: Unsloth has replaced the forward pass of one of the model's modules, or a base
+            of the trainer.
     """
     what = None
     for base in trainer.__mro__:
@@ -36,8 +38,10 @@ def refuse_unsloth(trainer: type, model: Any) -> None:
                 what = f"the forward pass of {type(module).__name__} is Unsloth's"
     if what is not None:
         raise ModelError(
-            f"Expected a model as transformers loads it, but {what}: its passes give no hidden states that the "
-            f"loss and the teachers could use. Load the model with AutoModelForCausalLM.from_pretrained in a process "
+            f"Expected a model as transformers loads it, but {what}: its passes give no hidden "
+            "states that the "
+            "loss and the teachers could use. Load the model with "
+            "AutoModelForCausalLM.from_pretrained in a process "
             f"that does not import unsloth; what Unsloth has saved (save_pretrained, "
             f"save_pretrained_merged) loads there."
         )

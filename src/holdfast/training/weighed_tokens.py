@@ -1,5 +1,5 @@
-"""Methods that weigh tokens, as the trainer follows them: what they are told after the loss, and the refusal of a run
-whose tokens all weigh nothing."""
+"""Methods that weigh tokens, as the trainer follows them: what they are told after the loss, and
+the refusal of a run whose tokens all weigh nothing."""
 
 from __future__ import annotations
 
@@ -32,14 +32,19 @@ class WeighedTokens:
         """Steps since the beginning whose tokens all weighed 0; None once one did not."""
 
     def after_loss(
-        self, inputs: Mapping[str, Any], labels_BT: Tensor, by_origin_BS: Tensor | None, result: AnnealedLoss
+        self,
+        inputs: Mapping[str, Any],
+        labels_BT: Tensor,
+        by_origin_BS: Tensor | None,
+        result: AnnealedLoss,
     ) -> None:
         """Tells the method the micro-batch's cross-entropies.
 
         Args:
             inputs: of the model.
             labels_BT: of the micro-batch.
-            by_origin_BS: factors by where tokens are from; those of factor 0 are not the method's. None: all 1.
+            by_origin_BS: factors by where tokens are from; those of factor 0 are not the method's.
+                None: all 1.
             result: of the loss.
         """
         count = result.ce_count
@@ -51,9 +56,11 @@ class WeighedTokens:
         row = torch.stack([result.weight_sum.double(), count.double()])
         self._sums = row if self._sums is None else self._sums + row
 
-    def refuse_no_weight(self, reduce: Callable[[Tensor], Tensor], *, step: int, total: int | None) -> None:
-        """Call it once a step. One whose tokens all weigh 0 teaches nothing, which may happen by chance; the first
-        `WEIGHTLESS` of them, or all there are, are no chance.
+    def refuse_no_weight(
+        self, reduce: Callable[[Tensor], Tensor], *, step: int, total: int | None
+    ) -> None:
+        """Call it once a step. One whose tokens all weigh 0 teaches nothing, which may happen by
+        chance; the first `WEIGHTLESS` of them, or all there are, are no chance.
 
         Args:
             reduce: sums over all ranks.
@@ -74,7 +81,9 @@ class WeighedTokens:
             if self._weightless < min(WEIGHTLESS, total or WEIGHTLESS):
                 return
             raise DataError(
-                f"{self.label}: expected trained tokens of some weight, got 0 in each of the {count:.0f} of step "
-                f"{step} and of all steps before it, so that nothing would be learnt. Take more rows a step, or a "
+                f"{self.label}: expected trained tokens of some weight, got 0 in each of the "
+                f"{count:.0f} of step "
+                f"{step} and of all steps before it, so that nothing would be learnt. Take more "
+                "rows a step, or a "
                 f"coefficient below 1."
             )

@@ -1,19 +1,21 @@
 """A `checkpoint-N` folder is whole or passed over.
 
-Trainer writes weights, optimiser and state straight into the final folder, so a run that is killed meanwhile leaves
-half a checkpoint with the name of a whole one. Here the folder is `.saving` until all processes have written. Then each
-process hashes the files that it wrote, which the page cache still holds, and puts them on the disk; the first one
-writes the manifest of all of them, last, and renames the folder. Old checkpoints go only when the new one is there.
+Trainer writes weights, optimiser and state straight into the final folder, so a run that is killed
+meanwhile leaves half a checkpoint with the name of a whole one. Here the folder is `.saving` until
+all processes have written. Then each process hashes the files that it wrote, which the page cache
+still holds, and puts them on the disk; the first one writes the manifest of all of them, last, and
+renames the folder. Old checkpoints go only when the new one is there.
 
-A run goes on from the newest checkpoint whose files are all there and as they were written. One that is not is passed
-over, and the run says which of its files is to blame: transformers itself would go on without the optimiser's or the
-random state, to other weights.
+A run goes on from the newest checkpoint whose files are all there and as they were written. One
+that is not is passed over, and the run says which of its files is to blame: transformers itself
+would go on without the optimiser's or the random state, to other weights.
 
-Models whose files have kept the names of earlier versions (vision-language models) are loaded by those names: Trainer
-would pass over all of their tensors with a warning, and go on from the start model.
+Models whose files have kept the names of earlier versions (vision-language models) are loaded by
+those names: Trainer would pass over all of their tensors with a warning, and go on from the start
+model.
 
-Checkpoints without a manifest are from before there was one. They have to show what they can: that every part is there
-and can be read.
+Checkpoints without a manifest are from before there was one. They have to show what they can: that
+every part is there and can be read.
 """
 
 from __future__ import annotations
@@ -45,30 +47,33 @@ else:
 logger = logging.getLogger(__name__)
 
 _RANK = re.compile(r"(?:rng_state_|__|rank_?)(\d+)")
-"""The process that wrote a file, in the names that transformers, torch, accelerate and DeepSpeed give."""
+"""The process that wrote a file, in the names that transformers, torch, accelerate and DeepSpeed
+give."""
 _LOADED = (".bin", ".distcp", ".json", ".pt", ".pth", ".safetensors")
 """Endings of files that continuing a run may load."""
 
 
 class WholeCheckpoints(_Host):
-    """Mixin over `transformers.Trainer`: saves every checkpoint aside, with a manifest, renames it, removes those
-    beyond `save_total_limit`, and finds the one to go on from."""
+    """Mixin over `transformers.Trainer`: saves every checkpoint aside, with a manifest, renames it,
+    removes those beyond `save_total_limit`, and finds the one to go on from."""
 
     def _save_retention_state(self, folder: Path) -> None:
-        """What a checkpoint holds beside the trainer's own files; called on every process, before the rename."""
+        """What a checkpoint holds beside the trainer's own files; called on every process, before
+        the rename."""
         raise NotImplementedError
 
-    # ----------------------------------------------------------------------------------------------------- writing one
+    # ---------------------------------------------------------------------------------- writing one
 
     def _get_output_dir(self, trial: Any) -> str:
         return getattr(self, "_staging", None) or super()._get_output_dir(trial)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         name = f"checkpoint-{self.state.global_step}"
-        if self.args.push_to_hub and str(getattr(self.args.hub_strategy, "value", self.args.hub_strategy)).endswith(
-            "checkpoint"
-        ):
-            # The hub upload of checkpoints reads the folder in the background, so it cannot be moved under it.
+        if self.args.push_to_hub and str(
+            getattr(self.args.hub_strategy, "value", self.args.hub_strategy)
+        ).endswith("checkpoint"):
+            # The hub upload of checkpoints reads the folder in the background, so it cannot be
+            # moved under it.
             super()._save_checkpoint(model, trial)
             self._complete(Path(self.args.output_dir) / name)
             return
@@ -89,7 +94,9 @@ class WholeCheckpoints(_Host):
             self._complete(staging / name)
         except BaseException:
             if self.is_world_process_zero():
-                remove_folder(staging)  # half a checkpoint is worth nothing, and its space may be what is missing
+                remove_folder(
+                    staging
+                )  # half a checkpoint is worth nothing, and its space may be what is missing
             raise
         finally:
             self._staging = None
@@ -106,7 +113,9 @@ class WholeCheckpoints(_Host):
         """The methods' state, and the manifest of everything that all processes wrote."""
         self._save_retention_state(folder)
         self.accelerator.wait_for_everyone()
-        mine = manifest.measured(folder, filter(self._is_mine, manifest.files_in(folder)), sync=True)
+        mine = manifest.measured(
+            folder, filter(self._is_mine, manifest.files_in(folder)), sync=True
+        )
         everyones = gather_object([mine])
         if self.is_world_process_zero():
             files: dict[str, Any] = {}
@@ -116,32 +125,43 @@ class WholeCheckpoints(_Host):
             fsync_path(folder)
 
     def _is_mine(self, name: str) -> bool:
-        """Whether this process answers for a file: the one that its name says, the first for all others."""
+        """Whether this process answers for a file: the one that its name says, the first for all
+        others."""
         match = _RANK.search(name)
         rank = int(match[1]) if match else 0
         return (rank if rank < self.args.world_size else 0) == self.args.process_index
 
     def _rotate(self, newest: Path) -> None:
-        """Removes what is beyond `save_total_limit`, first what lies ahead: checkpoints that this run passed over."""
+        """Removes what is beyond `save_total_limit`, first what lies ahead: checkpoints that this
+        run passed over."""
         limit = self.args.save_total_limit
         if not limit:
             return
-        best = Path(self.state.best_model_checkpoint).name if self.state.best_model_checkpoint else None
+        best = (
+            Path(self.state.best_model_checkpoint).name
+            if self.state.best_model_checkpoint
+            else None
+        )
         checkpoints = checkpoints_in(newest.parent)
         ahead = checkpoints[checkpoints.index(newest) + 1 :]
-        removable = [path for path in [*ahead, *checkpoints] if path.name not in (best, newest.name)]
+        removable = [
+            path for path in [*ahead, *checkpoints] if path.name not in (best, newest.name)
+        ]
         for path in dict.fromkeys(removable[: max(0, len(checkpoints) - limit)]):
             remove_folder(path)
 
-    # -------------------------------------------------------------------------------------------- the one to go on from
+    # ------------------------------------------------------------------------ the one to go on from
 
-    def whole_checkpoint(self, folder: Path, say: Callable[[str], None] = logger.warning) -> Path | None:
-        """The newest checkpoint of a run that is whole, None where there is none: the run begins anew. To be called by
-        all processes.
+    def whole_checkpoint(
+        self, folder: Path, say: Callable[[str], None] = logger.warning
+    ) -> Path | None:
+        """The newest checkpoint of a run that is whole, None where there is none: the run begins
+        anew. To be called by all processes.
 
         Args:
             folder: the run's.
-            say: gets a line on those that were passed over and why, and one on a checkpoint without a manifest.
+            say: gets a line on those that were passed over and why, and one on a checkpoint without
+                a manifest.
 
         Raises:
             RunFolderError: a file has a checkpoint's name.
@@ -161,14 +181,16 @@ class WholeCheckpoints(_Host):
             say(f"Passed over: {', '.join(passed)}. Training {after}.")
         if newest is not None and not (newest / manifest.FILE).exists():
             say(
-                f"{newest.name} has no {manifest.FILE}, as those of earlier versions: its parts are there and can be "
+                f"{newest.name} has no {manifest.FILE}, as those of earlier versions: its parts "
+                "are there and can be "
                 f"read, but whether what they hold was changed cannot be told."
             )
         self._checked = newest
         return newest
 
     def _checkpoint_to_resume(self, asked: Any) -> str | None:
-        """The folder that `train(resume_from_checkpoint=...)` means, which is whole; None: the run begins anew.
+        """The folder that `train(resume_from_checkpoint=...)` means, which is whole; None: the run
+        begins anew.
 
         Raises:
             RunFolderError: there is none, it is not whole, or a file has a checkpoint's name.
@@ -180,19 +202,24 @@ class WholeCheckpoints(_Host):
         if asked is True:
             newest = self.whole_checkpoint(output)
             if newest is None:
-                raise RunFolderError(f"Expected a whole checkpoint in {output} to go on from, found none.")
+                raise RunFolderError(
+                    f"Expected a whole checkpoint in {output} to go on from, found none."
+                )
             return str(newest)
         path = Path(asked)
-        if path != getattr(self, "_checked", None) and (problems := self._problems(path, strict=False)):
+        if path != getattr(self, "_checked", None) and (
+            problems := self._problems(path, strict=False)
+        ):
             raise RunFolderError(
-                f"Expected a whole checkpoint in {path} to go on from, but {listing(problems)}. Name another one, or "
+                f"Expected a whole checkpoint in {path} to go on from, but {listing(problems)}. "
+                "Name another one, or "
                 f"begin anew."
             )
         return str(path)
 
     def _problems(self, path: Path, *, strict: bool) -> list[str]:
-        """What keeps this run from going on from a checkpoint, half a sentence each, found by all processes together:
-        each reads the files that it would have written.
+        """What keeps this run from going on from a checkpoint, half a sentence each, found by all
+        processes together: each reads the files that it would have written.
 
         Args:
             path: its folder.
@@ -205,7 +232,8 @@ class WholeCheckpoints(_Host):
         return list(dict.fromkeys(itertools.chain(*gather_object([mine]))))
 
     def _best_changed(self, path: Path) -> list[str]:
-        """The run will end with the best checkpoint's weights: without them it would end with others."""
+        """The run will end with the best checkpoint's weights: without them it would end with
+        others."""
         best = best_of(path) if self.args.load_best_model_at_end else None
         if best is None or best.name == path.name:
             return []
@@ -214,7 +242,11 @@ class WholeCheckpoints(_Host):
     def _parts(self) -> Parts:
         return Parts(
             methods=bool(getattr(self, "retain", ())),
-            sharded="deepspeed" if self.is_deepspeed_enabled else "fsdp" if self.is_fsdp_enabled else "",
+            sharded="deepspeed"
+            if self.is_deepspeed_enabled
+            else "fsdp"
+            if self.is_fsdp_enabled
+            else "",
             processes=self.args.world_size,
             scaler=getattr(self.accelerator, "scaler", None) is not None,
         )
@@ -223,7 +255,9 @@ class WholeCheckpoints(_Host):
         state = super()._init_training_state(*args, **kwargs)
         resumed = getattr(self, "_resumed", None)
         best = best_of(Path(resumed)) if resumed is not None else None
-        if best is not None and best.is_dir():  # where the run's folder was moved, the state names the old place
+        if (
+            best is not None and best.is_dir()
+        ):  # where the run's folder was moved, the state names the old place
             self.state.best_model_checkpoint = str(best)
         return state
 
@@ -232,11 +266,15 @@ class WholeCheckpoints(_Host):
         parameters = dict(self.model.named_parameters(remove_duplicate=False))
         loaded = {id(tensor) for name, tensor in parameters.items() if name not in missing}
         # a tied one has another name too
-        lost = sorted(name for name in missing & parameters.keys() if id(parameters[name]) not in loaded)
+        lost = sorted(
+            name for name in missing & parameters.keys() if id(parameters[name]) not in loaded
+        )
         if lost:  # Trainer warns, and trains on with the weights that happen to be there
             raise StorageError(
-                f"Expected a checkpoint with all tensors of the model, but {listing(lost, 3)} cannot be found in it "
-                f"({len(lost)} in all). Remove that checkpoint; the same command goes on from an earlier one."
+                f"Expected a checkpoint with all tensors of the model, but {listing(lost, 3)} "
+                "cannot be found in it "
+                f"({len(lost)} in all). Remove that checkpoint; the same command goes on from an "
+                "earlier one."
             )
         super()._issue_warnings_after_load(load_result)
 
@@ -244,7 +282,8 @@ class WholeCheckpoints(_Host):
         best = Path(str(self.state.best_model_checkpoint))
         if problems := _changed(best):
             raise StorageError(
-                f"Expected the best checkpoint, {best}, as it was written, but {listing(problems)}. The same command "
+                f"Expected the best checkpoint, {best}, as it was written, but "
+                f"{listing(problems)}. The same command "
                 f"goes on from an earlier checkpoint that is whole."
             )
         super()._load_best_model()
@@ -255,7 +294,10 @@ def take_stored_names(lm: nn.Module) -> None:
     `checkpoint_names`)."""
 
     def rename(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+        tensors = [
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        ]
         live: dict[str, str] = {}
         for choice in (1, 0):  # a name of its own goes before that of the language model alone
             for live_name, _ in tensors:
@@ -270,8 +312,11 @@ def take_stored_names(lm: nn.Module) -> None:
     lm.register_load_state_dict_pre_hook(rename)
 
 
-def _changed(path: Path, *, read: Callable[[str], bool] = lambda name: True, first: bool = True) -> list[str]:
-    """What is not as a checkpoint's manifest says, half a sentence each; without a manifest, what cannot be read.
+def _changed(
+    path: Path, *, read: Callable[[str], bool] = lambda name: True, first: bool = True
+) -> list[str]:
+    """What is not as a checkpoint's manifest says, half a sentence each; without a manifest, what
+    cannot be read.
 
     Args:
         path: its folder.

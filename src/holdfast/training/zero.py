@@ -1,16 +1,19 @@
-"""DeepSpeed ZeRO as methods see it: each rank's own stretch of the float32 weights and of the reduced gradients.
+"""DeepSpeed ZeRO as methods see it: each rank's own stretch of the float32 weights and of the
+reduced gradients.
 
-ZeRO 1 and 2 flatten the trainable parameters, deal the flat float32 copy out over the ranks, and step the optimiser on
-it inside `backward`. What `named` gives are views of this rank's stretch, one a parameter
-(`checkpoints.live_tensors.FlatPart`), so the methods work where the weights lie and nothing is gathered. A
-half-precision model keeps its float32 weights there, and anchors taken before it was cast stay float32.
+ZeRO 1 and 2 flatten the trainable parameters, deal the flat float32 copy out over the ranks, and
+step the optimiser on it inside `backward`. What `named` gives are views of this rank's stretch, one
+a parameter (`checkpoints.live_tensors.FlatPart`), so the methods work where the weights lie and
+nothing is gathered. A half-precision model keeps its float32 weights there, and anchors taken
+before it was cast stay float32.
 
-- `before_step`: calls back inside the engine's step, when gradients are reduced and before they are clipped;
+- `before_step`: calls back inside the engine's step, when gradients are reduced and before they are
+  clipped;
 - `publish`: hands weights that a method changed back to the model's own copies on all ranks.
 
-ZeRO 3 keeps no whole parameters between forwards; methods of gradients and weights are refused there (`problems`).
-Known from DeepSpeed: the engine's `step`, the optimiser's `update_lp_params`, and each parameter's `_hp_mapping`, as
-its own `utils.tensor_fragment` uses them (0.14 to 0.19).
+ZeRO 3 keeps no whole parameters between forwards; methods of gradients and weights are refused
+there (`problems`). Known from DeepSpeed: the engine's `step`, the optimiser's `update_lp_params`,
+and each parameter's `_hp_mapping`, as its own `utils.tensor_fragment` uses them (0.14 to 0.19).
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ from holdfast.retention.protocol import OPTIMIZER_STATE, RetentionMethod
 from holdfast.retention.services import rates_by_name
 
 
-def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: torch.dtype | None) -> list[Problem]:
+def problems(
+    stage: int, methods: Sequence[RetentionMethod], model: Any, cast: torch.dtype | None
+) -> list[Problem]:
     """Sentences about what ZeRO's stage cannot do with these methods.
 
     Args:
@@ -42,7 +47,8 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
         unsupported.append(
             Problem(
                 "retention",
-                f"{', '.join(per_parameter)} decides by parameter what the optimiser does, and DeepSpeed's knows one "
+                f"{', '.join(per_parameter)} decides by parameter what the optimiser does, and "
+                "DeepSpeed's knows one "
                 f"flat tensor. Use FSDP2 (accelerate_config: fsdp2) or DDP.",
             )
         )
@@ -51,7 +57,8 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
         unsupported.append(
             Problem(
                 "retention",
-                f"{', '.join(acting)} changes gradients or weights, which ZeRO 3 keeps in pieces only. Use "
+                f"{', '.join(acting)} changes gradients or weights, which ZeRO 3 keeps in pieces "
+                "only. Use "
                 f"ZeRO 2 (accelerate_config: "
                 "zero2) or FSDP2 (accelerate_config: fsdp2), which shards as much.",
             )
@@ -60,7 +67,8 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
         unsupported.append(
             Problem(
                 "retention",
-                f"{', '.join(acting)} changes gradients or weights, and without ZeRO DeepSpeed hides its "
+                f"{', '.join(acting)} changes gradients or weights, and without ZeRO DeepSpeed "
+                "hides its "
                 f"float32 weights behind the "
                 f"{str(cast).removeprefix('torch.')} ones. Use ZeRO 1 or 2.",
             )
@@ -69,7 +77,8 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
         unsupported.append(
             Problem(
                 "retention",
-                "the teacher is a copy of the start model, and ZeRO 3 has loaded that in pieces. Use ZeRO 2 "
+                "the teacher is a copy of the start model, and ZeRO 3 has loaded that in pieces. "
+                "Use ZeRO 2 "
                 "(accelerate_config: "
                 "zero2) or FSDP2 (accelerate_config: fsdp2).",
             )
@@ -83,17 +92,22 @@ def is_partitioned(model: Any) -> bool:
 
 
 def engine_dtype(args: Any) -> torch.dtype | None:
-    """The half-precision dtype that DeepSpeed casts the whole model to, None where it leaves it alone.
+    """The half-precision dtype that DeepSpeed casts the whole model to, None where it leaves it
+    alone.
 
     Args:
-        args: training arguments; `bf16: true` and the like have reached DeepSpeed's configuration by the time they are
-            built.
+        args: training arguments; `bf16: true` and the like have reached DeepSpeed's configuration
+            by the time they are built.
     """
     config = getattr(args, "hf_deepspeed_config", None)
     if config is None:
         return None
     return (
-        torch.bfloat16 if config.is_true("bf16.enabled") else torch.float16 if config.is_true("fp16.enabled") else None
+        torch.bfloat16
+        if config.is_true("bf16.enabled")
+        else torch.float16
+        if config.is_true("fp16.enabled")
+        else None
     )
 
 
@@ -108,9 +122,11 @@ class ZeroParts:
         self._engine, self._optimizer = engine, engine.optimizer
         self._parameters = {n: p for n, p in engine.module.named_parameters() if p.requires_grad}
         self.dealt_out = any(hasattr(p, "_hp_mapping") for p in self._parameters.values())
-        """Whether the weights are (ZeRO 1 and 2); otherwise (ZeRO 0 in float32) the parameters themselves are what is
-        stepped."""
-        self.named = {n: self._part(p) if self.dealt_out else p for n, p in self._parameters.items()}
+        """Whether the weights are (ZeRO 1 and 2); otherwise (ZeRO 0 in float32) the parameters
+        themselves are what is stepped."""
+        self.named = {
+            n: self._part(p) if self.dealt_out else p for n, p in self._parameters.items()
+        }
         """By the names that the unwrapped model has; float32, `[elements of this rank]`."""
 
     @staticmethod
@@ -118,11 +134,13 @@ class ZeroParts:
         mapping, shape, group = parameter._hp_mapping, tuple(parameter.shape), parameter._dp_group
         if mapping is None:
             return as_part(torch.empty(0, device=parameter.device), FlatPart(shape, 0, group))
-        return as_part(mapping.hp_fragment.detach(), FlatPart(shape, mapping.lp_fragment_address.start, group))
+        return as_part(
+            mapping.hp_fragment.detach(), FlatPart(shape, mapping.lp_fragment_address.start, group)
+        )
 
     def before_step(self, call: Callable[[], None]) -> None:
-        """Has `call` called once an optimiser step with the gradients of `named` in place: reduced over ranks, not
-        clipped, loss scale included."""
+        """Has `call` called once an optimiser step with the gradients of `named` in place: reduced
+        over ranks, not clipped, loss scale included."""
         original = self._engine.step
 
         def step(*args: Any, **kwargs: Any) -> Any:
@@ -140,7 +158,9 @@ class ZeroParts:
         for name, fragment in self.named.items():
             gradient = self._gradient(self._parameters[name], fragment)
             if gradient is not None:
-                fragment.grad = gradient if gradient.dtype == fragment.dtype else gradient.to(fragment.dtype)
+                fragment.grad = (
+                    gradient if gradient.dtype == fragment.dtype else gradient.to(fragment.dtype)
+                )
                 gradients.append((fragment, gradient))
         call()
         for fragment, gradient in gradients:
@@ -150,10 +170,13 @@ class ZeroParts:
 
     @staticmethod
     def _gradient(parameter: Any, part: Tensor) -> Tensor | None:
-        """`[elements of this rank]`, a view of what DeepSpeed will step with; None where this rank has none."""
+        """`[elements of this rank]`, a view of what DeepSpeed will step with; None where this rank
+        has none."""
         if parameter._hp_mapping is None:
             return None
-        flat: Tensor = parameter._hp_mapping.get_lp_grad_fragment(parameter._index_in_param_group).view(-1)
+        flat: Tensor = parameter._hp_mapping.get_lp_grad_fragment(
+            parameter._index_in_param_group
+        ).view(-1)
         if flat.numel() != part.numel():  # the bfloat16 optimiser keeps the whole parameter's
             flat = flat.narrow(0, parameter._hp_mapping.lp_fragment_address.start, part.numel())
         return flat
@@ -194,7 +217,9 @@ class ZeroParts:
         """
         if not self.dealt_out:
             return
-        changed = torch.tensor(float(self.versions() != before), device=next(iter(self._parameters.values())).device)
+        changed = torch.tensor(
+            float(self.versions() != before), device=next(iter(self._parameters.values())).device
+        )
         torch.distributed.all_reduce(changed, op=torch.distributed.ReduceOp.MAX)
         if bool(changed):
             self._optimizer.update_lp_params()

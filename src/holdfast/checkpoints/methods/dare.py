@@ -1,17 +1,18 @@
 """DARE: drop most of each model's changes at random and rescale the rest.
 
-Each element of delta_i = theta_i - theta_0 is dropped with probability p, independently, and what stays is multiplied
-by r:
+Each element of delta_i = theta_i - theta_0 is dropped with probability p, independently, and what
+stays is multiplied by r:
 
     dare        theta_0 + scale * sum_i w_i r_i m_i delta_i,   m_i ~ Bernoulli(1 - p)      [Yu et al. 2023, Section 3.2]
     dare_ties   theta_0 + scale * elect(r_i m_i delta_i)       (`ties.elect`)
 
-r = 1 / (1 - p) keeps the expected value (semantics "original"); mergekit 0.1.5 takes r_i = |delta_i|_1 / |m_i
-delta_i|_1, tensor by tensor. dare_ties does not trim by magnitude as well, which is mergekit's reading; the authors let
-TIES trim what DARE left.
+r = 1 / (1 - p) keeps the expected value (semantics "original"); mergekit 0.1.5 takes r_i =
+|delta_i|_1 / |m_i delta_i|_1, tensor by tensor. dare_ties does not trim by magnitude as well, which
+is mergekit's reading; the authors let TIES trim what DARE left.
 
-The mask of element j of a tensor is a function of nothing but (seed, tensor, model, j), and the L1 norms are exact sums
-of float32 magnitudes, so block sizes, threads and the order of tensors change nothing."""
+The mask of element j of a tensor is a function of nothing but (seed, tensor, model, j), and the L1
+norms are exact sums of float32 magnitudes, so block sizes, threads and the order of tensors change
+nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,13 @@ import numpy as np
 
 from holdfast.checkpoints.counter import stream_key, uniform
 from holdfast.checkpoints.element_types import Array
-from holdfast.checkpoints.methods.parameters import Each, Semantics, WeightedMethod, each_problems, of_each
+from holdfast.checkpoints.methods.parameters import (
+    Each,
+    Semantics,
+    WeightedMethod,
+    each_problems,
+    of_each,
+)
 from holdfast.checkpoints.methods.protocol import Block, Statistics, Values, pieces
 from holdfast.checkpoints.methods.ties import elect
 from holdfast.config.declare import Meta
@@ -34,8 +41,8 @@ SMALLEST_NORM = Fraction(1, 10**7)
 
 
 def keep_mask(seed: int, tensor: str, model: int, start: int, count: int, p: float) -> Array:
-    """Which elements [start, start + count) of a tensor's changes stay: bool `[count]`, each True with probability 1 -
-    p.
+    """Which elements [start, start + count) of a tensor's changes stay: bool `[count]`, each True
+    with probability 1 - p.
 
     Args:
         seed: of the merge.
@@ -48,7 +55,8 @@ def keep_mask(seed: int, tensor: str, model: int, start: int, count: int, p: flo
 
 
 def magnitude_sums(values: Array, mask: Array) -> Array:
-    """Sums of |values| where the mask is False and where it is True, in an exact form that adds up over blocks.
+    """Sums of |values| where the mask is False and where it is True, in an exact form that adds up
+    over blocks.
 
     Args:
         values: float32; float64 is rounded to it.
@@ -68,7 +76,8 @@ def magnitude_sums(values: Array, mask: Array) -> Array:
 
 
 def total_magnitude(sums: Array) -> Fraction:
-    """The number that a row of `magnitude_sums`, summed over blocks, stands for. Infinities and NaN are left out."""
+    """The number that a row of `magnitude_sums`, summed over blocks, stands for. Infinities and NaN
+    are left out."""
     total = 0
     for exponent, significands in enumerate(sums[:255]):
         total += int(significands) << max(exponent - 1, 0)
@@ -76,7 +85,8 @@ def total_magnitude(sums: Array) -> Fraction:
 
 
 def l1_factor(before: Fraction, after: Fraction) -> float:
-    """What restores the L1 norm after a mask, as mergekit does it: before / after, and 1 where either is below 1e-7."""
+    """What restores the L1 norm after a mask, as mergekit does it: before / after, and 1 where
+    either is below 1e-7."""
     return 1.0 if before < SMALLEST_NORM or after < SMALLEST_NORM else float(before / after)
 
 
@@ -84,7 +94,8 @@ def l1_factor(before: Fraction, after: Fraction) -> float:
 class Dare(WeightedMethod):
     """Task arithmetic on changes that were dropped at random and rescaled.
 
-    References: Yu et al., Language Models are Super Mario: Absorbing Abilities from Homologous Models as a Free Lunch,
+    References: Yu et al., Language Models are Super Mario: Absorbing Abilities from Homologous
+        Models as a Free Lunch,
     Section 3.2.
     """
 
@@ -103,7 +114,8 @@ class Dare(WeightedMethod):
     scale: float = 1.0
     """Factor on the merged change (lambda)."""
     semantics: Semantics = "original"
-    """original: rescale by 1 / (1 - p); mergekit: rescale to the L1 norm of each tensor's change."""
+    """original: rescale by 1 / (1 - p); mergekit: rescale to the L1 norm of each tensor's
+    change."""
     seed: int = 0
     """Seed of the masks; equal seeds give equal masks for tensors of equal names."""
 
@@ -117,7 +129,10 @@ class Dare(WeightedMethod):
         problems = super().problems(models)
         if self.p is not None and self.density is not None:
             density = ", ".join(f"{share:g}" for share in of_each(self.density, 1))
-            text = f"{self.name}: expected one of p and density, got p={self.p:g} and density={density}"
+            text = (
+                f"{self.name}: expected one of p and density, got p={self.p:g} and "
+                f"density={density}"
+            )
             problems.append(Problem((), text))
         return [*problems, *each_problems("density", self.density, models)]
 
@@ -125,11 +140,14 @@ class Dare(WeightedMethod):
         return 1 if self.rescale and self.semantics == "mergekit" and any(self.dropped(1)) else 0
 
     def statistics(self) -> Statistics:
-        """What each model's kept changes are multiplied by, from the exact L1 norms of what is dropped and kept."""
+        """What each model's kept changes are multiplied by, from the exact L1 norms of what is
+        dropped and kept."""
         sums = yield self._magnitude_sums
         factors = []
         for dropped, remaining in sums:
-            factors.append(l1_factor(total_magnitude(dropped + remaining), total_magnitude(remaining)))
+            factors.append(
+                l1_factor(total_magnitude(dropped + remaining), total_magnitude(remaining))
+            )
         return factors
 
     def _magnitude_sums(self, block: Block) -> Array:
@@ -145,7 +163,9 @@ class Dare(WeightedMethod):
         models = len(values.models)
         factors, weights = self._factors(models, statistics), self.weights_of(models)
         total = values.base
-        for model, mask, factor, weight in zip(values.models, self._masks(values), factors, weights, strict=True):
+        for model, mask, factor, weight in zip(
+            values.models, self._masks(values), factors, weights, strict=True
+        ):
             delta = model - values.base
             delta *= self.scale * weight * factor
             delta *= mask
@@ -155,7 +175,9 @@ class Dare(WeightedMethod):
     def _masks(self, values: Values) -> list[Array]:
         tensor, start, count = values.block.name, values.start, len(values.base)
         shares = self.dropped(len(values.models))
-        return [keep_mask(self.seed, tensor, model, start, count, p) for model, p in enumerate(shares)]
+        return [
+            keep_mask(self.seed, tensor, model, start, count, p) for model, p in enumerate(shares)
+        ]
 
     def _factors(self, models: int, statistics: list[float] | None) -> list[float]:
         if statistics is not None:
@@ -167,21 +189,23 @@ class Dare(WeightedMethod):
 class DareTies(Dare):
     """TIES elections over changes that were dropped at random and rescaled.
 
-    References: Yu et al., Language Models are Super Mario, Section 3.3; Yadav et al., TIES-Merging, Algorithm 1.
+    References: Yu et al., Language Models are Super Mario, Section 3.3; Yadav et al., TIES-Merging,
+        Algorithm 1.
     """
 
     name: ClassVar[str] = "dare_ties"
     summary: ClassVar[str] = "drop a random share p, rescale, elect signs, average"
     source: ClassVar[str] = (
-        "Language Models are Super Mario (arXiv:2311.03099), Section 3.3; TIES-Merging (arXiv:2306.01708), Algorithm 1"
+        "Language Models are Super Mario (arXiv:2311.03099), Section 3.3; TIES-Merging "
+        "(arXiv:2306.01708), Algorithm 1"
     )
 
     semantics: Semantics = "original"
-    """original: rescale by 1 / (1 - p), elect as the TIES authors; mergekit: rescale to the L1 norm, elect by
-    weight."""
+    """original: rescale by 1 / (1 - p), elect as the TIES authors; mergekit: rescale to the L1
+    norm, elect by weight."""
     normalize: bool | None = None
-    """Average the changes that agree; false adds them up; true for original and false for mergekit where it is not
-    given."""
+    """Average the changes that agree; false adds them up; true for original and false for mergekit
+    where it is not given."""
 
     def merge(self, values: Values, statistics: list[float] | None) -> Array:
         factors = self._factors(len(values.models), statistics)

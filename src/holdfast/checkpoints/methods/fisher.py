@@ -1,11 +1,13 @@
-"""Fisher-weighted averaging: each parameter is averaged with weights that say how much each model's loss depends on it.
+"""Fisher-weighted averaging: each parameter is averaged with weights that say how much each model's
+loss depends on it.
 
     theta = sum_i w_i F_i theta_i / sum_i w_i F_i      elementwise [Matena and Raffel 2021, Eq. 4]
 
-F_i is the diagonal of model i's Fisher information (mean squared gradients of the log-likelihood), given as tensors of
-the same names and shapes. Where all w_i F_i are 0 no model minds, and the result is the mean with weights w_i. The
-shares are computed in float64, because squared gradients leave the range of float32 products, and the mean goes out
-from the model with the largest w_i as in `linear`.
+F_i is the diagonal of model i's Fisher information (mean squared gradients of the log-likelihood),
+given as tensors of the same names and shapes. Where all w_i F_i are 0 no model minds, and the
+result is the mean with weights w_i. The shares are computed in float64, because squared gradients
+leave the range of float32 products, and the mean goes out from the model with the largest w_i as in
+`linear`.
 
 This does not estimate the Fisher information.
 """
@@ -36,7 +38,9 @@ class Fisher(WeightedMethod):
 
     name: ClassVar[str] = "fisher"
     summary: ClassVar[str] = "mean of the models, weighted by Fisher information"
-    source: ClassVar[str] = "Merging Models with Fisher-Weighted Averaging (arXiv:2111.09832), Eq. 4"
+    source: ClassVar[str] = (
+        "Merging Models with Fisher-Weighted Averaging (arXiv:2111.09832), Eq. 4"
+    )
     needs_base: ClassVar[bool] = False
     models: ClassVar[tuple[int, int | None]] = (1, None)
     extras: ClassVar[str | None] = "Fisher diagonal"
@@ -70,7 +74,9 @@ class Fisher(WeightedMethod):
         merged = values.models[anchor]
         for number, model in enumerate(values.models):
             if number != anchor and shares[number] != 0:
-                share = np.where(unknown, shares[number], importance[number] / total).astype(model.dtype)
+                share = np.where(unknown, shares[number], importance[number] / total).astype(
+                    model.dtype
+                )
                 merged = merged + share * (model - values.models[anchor])
         return merged
 
@@ -80,7 +86,8 @@ def _check_diagonals(values: Values) -> None:
         negative = diagonal < 0
         if negative.any():
             raise ModelError(
-                f"{values.block.name}: expected Fisher values of 0 or more, got {diagonal.min():g} for model {number} "
+                f"{values.block.name}: expected Fisher values of 0 or more, got "
+                f"{diagonal.min():g} for model {number} "
                 f"(first negative at element {values.start + int(negative.argmax()):,}). "
                 f"Give the mean of squared gradients."
             )

@@ -5,9 +5,9 @@
     task arithmetic   theta_0 + lambda sum_i w_i delta_i,  delta_i = theta_i - theta_0
                       [Ilharco et al. 2022, Section 2]
 
-A mean is computed from its heaviest model h as `theta_h + sum_i w_i (theta_i - theta_h)`. This is the same number with
-two properties that the sum of products lacks in float32: where all models agree (frozen layers) the value is kept, and
-a model with the whole weight is copied bit for bit.
+A mean is computed from its heaviest model h as `theta_h + sum_i w_i (theta_i - theta_h)`. This is
+the same number with two properties that the sum of products lacks in float32: where all models
+agree (frozen layers) the value is kept, and a model with the whole weight is copied bit for bit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ def mean_as_sum(weights: Sequence[float], operands: Sequence[int]) -> Sum:
     """The mean of operands at the given indices."""
     heaviest, shares = mean_shares(weights)
     anchor = operands[heaviest]
-    terms = [(share, index, anchor) for share, index in zip(shares, operands, strict=True) if index != anchor]
+    terms = [
+        (share, index, anchor)
+        for share, index in zip(shares, operands, strict=True)
+        if index != anchor
+    ]
     return Sum(anchor, terms)
 
 
@@ -41,7 +45,8 @@ def mean_as_sum(weights: Sequence[float], operands: Sequence[int]) -> Sum:
 class Linear(WeightedMethod):
     """Weighted mean of models: a model soup.
 
-    References: Wortsman et al., Model soups: averaging weights of multiple fine-tuned models improves accuracy without
+    References: Wortsman et al., Model soups: averaging weights of multiple fine-tuned models
+        improves accuracy without
     increasing inference time.
     """
 
@@ -114,4 +119,6 @@ class TaskArithmetic(WeightedMethod):
     """Factor on the sum of the changes (lambda); a negative one takes them away."""
 
     def as_sum(self, models: Sequence[DType], statistics: Any) -> Sum:
-        return Sum(0, [(self.scale * w, 1 + i, 0) for i, w in enumerate(self.weights_of(len(models)))])
+        return Sum(
+            0, [(self.scale * w, 1 + i, 0) for i, w in enumerate(self.weights_of(len(models)))]
+        )

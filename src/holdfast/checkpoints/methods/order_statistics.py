@@ -1,11 +1,13 @@
-"""Exact order statistics of |delta| over a stream, without sorting: two histograms of the magnitude's bits.
+"""Exact order statistics of |delta| over a stream, without sorting: two histograms of the
+magnitude's bits.
 
-Non-negative float32 numbers are ordered as their bits are ordered as integers. Counting the upper 16 of the 31 bits
-finds the bin of the r-th smallest magnitude; counting the lower 15 bits inside that bin finds the number itself. Counts
-of blocks add up, so a tensor, or a whole model, is searched in two passes whatever its size. float64 differences are
-rounded to float32 first.
+Non-negative float32 numbers are ordered as their bits are ordered as integers. Counting the upper
+16 of the 31 bits finds the bin of the r-th smallest magnitude; counting the lower 15 bits inside
+that bin finds the number itself. Counts of blocks add up, so a tensor, or a whole model, is
+searched in two passes whatever its size. float64 differences are rounded to float32 first.
 
-A tensor that is a single block is searched by partition in the first pass, which gives the same numbers.
+A tensor that is a single block is searched by partition in the first pass, which gives the same
+numbers.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ UPPER = 1 << 16
 LOWER = 1 << 15
 
 Ranks = Callable[[int, int], int | None]
-"""Gives, for a model (from 0) and its n magnitudes, the rank wanted, from 0 (the smallest); None: none."""
+"""Gives, for a model (from 0) and its n magnitudes, the rank wanted, from 0 (the smallest); None:
+none."""
 
 
 def search(ranks: Ranks, *, by_tensor: bool) -> Statistics:
-    """The magnitudes at the wanted ranks: a list with a float32 value a model, None where a model lacks the tensor or
-    no rank is wanted. To be used by a method's `statistics`.
+    """The magnitudes at the wanted ranks: a list with a float32 value a model, None where a model
+    lacks the tensor or no rank is wanted. To be used by a method's `statistics`.
 
     Args:
         ranks: of the magnitudes of one model.
@@ -60,8 +63,8 @@ def search(ranks: Ranks, *, by_tensor: bool) -> Statistics:
 
 
 def _histograms(block: Block, bins: Sequence[int | None], *, level: int) -> Array:
-    """int64 `[models, 65536]` counts of the upper bits (level 0), or `[models, 32768]` of the lower bits of what lies
-    in each model's bin (level 1; None: no bin, nothing is counted)."""
+    """int64 `[models, 65536]` counts of the upper bits (level 0), or `[models, 32768]` of the lower
+    bits of what lies in each model's bin (level 1; None: no bin, nothing is counted)."""
     assert block.base is not None
     counts = zeros((len(block.models), LOWER if level else UPPER), np.int64)
     for number, (model, upper) in enumerate(zip(block.models, bins, strict=True)):
@@ -75,7 +78,8 @@ def _bin_of(below_B: Array, rank: int) -> int:
 
 
 def _selected(block: Block, ranks: Ranks) -> Array:
-    """float64 `[models]`: the magnitudes themselves, of a tensor that is one block; -1 where there is none."""
+    """float64 `[models]`: the magnitudes themselves, of a tensor that is one block; -1 where there
+    is none."""
     magnitudes = np.empty((len(block.models), block.size), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         for values in pieces(block):

@@ -1,4 +1,5 @@
-"""Parameters that several merge methods have: one weight a model, one number a model, whose semantics."""
+"""Parameters that several merge methods have: one weight a model, one number a model, whose
+semantics."""
 
 from __future__ import annotations
 
@@ -26,11 +27,16 @@ def each_problems(name: str, value: Each | None, models: int | None) -> list[Pro
     """A sentence where a parameter has a value for each of another number of models."""
     if models is None or not isinstance(value, tuple) or len(value) == models:
         return []
-    return [Problem(name, f"expected one number, or one for each of the {models} models, got {len(value)}")]
+    return [
+        Problem(
+            name, f"expected one number, or one for each of the {models} models, got {len(value)}"
+        )
+    ]
 
 
 def read_weights(value: Any) -> tuple[float, ...]:
-    """Weights as a YAML or a command line has them: numbers, one number, or text such as "0.5, 1e-1".
+    """Weights as a YAML or a command line has them: numbers, one number, or text such as "0.5,
+    1e-1".
 
     Raises:
         ValueError: something that is no number, or nothing.
@@ -75,18 +81,25 @@ class WeightedMethod(MergeMethod):
         return (1.0,) * models if self.weights is None else tuple(self.weights)
 
 
-def _weight_problems(weights: Sequence[float] | None, models: int | None, *, mean: bool) -> list[Problem]:
+def _weight_problems(
+    weights: Sequence[float] | None, models: int | None, *, mean: bool
+) -> list[Problem]:
     """Sentences on weights: one a model, finite, and for a `mean` 0 or more with a sum above 0."""
     if weights is None:
         return []
     listed = ", ".join(f"{weight:g}" for weight in weights)
     texts = []
     if models is not None and len(weights) != models:
-        texts.append(f"expected one weight for each of the {models} models, got {len(weights)} ({listed})")
+        texts.append(
+            f"expected one weight for each of the {models} models, got {len(weights)} ({listed})"
+        )
     if not all(math.isfinite(weight) for weight in weights):
         texts.append(f"expected finite numbers, got {listed}")
     elif mean and any(weight < 0 for weight in weights):
-        texts.append(f"expected 0 or more for a mean, got {listed}; differences between models are task_arithmetic's")
+        texts.append(
+            f"expected 0 or more for a mean, got {listed}; differences between models are "
+            "task_arithmetic's"
+        )
     elif mean and not sum(weights) > 0:
         texts.append(f"expected a sum above 0, got {listed}")
     return [Problem("weights", text) for text in texts]

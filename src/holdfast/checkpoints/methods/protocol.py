@@ -1,13 +1,14 @@
-"""What a merge method is: the arithmetic on one block of one tensor, and what it has to know of whole tensors before.
+"""What a merge method is: the arithmetic on one block of one tensor, and what it has to know of
+whole tensors before.
 
 A method is a frozen dataclass of plain parameters. It computes in one of two ways:
 
     as_sum(models, statistics)   a weighted sum of the tensors: goes from file to file at the speed of a copy
     merge(values, statistics)    anything else, elementwise, on NumPy arrays
 
-Most methods need no more. One that has to look at whole tensors first says how often it reads them (`passes`) and has a
-generator `statistics`, which yields what to measure of a block, gets the sum over all blocks, and returns what the
-arithmetic has to know:
+Most methods need no more. One that has to look at whole tensors first says how often it reads them
+(`passes`) and has a generator `statistics`, which yields what to measure of a block, gets the sum
+over all blocks, and returns what the arithmetic has to know:
 
     def passes(self):
         return 1
@@ -16,14 +17,15 @@ arithmetic has to know:
         sums = yield lambda block: moments(block.models[0], block.models[1])
         return weights_from(sums)
 
-Statistics are of each tensor by itself, or of the whole model (`per_tensor`). A model is cut into blocks, stretches of
-flattened tensors; a tensor without elements is one block of count 0. Sums run in block order and are integers or
-float64, so that block sizes and threads change no bit of the result (for float64 sums: none that rounding to the
-output's dtype leaves).
+Statistics are of each tensor by itself, or of the whole model (`per_tensor`). A model is cut into
+blocks, stretches of flattened tensors; a tensor without elements is one block of count 0. Sums run
+in block order and are integers or float64, so that block sizes and threads change no bit of the
+result (for float64 sums: none that rounding to the output's dtype leaves).
 
-The fields are declared as settings (`config.declare`): type, bounds and the docstring under each are what commands,
-YAML and help texts know of them. Values are computed in float32 and rounded once, into the output; in float64 as soon
-as an operand or the output is float64. Integer and boolean tensors are not merged; the engine copies them.
+The fields are declared as settings (`config.declare`): type, bounds and the docstring under each
+are what commands, YAML and help texts know of them. Values are computed in float32 and rounded
+once, into the output; in float64 as soon as an operand or the output is float64. Integer and
+boolean tensors are not merged; the engine copies them.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class Block:
     extras: Sequence[Operand] = ()
     """`[count]` each, one a model: what `MergeMethod.extras` names."""
     has: tuple[bool, ...] = ()
-    """Whether model i has this tensor itself; where not, its operand is the base's. Empty: all have it."""
+    """Whether model i has this tensor itself; where not, its operand is the base's. Empty: all have
+    it."""
 
     def operands(self) -> list[Operand | None]:
         """Base, models, extras: the order that `Recipe.combine` reports non-finite values in."""
@@ -77,7 +80,8 @@ class Block:
 
 
 class Values(NamedTuple):
-    """A stretch of a block as numbers: `[n]` arrays of float32, or float64 where an operand or the output is."""
+    """A stretch of a block as numbers: `[n]` arrays of float32, or float64 where an operand or the
+    output is."""
 
     block: Block
     start: int
@@ -89,7 +93,8 @@ class Values(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """`anchor + sum_i weight_i * (plus_i - minus_i)` of a block's operands, which are meant by their index into
+    """`anchor + sum_i weight_i * (plus_i - minus_i)` of a block's operands, which are meant by
+    their index into
     `Block.operands()`: 0 is the base, 1 the first model."""
 
     anchor: int | None
@@ -142,8 +147,8 @@ class Recipe:
             out: `[count]`, its dtype is the output's.
 
         Returns:
-            `nonfinite`: bit 0 is the base, bit 1 + i model i, bit 1 + len(models) + i its extra: which hold NaN or
-                infinities.
+            `nonfinite`: bit 0 is the base, bit 1 + i model i, bit 1 + len(models) + i its extra:
+                which hold NaN or infinities.
             `overflow`: finite results that did not fit the output's dtype.
         """
         formula = self.as_sum([model.dtype for model in block.models], statistics)
@@ -163,12 +168,13 @@ class Recipe:
         return Flags(nonfinite, overflow + (0 if nonfinite else unusual))
 
     def difference(self, models: int) -> tuple[int, int] | None:
-        """The two operands (subtrahend, minuend) whose difference is computed and may lose something in float32."""
+        """The two operands (subtrahend, minuend) whose difference is computed and may lose
+        something in float32."""
         return None
 
     def remainder(self, block: Block, out: Operand) -> tuple[Array, Array, int]:
-        """Where base + out is not model 1: places, what is missing there, and how many elements it does not mend; see
-        `remainders`."""
+        """Where base + out is not model 1: places, what is missing there, and how many elements it
+        does not mend; see `remainders`."""
         raise NotImplementedError
 
     def identity(self) -> dict[str, Any]:
@@ -178,7 +184,8 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class MergeMethod(Recipe):
-    """A recipe that a user can name. Subclasses set the class variables and have `as_sum` or `merge`."""
+    """A recipe that a user can name. Subclasses set the class variables and have `as_sum` or
+    `merge`."""
 
     name: ClassVar[str]
     """What configs and commands call it."""
@@ -191,27 +198,38 @@ class MergeMethod(Recipe):
     models: ClassVar[tuple[int, int | None]]
     """Fewest and most models beside the base; None: any number."""
     extras: ClassVar[str | None] = None
-    """What it needs one of a model beside the weights, as tensors of the same names and shapes; None: nothing."""
+    """What it needs one of a model beside the weights, as tensors of the same names and shapes;
+    None: nothing."""
 
     def problems(self, models: int | None = None) -> list[Problem]:
-        """Everything wrong with the parameters, and with `models` models beside the base, as one sentence each, which
-        begins with the parameter's name where it is about one ("density: ..."); None: not yet known how many."""
+        """Everything wrong with the parameters, and with `models` models beside the base, as one
+        sentence each, which begins with the parameter's name where it is about one ("density:
+        ..."); None: not yet known how many."""
         problems = field_problems(self)
         fewest, most = self.models
         if models is None or (fewest <= models and (most is None or models <= most)):
             return problems
-        expected = f"{fewest} or more" if most is None else str(fewest) if fewest == most else f"{fewest} to {most}"
+        expected = (
+            f"{fewest} or more"
+            if most is None
+            else str(fewest)
+            if fewest == most
+            else f"{fewest} to {most}"
+        )
         noun = "model" if expected == "1" else "models"
         beside = " beside the base" if self.needs_base else ""
-        return [*problems, Problem((), f"{self.name}: expected {expected} {noun}{beside}, got {models}")]
+        return [
+            *problems,
+            Problem((), f"{self.name}: expected {expected} {noun}{beside}, got {models}"),
+        ]
 
     def weights_of(self, models: int) -> tuple[float, ...]:
         """The weight of each of so many models in a mean of some of them; see `among`."""
         return (1.0,) * models
 
     def among(self, owners: Sequence[int], models: int) -> MergeMethod | None:
-        """What becomes of a tensor that only some of the models have, and the base has not: a method without passes on
-        those; None: their mean by weight (`methods.linear.method_among`).
+        """What becomes of a tensor that only some of the models have, and the base has not: a
+        method without passes on those; None: their mean by weight (`methods.linear.method_among`).
 
         Args:
             owners: models that have it, from 0.
@@ -221,7 +239,10 @@ class MergeMethod(Recipe):
 
     def identity(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        plain = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
         return {"method": self.name, **plain, **origin(type(self))}
 
 

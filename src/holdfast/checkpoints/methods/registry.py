@@ -4,10 +4,10 @@
     merge_method("my_method.py:Median", rate=0.1)          # a class of one's own
     parse_merge_method("wise-ft", {"alpha": "0.3"})        # as it comes from a command line or YAML
 
-Hyphens count as underscores, and other names in use are known: `soup` is linear. A method of one's own is a
-`MergeMethod` in a file, in an importable module (`package.module:Name`), or behind an entry point of the group
-`holdfast.merge_methods`. Adding one here: write its file, add its class to `METHODS`; help texts, checks and the common
-laws of the tests then apply to it.
+Hyphens count as underscores, and other names in use are known: `soup` is linear. A method of one's
+own is a `MergeMethod` in a file, in an importable module (`package.module:Name`), or behind an
+entry point of the group `holdfast.merge_methods`. Adding one here: write its file, add its class to
+`METHODS`; help texts, checks and the common laws of the tests then apply to it.
 """
 
 from __future__ import annotations
@@ -56,29 +56,44 @@ GROUP = "holdfast.merge_methods"
 
 
 def find_method(name: str) -> type[MergeMethod]:
-    """The method of a name or alias, for which hyphens and capitals do not matter, or of a reference to own code.
+    """The method of a name or alias, for which hyphens and capitals do not matter, or of a
+    reference to own code.
 
     Raises:
         ConfigError: there is none, or it cannot be loaded.
     """
     plain = name.strip().lower().replace("-", "_")
     try:
-        cls = METHODS.get(ALIASES.get(plain, plain)) or load_class(name, base=MergeMethod, group=GROUP)
+        cls = METHODS.get(ALIASES.get(plain, plain)) or load_class(
+            name, base=MergeMethod, group=GROUP
+        )
     except ConfigError as error:
         raise ConfigError([problem.below("method") for problem in error.problems]) from error
     if cls is None:
         near = did_you_mean(plain, [*METHODS, *ALIASES])
         or_own = " or a class of your own, as my_method.py:Name"
-        raise ConfigError(Problem("method", f"expected one of {', '.join(METHODS)}{or_own}, got '{name}'.{near}"))
-    lacking = [variable for variable in ("name", "needs_base", "models") if not hasattr(cls, variable)]
+        raise ConfigError(
+            Problem("method", f"expected one of {', '.join(METHODS)}{or_own}, got '{name}'.{near}")
+        )
+    lacking = [
+        variable for variable in ("name", "needs_base", "models") if not hasattr(cls, variable)
+    ]
     if lacking or not dataclasses.is_dataclass(cls):
-        text = f"{name} has to be a frozen dataclass with the class variables name, needs_base and models; "
-        raise ConfigError(Problem("method", f"{text}{', '.join(lacking) or 'the dataclass'} is missing"))
+        text = (
+            f"{name} has to be a frozen dataclass with the class variables name, needs_base and "
+            "models; "
+        )
+        raise ConfigError(
+            Problem("method", f"{text}{', '.join(lacking) or 'the dataclass'} is missing")
+        )
     return cls
 
 
 def parse_merge_method(
-    name: str | type[MergeMethod], parameters: Mapping[str, Any] | None = None, *, models: int | None = None
+    name: str | type[MergeMethod],
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    models: int | None = None,
 ) -> tuple[MergeMethod | None, list[Problem]]:
     """Turns a name and parameters, as YAML or a command line has them, into a method.
 
@@ -88,8 +103,8 @@ def parse_merge_method(
         models: how many models there are beside the base; None: not checked.
 
     Returns:
-        The method, None where it could not be built, and every mistake: an unknown name with the nearest known one,
-        wrong types, values out of range, a number of models that does not fit.
+        The method, None where it could not be built, and every mistake: an unknown name with the
+        nearest known one, wrong types, values out of range, a number of models that does not fit.
     """
     try:
         cls = find_method(name) if isinstance(name, str) else name
@@ -103,7 +118,11 @@ def parse_merge_method(
         else:
             problems.append(Problem((), f"{cls.name}: {unknown_key(key, list(known))}"))
     values, wrong = coerce_all(known, known_values)
-    absent = [missing(setting) for name, setting in known.items() if setting.required and name not in values]
+    absent = [
+        missing(setting)
+        for name, setting in known.items()
+        if setting.required and name not in values
+    ]
     if absent:
         return None, [*problems, *absent, *wrong]
     method = with_floats(cls(**values))
@@ -115,8 +134,8 @@ def merge_method(name: str, **parameters: Any) -> MergeMethod:
     """A method by name, `merge_method("ties", density=0.5)`.
 
     Raises:
-        ConfigError: with all problems at once. What depends on the number of models is checked when they are known, by
-            `MergeMethod.problems`.
+        ConfigError: with all problems at once. What depends on the number of models is checked when
+            they are known, by `MergeMethod.problems`.
     """
     method, problems = parse_merge_method(name, parameters)
     if problems or method is None:

@@ -4,9 +4,9 @@ With omega the angle between the flattened tensors a and b:
 
     theta = sin((1 - t) omega) / sin(omega) a + sin(t omega) / sin(omega) b      [Shoemake 1985]
 
-The operands are not normalised, as mergekit does it, so norms are interpolated too. Where a and b are nearly parallel
-(|cos omega| > 0.9995), and where one of them is zero and has no angle, this is the plain `(1 - t) a + t b`. t = 0 and t
-= 1 are copies.
+The operands are not normalised, as mergekit does it, so norms are interpolated too. Where a and b
+are nearly parallel (|cos omega| > 0.9995), and where one of them is zero and has no angle, this is
+the plain `(1 - t) a + t b`. t = 0 and t = 1 are copies.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Slerp(MergeMethod):
 
     name: ClassVar[str] = "slerp"
     summary: ClassVar[str] = "spherical interpolation between two models, tensor by tensor"
-    source: ClassVar[str] = "Shoemake, Animating rotation with quaternion curves (1985); on weights: mergekit's slerp"
+    source: ClassVar[str] = (
+        "Shoemake, Animating rotation with quaternion curves (1985); on weights: mergekit's slerp"
+    )
     needs_base: ClassVar[bool] = False
     models: ClassVar[tuple[int, int | None]] = (2, 2)
 

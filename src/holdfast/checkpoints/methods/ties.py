@@ -1,6 +1,8 @@
-"""TIES: trim each model's changes to the largest, elect a sign for each parameter, average those that agree.
+"""TIES: trim each model's changes to the largest, elect a sign for each parameter, average those
+that agree.
 
-With delta_i = theta_i - theta_0, and trim_i the share `density` of delta_i that is largest in magnitude (all else 0):
+With delta_i = theta_i - theta_0, and trim_i the share `density` of delta_i that is largest in
+magnitude (all else 0):
 
     gamma = sign(sum_i trim_i),   A = {i : sign(trim_i) = gamma},   theta = theta_0 + scale * mean over A of trim_i
 
@@ -14,10 +16,11 @@ With delta_i = theta_i - theta_0, and trim_i the share `density` of delta_i that
 | divides by | the number that agree | the sum of the weights that agree, 1 where that is 0 |
 | `normalize: false` | sum instead of mean (the authors' "dis-sum") | no division |
 
-The threshold is the exact k-th largest magnitude, k = max(1, floor(density * n)), and everything at or above it stays.
-So more than k stay where magnitudes are equal, as they often are in bfloat16; mergekit's sort picks k among equals in
-no stated order. Two departures from the authors' code: its `kthvalue` keeps one element more, and where an election
-cancels it takes the sign that most parameters of the model have. Both follow the paper.
+The threshold is the exact k-th largest magnitude, k = max(1, floor(density * n)), and everything at
+or above it stays. So more than k stay where magnitudes are equal, as they often are in bfloat16;
+mergekit's sort picks k among equals in no stated order. Two departures from the authors' code: its
+`kthvalue` keeps one element more, and where an election cancels it takes the sign that most
+parameters of the model have. Both follow the paper.
 """
 
 from __future__ import annotations
@@ -32,7 +35,13 @@ from holdfast.checkpoints.element_types import Array, Operand
 from holdfast.checkpoints.kernels import Flags
 from holdfast.checkpoints.kernels import ties as ties_kernel
 from holdfast.checkpoints.methods import order_statistics
-from holdfast.checkpoints.methods.parameters import Each, Semantics, WeightedMethod, each_problems, of_each
+from holdfast.checkpoints.methods.parameters import (
+    Each,
+    Semantics,
+    WeightedMethod,
+    each_problems,
+    of_each,
+)
 from holdfast.checkpoints.methods.protocol import Block, Statistics
 from holdfast.config.declare import Meta
 from holdfast.errors import Problem
@@ -53,10 +62,11 @@ def elect(
     """Elects a sign for each parameter and averages the changes that agree with it.
 
     Args:
-        deltas: float32 or float64 arrays of one shape and dtype, one a model, trimmed: 0 where a model does not vote.
+        deltas: float32 or float64 arrays of one shape and dtype, one a model, trimmed: 0 where a
+            model does not vote.
         weights: one a model; None: 1 each.
-        semantics: "original" divides by the number that agree, "mergekit" by the sum of their weights and lets a
-            cancelled election be positive.
+        semantics: "original" divides by the number that agree, "mergekit" by the sum of their
+            weights and lets a cancelled election be positive.
         normalize: divide at all.
 
     Returns:
@@ -100,7 +110,8 @@ class Ties(WeightedMethod):
     scale: float = 1.0
     """Factor on the merged change (lambda)."""
     semantics: Semantics = "original"
-    """original: trim over the whole model, divide by the count; mergekit: trim per tensor, divide by the weights."""
+    """original: trim over the whole model, divide by the count; mergekit: trim per tensor, divide
+    by the weights."""
     normalize: bool = True
     """Average the changes that agree; false adds them up."""
 

@@ -1,10 +1,11 @@
-"""The kernels in C (`kernels.c`), built at first use and loaded through ctypes; `holdfast.support.native` builds and
-keeps the library.
+"""The kernels in C (`kernels.c`), built at first use and loaded through ctypes;
+`holdfast.support.native` builds and keeps the library.
 
-Before anything uses it, a small problem that holds NaN, infinities and subnormal numbers has to give known bits.
-Without a compiler, with HOLDFAST_NATIVE=0, or where the check fails, `load()` gives None and `why_not()` the reason;
-the callers (`dtypes`, `counter`, `kernels`, which document every function) then use PyTorch (`kernels_torch`). float64
-elements are PyTorch's too, but for sums.
+Before anything uses it, a small problem that holds NaN, infinities and subnormal numbers has to
+give known bits. Without a compiler, with HOLDFAST_NATIVE=0, or where the check fails, `load()`
+gives None and `why_not()` the reason; the callers (`dtypes`, `counter`, `kernels`, which document
+every function) then use PyTorch (`kernels_torch`). float64 elements are PyTorch's too, but for
+sums.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.element_types import Operand
 
 SOURCE = Path(__file__).with_name("kernels.c")
-FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = (
+    "-std=gnu11",
+    "-O3",
+    "-march=native",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+)
 
 TYPES = {"F32": 0, "BF16": 1, "F16": 2, "F8_E4M3": 3, "F8_E5M2": 4}
 """Types that every function takes."""
@@ -61,8 +70,8 @@ _Flags = ctypes.c_int64 * 2
 _Results = ctypes.c_int64 * 5
 
 PIECE = 131_072
-"""Elements that `Kernels.stream` has in the cache at a time: of 16 bits still in the second level, and enough for one
-call to the system."""
+"""Elements that `Kernels.stream` has in the cache at a time: of 16 bits still in the second level,
+and enough for one call to the system."""
 
 
 class Place(NamedTuple):
@@ -93,7 +102,8 @@ class Streamed(NamedTuple):
 
 
 class Kernels:
-    """The loaded library. Its methods check nothing: arrays are contiguous, of one length and of the right dtypes."""
+    """The loaded library. Its methods check nothing: arrays are contiguous, of one length and of
+    the right dtypes."""
 
     def __init__(self, library: ctypes.CDLL, compiler: str) -> None:
         self.compiler = compiler
@@ -116,11 +126,18 @@ class Kernels:
         """As `dtypes.encode`, from float32."""
         return self._library.holdfast_encode(len(values), _at(values), _one(out, dtype))
 
-    def combine(self, operands: Sequence[Operand | None], weights: Sequence[float], out: Operand) -> tuple[int, int]:
-        """As `kernels.combine`; operands are the anchor, plus_0, minus_0, plus_1 ... F64 is among the types."""
+    def combine(
+        self, operands: Sequence[Operand | None], weights: Sequence[float], out: Operand
+    ) -> tuple[int, int]:
+        """As `kernels.combine`; operands are the anchor, plus_0, minus_0, plus_1 ... F64 is among
+        the types."""
         flags = _Flags()
-        double = any(operand is not None and operand.dtype.name == "F64" for operand in (*operands, out))
-        combine = self._library.holdfast_combine_doubles if double else self._library.holdfast_combine
+        double = any(
+            operand is not None and operand.dtype.name == "F64" for operand in (*operands, out)
+        )
+        combine = (
+            self._library.holdfast_combine_doubles if double else self._library.holdfast_combine
+        )
         numbers = struct.pack(f"{len(weights)}d", *weights) if double else _floats(weights)
         combine(len(out.raw), len(weights), _operands(*operands), numbers, _operands(out), flags)
         return flags[0], flags[1]
@@ -156,7 +173,9 @@ class Kernels:
     ) -> tuple[int, int]:
         """As `kernels.delta_histogram`."""
         flags = _Flags()
-        self._library.holdfast_delta_histogram(len(base.raw), _operands(base, model), _at(counts), level, prefix, flags)
+        self._library.holdfast_delta_histogram(
+            len(base.raw), _operands(base, model), _at(counts), level, prefix, flags
+        )
         return flags[0], flags[1]
 
     def moments(self, a: Operand, b: Operand) -> NDArray[Any]:
@@ -176,10 +195,14 @@ class Kernels:
         self._library.holdfast_normal(key, start, len(out), _at(out))
         return out
 
-    def perturb(self, x: Operand, key: int, start: int, sigma: float, out: Operand) -> tuple[int, int]:
+    def perturb(
+        self, x: Operand, key: int, start: int, sigma: float, out: Operand
+    ) -> tuple[int, int]:
         """As `kernels.perturb`."""
         flags = _Flags()
-        self._library.holdfast_perturb(len(x.raw), _operands(x), key, start, sigma, _operands(out), flags)
+        self._library.holdfast_perturb(
+            len(x.raw), _operands(x), key, start, sigma, _operands(out), flags
+        )
         return flags[0], flags[1]
 
     def stream(
@@ -193,11 +216,11 @@ class Kernels:
         piece: int = PIECE,
         check: tuple[int, int, bool] | None = None,
     ) -> Streamed:
-        """`out = anchor + sum_i weight_i * (plus_i - minus_i)` from files into a file, with the digest of all that
-        passes.
+        """`out = anchor + sum_i weight_i * (plus_i - minus_i)` from files into a file, with the
+        digest of all that passes.
 
-        Elements are read, combined, hashed and written in pieces that stay in the second-level cache meanwhile, in one
-        call outside Python's lock.
+        Elements are read, combined, hashed and written in pieces that stay in the second-level
+        cache meanwhile, in one call outside Python's lock.
 
         Args:
             count: elements; the least of them take more than 240 bytes.
@@ -205,10 +228,11 @@ class Kernels:
             indices: anchor, plus_0, minus_0, plus_1 ... as indices into `inputs`; -1 for none.
             weights: one a term.
             out: where to write.
-            piece: elements, a multiple of 1024. The memories of `inputs` and `out` have room for twice as many.
-            check: a base, a wanted input, and whether `out` is the residual between the two (else it is
-                `wanted - base`, rounded to float32): counts the elements of which `base + residual`, in float32, has
-                not the wanted bits.
+            piece: elements, a multiple of 1024. The memories of `inputs` and `out` have room for
+                twice as many.
+            check: a base, a wanted input, and whether `out` is the residual between the two (else
+                it is `wanted - base`, rounded to float32): counts the elements of which
+                `base + residual`, in float32, has not the wanted bits.
         """
         results, digests = _Results(), ctypes.create_string_buffer(16 * (len(inputs) + 1))
         self._library.holdfast_stream(
@@ -227,7 +251,12 @@ class Kernels:
         mask, overflow, different, error, where = results
         hashed = digests.raw
         return Streamed(
-            mask, overflow, different, error, where, [hashed[16 * i : 16 * i + 16] for i in range(len(inputs) + 1)]
+            mask,
+            overflow,
+            different,
+            error,
+            where,
+            [hashed[16 * i : 16 * i + 16] for i in range(len(inputs) + 1)],
         )
 
 
@@ -253,15 +282,17 @@ def _load(wanted: Settings) -> tuple[Kernels | None, str | None]:
 
 
 def _sample_digest(kernels: Kernels) -> str:
-    """What a small problem gives, in every type: a compiler that fuses, reorders or rounds otherwise shows in it. The
-    tests compare every entry point."""
+    """What a small problem gives, in every type: a compiler that fuses, reorders or rounds
+    otherwise shows in it. The tests compare every entry point."""
     values = kernels.normal(1, 0, np.empty(_SAMPLE, np.float32))
     digest = hashlib.blake2b(values.tobytes(), digest_size=16)
     values[1::7] *= np.float32(1e-6)
     unusual = values[::-1].copy()
     unusual[::7], unusual[3::7] = np.nan, np.inf
     for name in TYPES:
-        base, model, out = (Operand(np.empty(_SAMPLE, DTYPES[name].storage), DTYPES[name]) for _ in range(3))
+        base, model, out = (
+            Operand(np.empty(_SAMPLE, DTYPES[name].storage), DTYPES[name]) for _ in range(3)
+        )
         kernels.encode(values, name, base.raw)
         kernels.encode(unusual, name, model.raw)
         kernels.combine([base, model, base], [0.3], out)
@@ -273,14 +304,16 @@ def _sample_digest(kernels: Kernels) -> str:
 
 def _at(array: Any) -> int:
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # a third of the time of the way below
+        return ctypes.addressof(
+            ctypes.c_char.from_buffer(array)
+        )  # a third of the time of the way below
     except (TypeError, ValueError):  # read-only, or empty
         return array.__array_interface__["data"][0]
 
 
 def _operands(*operands: Operand | None) -> bytes:
-    """The C structs: packed bytes cost a fifth of ctypes structures, and a block is computed in as little as 50
-    microseconds."""
+    """The C structs: packed bytes cost a fifth of ctypes structures, and a block is computed in as
+    little as 50 microseconds."""
     flat: list[int] = []
     for operand in operands:
         flat += _ABSENT if operand is None else (_at(operand[0]), _ALL_TYPES[operand[1].name])
@@ -289,7 +322,9 @@ def _operands(*operands: Operand | None) -> bytes:
 
 def _places(*places: Place) -> bytes:
     flat = [
-        word for place in places for word in (place.descriptor, place.position, TYPES[place.dtype], _at(place.memory))
+        word
+        for place in places
+        for word in (place.descriptor, place.position, TYPES[place.dtype], _at(place.memory))
     ]
     return struct.pack(f"{len(flat)}q", *flat)
 

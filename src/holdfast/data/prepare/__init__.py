@@ -1,4 +1,5 @@
-"""A corpus out of files and folders (`holdfast data prepare`): documents with dates, each once, a part held out.
+"""A corpus out of files and folders (`holdfast data prepare`): documents with dates, each once, a
+part held out.
 
 | module | what |
 |---|---|

@@ -1,12 +1,14 @@
-"""New text for continual pre-training: the documents of text files, JSON Lines, JSON arrays and Parquet.
+"""New text for continual pre-training: the documents of text files, JSON Lines, JSON arrays and
+Parquet.
 
 | kind | files | a document is | its date |
 |---|---|---|---|
 | text | .txt .md | a file | none: when a file was changed says nothing about its text |
 | rows | .jsonl .ndjson .json .parquet | a record | that of the date column |
 
-Rows are `{"text", "title", "date", "source"}`: text with outer white space removed, the day as 2024-01-15, and the
-address, the publisher or the file. Every kind gives the same columns; what is not known is null.
+Rows are `{"text", "title", "date", "source"}`: text with outer white space removed, the day as
+2024-01-15, and the address, the publisher or the file. Every kind gives the same columns; what is
+not known is null.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ def read_column(value: Any) -> str:
 
 
 Column = Annotated[
-    str | None, Meta(parse=read_column, metavar="NAME", expected="the name of a column", section="documents")
+    str | None,
+    Meta(parse=read_column, metavar="NAME", expected="the name of a column", section="documents"),
 ]
 
 
@@ -136,7 +139,7 @@ def accepts(name: str) -> bool:
     return bare.endswith(ALL_ENDINGS)
 
 
-# ---------------------------------------------------------------------------------------------------- what a file holds
+# -------------------------------------------------------------------------------- what a file holds
 
 
 class _Settings:
@@ -146,9 +149,13 @@ class _Settings:
         self.text_column: str | None = options.get("text_column")
         self.date_column: str | None = options.get("date_column")
         self.after = dates.cut_off(options["after"]) if options.get("after") is not None else None
-        self.before = dates.cut_off(options["before"]) if options.get("before") is not None else None
+        self.before = (
+            dates.cut_off(options["before"]) if options.get("before") is not None else None
+        )
         undated = options.get("undated") or "auto"
-        self.keep_undated = undated == "keep" or (undated == "auto" and self.after is None and self.before is None)
+        self.keep_undated = undated == "keep" or (
+            undated == "auto" and self.after is None and self.before is None
+        )
         self.least: int = options.get("minimum_characters") or 0
         self.titles = bool(options.get("titles"))
         self.today = dates.today()
@@ -157,7 +164,12 @@ class _Settings:
         """The columns of a record that are read, or would be if others were not there."""
         texts = TEXTS if self.text_column is None else (self.text_column,)
         text = _first_name(record, texts) or "text"
-        return {text, *(DATES if self.date_column is None else (self.date_column,)), *TITLES, *SOURCES}
+        return {
+            text,
+            *(DATES if self.date_column is None else (self.date_column,)),
+            *TITLES,
+            *SOURCES,
+        }
 
 
 def _kind(name: str) -> str:
@@ -166,7 +178,8 @@ def _kind(name: str) -> str:
 
 
 def _records(file: Path, kind: str, reading: Reading, settings: _Settings) -> Records:
-    """All of a file's documents with their places; None for one that was malformed already, and is counted."""
+    """All of a file's documents with their places; None for one that was malformed already, and is
+    counted."""
     if kind == "text":
         yield from _text_file(file, reading)
         return
@@ -182,13 +195,16 @@ def _text_file(file: Path, reading: Reading) -> Records:
     except NotText as error:
         reading.bad(error.location, f"{error}; save the file as UTF-8")
     except (OSError, EOFError) as error:
-        reading.bad(str(file), f"the file cannot be read to its end, it is cut short or damaged ({error})")
+        reading.bad(
+            str(file), f"the file cannot be read to its end, it is cut short or damaged ({error})"
+        )
     else:
         yield str(file), {"text": text}
 
 
 def _check_columns(file: Path, settings: _Settings) -> None:
-    """Refuses a Parquet file at once that has no column for the text, or not the one named for the date.
+    """Refuses a Parquet file at once that has no column for the text, or not the one named for the
+    date.
 
     Raises:
         DataError: it lists the columns that there are.
@@ -198,22 +214,29 @@ def _check_columns(file: Path, settings: _Settings) -> None:
     with parquet_file(file) as opened:
         columns = opened.schema_arrow.names
     listed = ", ".join(columns) or "none"
-    for name, option in ((settings.text_column, "--text_column"), (settings.date_column, "--date_column")):
+    for name, option in (
+        (settings.text_column, "--text_column"),
+        (settings.date_column, "--date_column"),
+    ):
         if name is not None and name not in columns:
             raise DataError(
-                f"{file}: expected the column '{name}' ({option}), the file has {listed}.{did_you_mean(name, columns)}"
+                f"{file}: expected the column '{name}' ({option}), the file has "
+                f"{listed}.{did_you_mean(name, columns)}"
             )
     if settings.text_column is None and not set(TEXTS) & set(columns):
         raise DataError(
-            f"{file}: expected a column with the text ({', '.join(TEXTS)}), the file has {listed}. Name it with "
+            f"{file}: expected a column with the text ({', '.join(TEXTS)}), the file has "
+            f"{listed}. Name it with "
             f"--text_column."
         )
 
 
-# --------------------------------------------------------------------------------------------------- what a record says
+# ------------------------------------------------------------------------------- what a record says
 
 
-def _document(location: str, record: Mapping[str, Any], name: str, reading: Reading, settings: _Settings) -> Document:
+def _document(
+    location: str, record: Mapping[str, Any], name: str, reading: Reading, settings: _Settings
+) -> Document:
     """The document of a record in the file of that name.
 
     Raises:
@@ -259,7 +282,9 @@ def _text(record: Mapping[str, Any], column: str | None) -> str:
     return text
 
 
-def _day(location: str, record: Mapping[str, Any], reading: Reading, settings: _Settings) -> date | None:
+def _day(
+    location: str, record: Mapping[str, Any], reading: Reading, settings: _Settings
+) -> date | None:
     names = DATES if settings.date_column is None else (settings.date_column,)
     name = _first_name(record, names)
     try:

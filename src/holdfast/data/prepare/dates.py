@@ -1,4 +1,5 @@
-"""The day on which a document appeared, out of the many ways in which dates are written; and cut-off dates.
+"""The day on which a document appeared, out of the many ways in which dates are written; and
+cut-off dates.
 
 | what is written | read as |
 |---|---|
@@ -7,9 +8,9 @@
 | 1705312800, 1705312800000 | seconds since 1970; thousandths and smaller parts are known by their size |
 | a date or timestamp column of Parquet | as it is |
 
-The day is that of UTC where a time zone is given, else the day as written. What leaves the day open (a year, a month,
-01/02/2024) is no date, and neither is a day in the future: a clock or a parser was wrong, and no text can be placed by
-it.
+The day is that of UTC where a time zone is given, else the day as written. What leaves the day open
+(a year, a month, 01/02/2024) is no date, and neither is a day in the future: a clock or a parser
+was wrong, and no text can be placed by it.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def cut_off(value: Any) -> date:
     try:
         return date.fromisoformat(value.strip())
     except ValueError:
-        raise ValueError(f"expected a date as 2024-01-15, got {_shown(value)}, and there is no such day") from None
+        raise ValueError(
+            f"expected a date as 2024-01-15, got {_shown(value)}, and there is no such day"
+        ) from None
 
 
 def range_problems(after: Any, before: Any) -> list[Problem]:
@@ -93,7 +96,10 @@ def range_problems(after: Any, before: Any) -> list[Problem]:
             problems.append(Problem(name, f"{error}"))
     first, end = days.get("after"), days.get("before")
     if first is not None and end is not None and first >= end:
-        sentence = f"expected an earlier day than before ({end}, which is not in the range itself), got {first}"
+        sentence = (
+            f"expected an earlier day than before ({end}, which is not in the range itself), got "
+            f"{first}"
+        )
         problems.append(Problem("after", sentence))
     return problems
 
@@ -129,7 +135,11 @@ def _day_of_number(value: float) -> date | None:
     if value < _SECONDS_FROM:
         digits = str(int(value))
         try:
-            return datetime.strptime(digits, "%Y%m%d").date() if len(digits) == 8 and value == int(value) else None
+            return (
+                datetime.strptime(digits, "%Y%m%d").date()
+                if len(digits) == 8 and value == int(value)
+                else None
+            )
         except ValueError:
             return None
     while value >= _SECONDS_TO:

@@ -1,8 +1,9 @@
-"""The files that a request reads: those named, and those in the folders named, in the order of their paths.
+"""The files that a request reads: those named, and those in the folders named, in the order of
+their paths.
 
-In folders, what is hidden is left out, and so are the records that holdfast writes beside its own outputs
-(`x.jsonl.json`). Files of other kinds are counted by their endings. Links to folders are not
-followed, so no folder comes twice.
+In folders, what is hidden is left out, and so are the records that holdfast writes beside its own
+outputs (`x.jsonl.json`). Files of other kinds are counted by their endings. Links to folders are
+not followed, so no folder comes twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Records of data files with their places; and the counts of what was left out, and why.
 
-JSON Lines go line by line, Parquet and CSV in batches; a JSON array is decoded as a whole. The two kinds of record that
-make no row are told apart: a *skipped* one is sound, and a rule leaves it out (no text, a date out of range); a
-*malformed* one holds no document, and is reported with its place.
+JSON Lines go line by line, Parquet and CSV in batches; a JSON array is decoded as a whole. The two
+kinds of record that make no row are told apart: a *skipped* one is sound, and a rule leaves it out
+(no text, a date out of range); a *malformed* one holds no document, and is reported with its place.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from holdfast.errors import DataError
 SHOWN = 10
 """Malformed records that are named."""
 HOPELESS = 100
-"""So many records at the start of a request, all malformed: the files hold something else, and reading on finds
-nothing."""
+"""So many records at the start of a request, all malformed: the files hold something else, and
+reading on finds nothing."""
 
 
 class Skipped(Exception):
-    """A sound record that a rule leaves out; the text is the reason, the same for all records of its kind."""
+    """A sound record that a rule leaves out; the text is the reason, the same for all records of
+    its kind."""
 
 
 class Malformed(Exception):
@@ -52,7 +53,8 @@ class Reading:
     kinds: Counter[str] = field(default_factory=Counter)
     """Files by how they were read: as text, or as rows."""
     not_read: Counter[str] = field(default_factory=Counter)
-    """Columns and keys of messages that a layout leaves unread, and in how many records they have a value."""
+    """Columns and keys of messages that a layout leaves unread, and in how many records they have a
+    value."""
     malformed_dates: int = 0
     date_places: list[str] = field(default_factory=list)
     """Place and reason of the first malformed dates."""
@@ -87,8 +89,8 @@ Records = Iterator[tuple[str, dict[str, Any] | None]]
 
 
 def records(file: Path, reading: Reading) -> Records:
-    """Records of one JSON, JSON Lines, Parquet or CSV file with their places; None for one that was malformed already
-    as JSON, and is counted.
+    """Records of one JSON, JSON Lines, Parquet or CSV file with their places; None for one that was
+    malformed already as JSON, and is counted.
 
     Args:
         file: with the ending of its kind; another ending is read as JSON.
@@ -117,7 +119,9 @@ def undamaged(file: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError) as error:
-        raise DataError(f"{file}: the file is cut short or damaged; fetch it again ({error}).") from error
+        raise DataError(
+            f"{file}: the file is cut short or damaged; fetch it again ({error})."
+        ) from error
 
 
 def _table_rows(file: Path, unit: str, reading: Reading) -> Records:
@@ -136,7 +140,11 @@ def _lines(stream: BinaryIO, file: Path, reading: Reading) -> Records:
         try:
             record = json_row(line, number, str(file))
         except DataError as error:
-            reason = str(error).removeprefix(f"{location}: ").removesuffix(" Correct or remove the line.")
+            reason = (
+                str(error)
+                .removeprefix(f"{location}: ")
+                .removesuffix(" Correct or remove the line.")
+            )
             reading.bad(location, reason)
             yield location, None
         else:

@@ -1,19 +1,23 @@
-"""One request of `holdfast data prepare`: from the files of a corpus to `train.jsonl`, whole or absent, with a record
-of how it came about.
+"""One request of `holdfast data prepare`: from the files of a corpus to `train.jsonl`, whole or
+absent, with a record of how it came about.
 
-**Duplicates.** Documents of equal text (16-byte hashes in memory, 100 MB for a million) are written once. Those that
-are only nearly the same stay in: MinHash of a library such as datatrove takes them out beforehand.
+**Duplicates.** Documents of equal text (16-byte hashes in memory, 100 MB for a million) are written
+once. Those that are only nearly the same stay in: MinHash of a library such as datatrove takes them
+out beforehand.
 
-**The held-out side.** A document is held out when the hash of its text, in small letters and without extra white space,
-falls below the share. So it is on one side only, in whatever order or file it comes, and in every preparation alike:
-`heldout` of one corpus holds nothing that `train` of another has.
+**The held-out side.** A document is held out when the hash of its text, in small letters and
+without extra white space, falls below the share. So it is on one side only, in whatever order or
+file it comes, and in every preparation alike: `heldout` of one corpus holds nothing that `train` of
+another has.
 
-**Order.** That of the files; with `seed` that of a hash of (seed, content), which is a shuffle that does not depend on
-the input's order. The rows are set down in a scratch file and copied in their order: memory holds two numbers a row.
-`limit` takes the first rows of that order, so that with a seed it is a random sample, drawn from all.
+**Order.** That of the files; with `seed` that of a hash of (seed, content), which is a shuffle that
+does not depend on the input's order. The rows are set down in a scratch file and copied in their
+order: memory holds two numbers a row. `limit` takes the first rows of that order, so that with a
+    seed it is a random sample, drawn from all.
 
-**Doing it again.** `<output>.json` says what was asked (a key over the inputs' hashes and the options), what came of
-it, and every count. The same request finds its output and does nothing; another request does not overwrite it.
+**Doing it again.** `<output>.json` says what was asked (a key over the inputs' hashes and the
+options), what came of it, and every count. The same request finds its output and does nothing;
+another request does not overwrite it.
 """
 
 from __future__ import annotations
@@ -31,7 +35,14 @@ from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta, part_of, settings_of
 from holdfast.config.decode import coerce_all, field_problems
-from holdfast.data.outputs import are_whole, output_problems, own_record, record_path, rows_file, what_is_there
+from holdfast.data.outputs import (
+    are_whole,
+    output_problems,
+    own_record,
+    record_path,
+    rows_file,
+    what_is_there,
+)
 from holdfast.data.prepare import corpus, dates
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.data.prepare.inputs import Inputs, counts_in_words, find_inputs, hashed_inputs
@@ -62,7 +73,8 @@ class NothingHeldOut(DataError):
     def __init__(self, share: float, rows: int) -> None:
         self.rows = rows
         super().__init__(
-            f"No row is held out: {share:g} of {rows} rows is too few. Raise --heldout, or leave it out and split by "
+            f"No row is held out: {share:g} of {rows} rows is too few. Raise --heldout, or leave "
+            "it out and split by "
             f"hand."
         )
 
@@ -74,11 +86,14 @@ class Rows:
     settings_group: ClassVar[str] = "which rows"
 
     limit: Annotated[int | None, Meta(ge=1)] = None
-    """So many rows at most, both sides together: the first, or with --seed a random sample of all."""
+    """So many rows at most, both sides together: the first, or with --seed a random sample of
+    all."""
     seed: int | None = None
-    """Shuffle; the same rows come out in the same order whatever the input's (order of the files)."""
+    """Shuffle; the same rows come out in the same order whatever the input's (order of the
+    files)."""
     heldout: Annotated[float, Meta(ge=0, lt=1, metavar="SHARE")] = 0.0
-    """Share of the documents, such as 0.01, that go to OUTPUT's name with .heldout before .jsonl."""
+    """Share of the documents, such as 0.01, that go to OUTPUT's name with .heldout before
+    .jsonl."""
     most_malformed: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.0
     """Share of the records that may be malformed, and are left out then (0: any is an error)."""
 
@@ -128,7 +143,10 @@ class Preparation(Rows):
         parents = real(self.output).parents
         for path in self.inputs:
             if path.is_dir() and real(path) in parents:
-                sentence = f"{self.output} lies in the input {path}, so that it would be read as input next time."
+                sentence = (
+                    f"{self.output} lies in the input {path}, so that it would be read as input "
+                    "next time."
+                )
                 problems.append(Problem("output", f"{sentence} Choose another folder"))
                 break
         return problems + field_problems(part_of(self, Rows))
@@ -140,11 +158,19 @@ def _input_problems(path: Path) -> list[Problem]:
     if path.is_dir():
         inside = find_inputs([path], corpus.accepts)
         if inside.unreadable:
-            return [Problem("input", f"cannot read the folder {reason}") for reason in inside.unreadable]
+            return [
+                Problem("input", f"cannot read the folder {reason}") for reason in inside.unreadable
+            ]
         if inside.files:
             return []
-        others = f"found only {counts_in_words(inside.others)}" if inside.others else "found nothing in it"
-        return [Problem("input", f"expected files of a corpus in the folder {path} {endings}, {others}")]
+        others = (
+            f"found only {counts_in_words(inside.others)}"
+            if inside.others
+            else "found nothing in it"
+        )
+        return [
+            Problem("input", f"expected files of a corpus in the folder {path} {endings}, {others}")
+        ]
     if not path.is_file():
         return [Problem("input", f"expected a file or folder at {path}, {what_is_there(path)}")]
     if not corpus.accepts(path.name):
@@ -167,7 +193,8 @@ def prepare(request: Preparation) -> Prepared:
 
     Raises:
         ConfigError: mistakes in the request, all of them.
-        DataError: a file that cannot be read, more malformed records than allowed, or no row left; says what was found.
+        DataError: a file that cannot be read, more malformed records than allowed, or no row left;
+            says what was found.
         RunFolderError: the output is there already and came from another request.
         StorageError: the disk is full; nothing is half written.
     """
@@ -192,7 +219,10 @@ def prepare(request: Preparation) -> Prepared:
     }
     try:
         folder = request.output.parent
-        with NewFolder(folder, content=False), scratch_folder(folder, f".{request.output.name}.scratch-") as scratch:
+        with (
+            NewFolder(folder, content=False),
+            scratch_folder(folder, f".{request.output.name}.scratch-") as scratch,
+        ):
             rows, reading = _read(request, files, scratch)
             counts = _counts(reading, rows)
             counts["other_files"] = dict(sorted(files.others.items()))
@@ -202,7 +232,8 @@ def prepare(request: Preparation) -> Prepared:
             outputs = _write(request, rows)
     except OSError as error:
         raise StorageError(
-            f"Could not write {request.output} ({error.strerror or error}). Free some space or choose another folder; "
+            f"Could not write {request.output} ({error.strerror or error}). Free some space or "
+            "choose another folder; "
             f"nothing was lost."
         ) from error
     record |= {
@@ -218,7 +249,7 @@ def prepare(request: Preparation) -> Prepared:
     return Prepared(record=record, done_before=False)
 
 
-# ----------------------------------------------------------------------------------------- what was asked, and is there
+# --------------------------------------------------------------------- what was asked, and is there
 
 
 def _options(request: Preparation) -> dict[str, Any]:
@@ -244,24 +275,31 @@ def _key(request: Preparation, inputs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _standing(request: Preparation, key: str) -> dict[str, Any] | None:
-    """The record of the same request, where its outputs are whole; None where there is something to do.
+    """The record of the same request, where its outputs are whole; None where there is something to
+    do.
 
     Raises:
         RunFolderError: an output is there that is not this request's.
     """
-    differs = f"{record_path(request.output).name} beside it says that it came from other input or options"
-    record = own_record(request.output, request.outputs, command="data prepare", mine={"key": key}, differs=differs)
+    differs = (
+        f"{record_path(request.output).name} beside it says that it came from other input or "
+        "options"
+    )
+    record = own_record(
+        request.output, request.outputs, command="data prepare", mine={"key": key}, differs=differs
+    )
     if record is None or record.get("status") != "complete":
         return None
     return record if are_whole(record, request.outputs) else None
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 @dataclass(kw_only=True)
 class _Rows:
-    """The rows in the scratch file: where each begins, to which side it goes, and its place in the order."""
+    """The rows in the scratch file: where each begins, to which side it goes, and its place in the
+    order."""
 
     file: Path
     starts: array[int] = field(default_factory=lambda: array("Q"))
@@ -285,12 +323,15 @@ def _read(request: Preparation, files: Inputs, scratch: Path) -> tuple[_Rows, Re
     known: set[bytes] = set()
     stop = request.limit if request.seed is None else None
     with (
-        progress("Reading the corpus", total=total_bytes(files.files), unit="bytes") as reading.advance,
+        progress(
+            "Reading the corpus", total=total_bytes(files.files), unit="bytes"
+        ) as reading.advance,
         open(rows.file, "wb") as file,
         contextlib.closing(corpus.read(reading)) as documents,  # type: ignore[type-var]
     ):
         for document in documents:
-            # a lone surrogate can come out of an escape; it stands for no character, and no reader would take it
+            # a lone surrogate can come out of an escape; it stands for no character, and no reader
+            # would take it
             content = " ".join(document.text.casefold().split()).encode("utf-8", "replace")
             digest = hashlib.sha256(content).digest()[:16]
             if digest in known:
@@ -372,17 +413,19 @@ def _check(request: Preparation, reading: Reading, counts: Mapping[str, Any]) ->
             names.append("...")
         raise DataError(
             f"No row is left to train on out of {reading.records} records "
-            f"({'; '.join(skipped) or 'nothing was skipped'}) in {', '.join(names)}. Expected at least one."
+            f"({'; '.join(skipped) or 'nothing was skipped'}) in {', '.join(names)}. Expected at "
+            "least one."
         )
     if request.heldout and not counts["heldout"]:
         raise NothingHeldOut(request.heldout, counts["rows"])
 
 
-# -------------------------------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------------------------------------ writing
 
 
 def _write(request: Preparation, rows: _Rows) -> list[dict[str, Any]]:
-    """Writes the rows of both sides, each into a file that is whole or absent; returns what they are."""
+    """Writes the rows of both sides, each into a file that is whole or absent; returns what they
+    are."""
     with contextlib.ExitStack() as stack:
         sides = [stack.enter_context(rows_file(path)) for path in request.outputs]
         source = stack.enter_context(open(rows.file, "rb"))

@@ -1,4 +1,5 @@
-"""Passages of a corpus that a model already knows, ranked by its perplexity (`holdfast data select`).
+"""Passages of a corpus that a model already knows, ranked by its perplexity
+(`holdfast data select`).
 
 | module | what |
 |---|---|

@@ -1,4 +1,5 @@
-"""The data card of a selection: what is in the folder, and how it was chosen. All else is in `selection.json`."""
+"""The data card of a selection: what is in the folder, and how it was chosen. All else is in
+`selection.json`."""
 
 from __future__ import annotations
 
@@ -37,10 +38,16 @@ def card(record: Mapping[str, Any]) -> str:
     for name in ("all", "restoring", "probing"):
         row = counts[name]
         if row["passages"]:
-            numbers = f"{row['passages']:,} | {row['tokens']:,} | {row['documents']:,} | {row['nats_per_token']:.3f}"
+            numbers = (
+                f"{row['passages']:,} | {row['tokens']:,} | {row['documents']:,} | "
+                f"{row['nats_per_token']:.3f}"
+            )
             rows.append(f"| {name} | {numbers} |")
     questions = record.get("questions")
     if questions:
         names = ", ".join(questions["files"])
-        rows += ["", _OVERLAPPING.format(**questions, names=names, overlapping=counts["overlapping"])]
+        rows += [
+            "",
+            _OVERLAPPING.format(**questions, names=names, overlapping=counts["overlapping"]),
+        ]
     return lines(*rows, "", _REST) + "\n"

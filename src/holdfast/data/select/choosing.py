@@ -1,8 +1,9 @@
-"""Which passages are taken: those of lowest perplexity up to a budget, to restore a model's text pattern without
-teaching it anything new; and a random sample that shares nothing with them, to see whether the pattern is back
-(Pattern Shifting or Knowledge Losing, section 3).
+"""Which passages are taken: those of lowest perplexity up to a budget, to restore a model's text
+pattern without teaching it anything new; and a random sample that shares nothing with them, to see
+whether the pattern is back (Pattern Shifting or Knowledge Losing, section 3).
 
-The probing sample is drawn first, from all passages: it stands for the corpus, not for what is left of it.
+The probing sample is drawn first, from all passages: it stands for the corpus, not for what is left
+of it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def candidates(
     """Indices of the passages that may restore, [n] int64.
 
     Raises:
-        DataError: they have fewer tokens than the budget, or each has more; says how many are missing.
+        DataError: they have fewer tokens than the budget, or each has more; says how many are
+            missing.
     """
     tokens, documents = np.array(passages.tokens, dtype=np.int64), np.array(passages.documents)
     left = np.setdiff1d(np.arange(len(passages)), probing)
@@ -54,25 +56,34 @@ def candidates(
         left = left[~shared]
     available = int(tokens[left].sum())
     if available < budget:
-        otherwise = "let the sets share documents (disjoint: passages)" if beside else "lower minimum_tokens"
+        otherwise = (
+            "let the sets share documents (disjoint: passages)"
+            if beside
+            else "lower minimum_tokens"
+        )
         elsewhere = f"{probed:,} go to the probing set, {beside:,} are of the same documents"
         raise DataError(
-            f"Expected {budget:,} tokens to restore with, the corpus has {available:,} in {len(left):,} passages: "
-            f"{budget - available:,} are missing ({elsewhere}). Ask for fewer tokens or passages to probe with, give "
+            f"Expected {budget:,} tokens to restore with, the corpus has {available:,} in "
+            f"{len(left):,} passages: "
+            f"{budget - available:,} are missing ({elsewhere}). Ask for fewer tokens or passages "
+            "to probe with, give "
             f"more text, or {otherwise}."
         )
     shortest = int(tokens[left].min())
     if budget < shortest:
         raise DataError(
-            f"No passage fits into {budget:,} tokens: the shortest has {shortest:,}. Raise the budget, or lower "
+            f"No passage fits into {budget:,} tokens: the shortest has {shortest:,}. Raise the "
+            "budget, or lower "
             f"minimum_tokens."
         )
     return left
 
 
-def choose_restoring(passages: Passages, left: np.ndarray, nats: np.ndarray, *, budget: int) -> np.ndarray:
-    """Indices of the passages of lowest perplexity out of `left`, low to high, as long as the next one fits into the
-    budget.
+def choose_restoring(
+    passages: Passages, left: np.ndarray, nats: np.ndarray, *, budget: int
+) -> np.ndarray:
+    """Indices of the passages of lowest perplexity out of `left`, low to high, as long as the next
+    one fits into the budget.
 
     Raises:
         DataError: the first one is larger than the budget.
@@ -82,15 +93,18 @@ def choose_restoring(passages: Passages, left: np.ndarray, nats: np.ndarray, *, 
     count = int(np.searchsorted(total, budget, side="right"))
     if not count:
         raise DataError(
-            f"No passage is selected: the one of lowest perplexity has {total[0]:,} tokens, more than the "
+            f"No passage is selected: the one of lowest perplexity has {total[0]:,} tokens, more "
+            "than the "
             f"{budget:,} of the budget. Raise it."
         )
     return order[:count]
 
 
-def described(passages: Passages, indices: np.ndarray, nats: np.ndarray, *, bos: bool) -> dict[str, Any]:
-    """`{"passages", "tokens", "documents", "nats_per_token", "quantiles", "overlapping"}` of some passages; the mean is
-    over all predicted tokens."""
+def described(
+    passages: Passages, indices: np.ndarray, nats: np.ndarray, *, bos: bool
+) -> dict[str, Any]:
+    """`{"passages", "tokens", "documents", "nats_per_token", "quantiles", "overlapping"}` of some
+    passages; the mean is over all predicted tokens."""
     tokens = np.array(passages.tokens, dtype=np.int64)[indices]
     overlapping = np.frombuffer(passages.overlapping, dtype=np.uint8)[indices]
     mean, quantiles = None, {}
@@ -98,7 +112,9 @@ def described(passages: Passages, indices: np.ndarray, nats: np.ndarray, *, bos:
         predicted = tokens - (not bos)
         mean = round(float((nats[indices] * predicted).sum() / predicted.sum()), 6)
         for share in QUANTILES:
-            quantiles[f"{share:g}"] = float(np.quantile(nats[indices], share, method="inverted_cdf"))
+            quantiles[f"{share:g}"] = float(
+                np.quantile(nats[indices], share, method="inverted_cdf")
+            )
     return {
         "passages": len(indices),
         "tokens": int(tokens.sum()),

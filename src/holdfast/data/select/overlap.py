@@ -1,9 +1,10 @@
-"""Does a corpus hold the questions that a model will be asked? Passages that share 13 words in a row with one are said
-to (Brown et al. 2020, "Language models are few-shot learners", appendix C).
+"""Does a corpus hold the questions that a model will be asked? Passages that share 13 words in a
+row with one are said to (Brown et al. 2020, "Language models are few-shot learners", appendix C).
 
-Words are compared in small letters and without punctuation. Of a row of a file of questions every text counts, and all
-its texts in a row: a question that is shorter than 13 words is found with its options behind it, as a page would
-have it. Rows with fewer words in all cannot be looked for; they are counted.
+Words are compared in small letters and without punctuation. Of a row of a file of questions every
+text counts, and all its texts in a row: a question that is shorter than 13 words is found with its
+options behind it, as a page would have it. Rows with fewer words in all cannot be looked for; they
+are counted.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Questions:
         needed: one of 13 words at least has to be there.
 
     Raises:
-        DataError: a file that cannot be read, malformed records, or no question of 13 words where one is needed.
+        DataError: a file that cannot be read, malformed records, or no question of 13 words where
+            one is needed.
     """
 
     def __init__(self, files: Sequence[Path], *, needed: bool = False) -> None:
@@ -46,8 +48,10 @@ class Questions:
                 self._grams |= grams
         if needed and not self._grams:
             raise DataError(
-                f"Expected questions of at least {WORDS} words in {', '.join(map(str, files))}, found none: the "
-                f"{self.short:,} rows there are shorter. Leave --questions out, or name files with options and context."
+                f"Expected questions of at least {WORDS} words in {', '.join(map(str, files))}, "
+                "found none: the "
+                f"{self.short:,} rows there are shorter. Leave --questions out, or name files "
+                "with options and context."
             )
 
     def overlap(self, text: str) -> bool:
@@ -71,4 +75,6 @@ def _records(file: Path) -> Iterator[Any]:
         if record is not None:
             yield record
     if reading.malformed:
-        raise reading.error(f"{reading.malformed} of {reading.records} questions are malformed. The first")
+        raise reading.error(
+            f"{reading.malformed} of {reading.records} questions are malformed. The first"
+        )

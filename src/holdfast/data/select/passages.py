@@ -1,10 +1,12 @@
 """Documents cut into passages: stretches of one document of at most so many tokens, never of two.
 
-A document that is too long is cut at the last line break in the second half of what fits, else at the last space
-there, else between two tokens. Every passage is tokenised by itself, since it will be trained on and scored by itself.
+A document that is too long is cut at the last line break in the second half of what fits, else at
+the last space there, else between two tokens. Every passage is tokenised by itself, since it will
+be trained on and scored by itself.
 
-Passages wait in two scratch files, one of texts and one of token ids. Memory holds 41 bytes a passage, and a hash of 16
-bytes (in a set: about 100) of its text without white space and capitals, by which equal passages are known.
+Passages wait in two scratch files, one of texts and one of token ids. Memory holds 41 bytes a
+passage, and a hash of 16 bytes (in a set: about 100) of its text without white space and capitals,
+by which equal passages are known.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def cut(texts: Sequence[str], tokenizer: Any, limit: int) -> list[list[Passage]]
     """
     if not texts:
         return []
-    encodings = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False).encodings
+    encodings = tokenizer(
+        list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False
+    ).encodings
     if encodings is None:
         raise ModelError(
             f"Expected a fast tokenizer, which says where its tokens begin in the text, got "
@@ -58,14 +62,17 @@ def cut(texts: Sequence[str], tokenizer: Any, limit: int) -> list[list[Passage]]
     passages: list[list[Passage]] = []
     for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
         if number in pieces:
-            passages.append(list(itertools.chain.from_iterable(itertools.islice(smaller, len(pieces[number])))))
+            passages.append(
+                list(itertools.chain.from_iterable(itertools.islice(smaller, len(pieces[number]))))
+            )
         else:
             passages.append([Passage(text, encoding.ids)])
     return passages
 
 
 def _pieces(text: str, begins: np.ndarray, limit: int) -> list[str]:
-    """A text in pieces of about `limit` tokens, each shorter than the text; tokens begin at characters `begins`."""
+    """A text in pieces of about `limit` tokens, each shorter than the text; tokens begin at
+    characters `begins`."""
     if len(text) < 2:
         return []
     pieces: list[str] = []
@@ -117,7 +124,10 @@ class Passages:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._texts.close()
         self._ids.close()
@@ -125,21 +135,30 @@ class Passages:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def add(self, passage: Passage, *, source: str, document: int, overlapping: bool = False) -> bool:
+    def add(
+        self, passage: Passage, *, source: str, document: int, overlapping: bool = False
+    ) -> bool:
         """Takes in a passage; False where an equal one is there already."""
-        digest = hashlib.blake2b(_encoded(" ".join(passage.text.casefold().split())), digest_size=16).digest()
+        digest = hashlib.blake2b(
+            _encoded(" ".join(passage.text.casefold().split())), digest_size=16
+        ).digest()
         if digest in self._seen:
             return False
         self._seen.add(digest)
         self._starts.append(self._texts.tell())
         self._id_starts.append(self._ids.tell())
-        line = _encoded(json.dumps({"text": passage.text, "source": source}, ensure_ascii=False)) + b"\n"
+        line = (
+            _encoded(json.dumps({"text": passage.text, "source": source}, ensure_ascii=False))
+            + b"\n"
+        )
         self._texts.write(line)
         self._ids.write(np.array(passage.ids, dtype="<u4").tobytes())
         self.tokens.append(len(passage.ids))
         self.documents.append(document)
         self.content.append(int.from_bytes(digest[:8]))
-        self.draw.append(int.from_bytes(hashlib.blake2b(self._seed + digest, digest_size=8).digest()))
+        self.draw.append(
+            int.from_bytes(hashlib.blake2b(self._seed + digest, digest_size=8).digest())
+        )
         self.overlapping.append(overlapping)
         return True
 

@@ -32,11 +32,16 @@ class Choice:
     """Tokens of a passage at most, with the tokenizer's BOS; longer documents are cut."""
     minimum_tokens: Annotated[int, Meta(ge=2)] = 64
     """Passages of fewer tokens are left out."""
-    disjoint: Annotated[Literal["documents", "passages"], Meta(section="contamination")] = "documents"
-    """What the two sets do not share: with documents, what the probing set takes a passage of gives none to the
-    other."""
-    questions: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE", section="contamination")] = ()
-    """Files of questions that the corpus should not contain; passages that share 13 words in a row are counted."""
+    disjoint: Annotated[Literal["documents", "passages"], Meta(section="contamination")] = (
+        "documents"
+    )
+    """What the two sets do not share: with documents, what the probing set takes a passage of gives
+    none to the other."""
+    questions: Annotated[
+        tuple[Path, ...], Meta(repeatable=True, metavar="FILE", section="contamination")
+    ] = ()
+    """Files of questions that the corpus should not contain; passages that share 13 words in a row
+    are counted."""
     overlap: Annotated[Literal["keep", "drop"], Meta(section="contamination")] = "keep"
     """What becomes of such passages."""
     seed: Seed = 0
@@ -53,9 +58,15 @@ class Choice:
             problems.append(Problem("overlap", sentence))
         for path in self.questions:
             if not path.is_file():
-                problems.append(Problem("questions", f"expected a file at {path}, {what_is_there(path)}"))
+                problems.append(
+                    Problem("questions", f"expected a file at {path}, {what_is_there(path)}")
+                )
             elif kind_of(path) is None:
-                problems.append(Problem("questions", f"expected a file of a known kind ({SUPPORTED}), got {path}"))
+                problems.append(
+                    Problem(
+                        "questions", f"expected a file of a known kind ({SUPPORTED}), got {path}"
+                    )
+                )
         return problems
 
 

@@ -2,9 +2,10 @@
 
     documents -> passages -> without equal ones -> perplexities -> the lowest, and a random sample
 
-Passages wait in scratch files beside the output while it runs; memory holds some numbers of each. Whatever ends it,
-scores stay in the ledger: the same request reads the corpus again, scores what is left, and writes the same sets to the
-byte. What can be refused is refused before the first score: a corpus smaller than the budget, above all.
+Passages wait in scratch files beside the output while it runs; memory holds some numbers of each.
+Whatever ends it, scores stay in the ledger: the same request reads the corpus again, scores what is
+left, and writes the same sets to the byte. What can be refused is refused before the first score: a
+corpus smaller than the budget, above all.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class Selected:
         return self.folder / PROBING if self.record["options"]["probing"] else None
 
 
-def select_from_files(files: CorpusFiles, choice: Choice, scorer: Scorer, *, scores: Path | None = None) -> Selected:
+def select_from_files(
+    files: CorpusFiles, choice: Choice, scorer: Scorer, *, scores: Path | None = None
+) -> Selected:
     """Selects passages of a corpus on disk.
 
     Args:
@@ -79,7 +82,8 @@ def select_from_files(files: CorpusFiles, choice: Choice, scorer: Scorer, *, sco
 
     Raises:
         ConfigError: mistakes in the request, all of them.
-        DataError: a file that cannot be read, too many malformed records, or a corpus smaller than what is asked for.
+        DataError: a file that cannot be read, too many malformed records, or a corpus smaller than
+            what is asked for.
         RunFolderError: the folder holds another selection.
         NotFinite: the model gives a passage NaN.
         StorageError: the disk is full; nothing is half written, and what was scored is kept.
@@ -96,7 +100,9 @@ def select_from_files(files: CorpusFiles, choice: Choice, scorer: Scorer, *, sco
     key = fingerprint(
         {
             "options": options,
-            "questions": [file["sha256"] for file in hashed_inputs(Inputs(files=list(choice.questions)))],
+            "questions": [
+                file["sha256"] for file in hashed_inputs(Inputs(files=list(choice.questions)))
+            ],
             "scorer": {**scorer.identity, "bos": scorer.bos},
             "rules": _RULES,
             "content": [[file["name"], file["sha256"]] for file in inputs],
@@ -118,7 +124,11 @@ def select_from_files(files: CorpusFiles, choice: Choice, scorer: Scorer, *, sco
     }
     questions = Questions(choice.questions, needed=choice.overlap == "drop")
     if choice.questions:
-        record["questions"] = {"files": options["questions"], "count": questions.count, "short": questions.short}
+        record["questions"] = {
+            "files": options["questions"],
+            "count": questions.count,
+            "short": questions.short,
+        }
     try:
         with (
             NewFolder(output, content=False),
@@ -128,16 +138,19 @@ def select_from_files(files: CorpusFiles, choice: Choice, scorer: Scorer, *, sco
             source = Documents(files, corpus_files)
             record["counts"] = {"overlapping": gather(source, choice, scorer, questions, passages)}
             _refuse_nothing(passages, source)
-            _choose_and_write(passages, source, choice, scorer, output, scores or output / LEDGER, record)
+            _choose_and_write(
+                passages, source, choice, scorer, output, scores or output / LEDGER, record
+            )
     except OSError as error:
         raise StorageError(
-            f"Could not write {output} ({error.strerror or error}). Free some space or choose another folder; what was "
+            f"Could not write {output} ({error.strerror or error}). Free some space or choose "
+            "another folder; what was "
             f"scored is kept."
         ) from error
     return Selected(folder=output, record=record, done_before=False)
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 class Documents:
@@ -174,12 +187,15 @@ class Documents:
             yield from documents
         if reading.malformed > self._most * max(1, reading.records):
             raise reading.error(
-                f"{reading.malformed} of {reading.records} records are malformed, more than --most_malformed "
+                f"{reading.malformed} of {reading.records} records are malformed, more than "
+                "--most_malformed "
                 f"{self._most:g}. The first"
             )
 
 
-def gather(source: Documents, choice: Choice, scorer: Scorer, questions: Questions, passages: Passages) -> int:
+def gather(
+    source: Documents, choice: Choice, scorer: Scorer, questions: Questions, passages: Passages
+) -> int:
     """Cuts all documents into passages and sets them down, equal ones once.
 
     Returns:
@@ -201,7 +217,9 @@ def gather(source: Documents, choice: Choice, scorer: Scorer, questions: Questio
                 overlapping += overlaps
                 if overlaps and choice.overlap == "drop":
                     source.skipped[OVERLAPPING] += 1
-                elif not passages.add(passage, source=document.source, document=number, overlapping=overlaps):
+                elif not passages.add(
+                    passage, source=document.source, document=number, overlapping=overlaps
+                ):
                     source.skipped[DUPLICATE] += 1
             number += 1
     passages.forget_texts()
@@ -221,7 +239,7 @@ def _batches(documents: Iterable[corpus.Document]) -> Iterator[list[corpus.Docum
         yield batch
 
 
-# ------------------------------------------------------------------------------------------------------------ selecting
+# ---------------------------------------------------------------------------------------- selecting
 
 
 def _choose_and_write(
@@ -254,14 +272,19 @@ def _choose_and_write(
 
 
 def _standing(output: Path, choice: Choice, key: str) -> dict[str, Any] | None:
-    """The record of the same request, where its sets are whole; None where there is something to do.
+    """The record of the same request, where its sets are whole; None where there is something to
+    do.
 
     Raises:
         RunFolderError: the folder holds another selection.
     """
-    differs = "selection.json beside it says that it came from other input, options or another model"
+    differs = (
+        "selection.json beside it says that it came from other input, options or another model"
+    )
     files = [output / RESTORING, output / PROBING]
-    record = own_record(output / _NAME, files, command="data select", mine={"key": key}, differs=differs)
+    record = own_record(
+        output / _NAME, files, command="data select", mine={"key": key}, differs=differs
+    )
     if record is None or record.get("status") != "complete":
         return None
     return record if are_whole(record, files if choice.probing else files[:1]) else None
@@ -280,12 +303,15 @@ def _refuse_nothing(passages: Passages, source: Documents) -> None:
     if counts["malformed"]:
         reasons.append(f"{counts['malformed']:,} malformed ({'; '.join(source.places[:3])})")
     raise DataError(
-        f"No passage is left of {counts['records']:,} documents ({'; '.join(reasons) or 'nothing was read'}). Expected "
+        f"No passage is left of {counts['records']:,} documents "
+        f"({'; '.join(reasons) or 'nothing was read'}). Expected "
         f"at least one; lower minimum_tokens, or look at the input."
     )
 
 
-def write_rows(path: Path, indices: np.ndarray, passages: Passages, nats: np.ndarray) -> dict[str, Any]:
+def write_rows(
+    path: Path, indices: np.ndarray, passages: Passages, nats: np.ndarray
+) -> dict[str, Any]:
     """Writes a set, whole or absent; returns what it is."""
     with rows_file(path) as file:
         for index in indices:

@@ -2,13 +2,14 @@
 
     nats_per_token = - (1 / T) sum_t log p(x_t | BOS, x_<t)             perplexity = exp(nats_per_token)
 
-over the T tokens of a passage; without a BOS the first token has nothing to be predicted from, and T is one less.
+over the T tokens of a passage; without a BOS the first token has nothing to be predicted from, and
+T is one less.
 
-Passages of like length make a batch, the longest first: hardly anything is padded, and memory is short at once or
-never. Batches depend on the passages and on nothing else, so that a killed ranking goes on with the batches that are
-left and comes to the same numbers to the last bit, on the same machine. Scores are kept under a hash of what scored and
-of the token ids: a later request with another budget finds them all, one with other files those of its own
-passages.
+Passages of like length make a batch, the longest first: hardly anything is padded, and memory is
+short at once or never. Batches depend on the passages and on nothing else, so that a killed ranking
+goes on with the batches that are left and comes to the same numbers to the last bit, on the same
+machine. Scores are kept under a hash of what scored and of the token ids: a later request with
+another budget finds them all, one with other files those of its own passages.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Scorer:
     """A fast one, of transformers."""
     score: Score
     identity: Mapping[str, Any] = field(default_factory=dict)
-    """What the scores depend on: a model's hash, a dtype. Scores of another identity are not taken for these."""
+    """What the scores depend on: a model's hash, a dtype. Scores of another identity are not taken
+    for these."""
     bos: bool = False
     """Whether a BOS stands before every passage, so that all its tokens are predicted."""
     batch_tokens: int = 2048
@@ -72,11 +74,15 @@ def score_passages(passages: Passages, scorer: Scorer, ledger: Path) -> np.ndarr
             known.update(zip(map(bytes.fromhex, row["passages"]), row["nats"], strict=True))
         except (KeyError, TypeError, ValueError):
             raise DataError(
-                f"{ledger}: expected scores of passages, got a row with {', '.join(row)}. Move the file away."
+                f"{ledger}: expected scores of passages, got a row with {', '.join(row)}. Move "
+                "the file away."
             ) from None
         return {}
 
-    with Ledger(ledger, keep=remember) as book, progress("Scoring passages", total=sum(passages.tokens)) as advance:
+    with (
+        Ledger(ledger, keep=remember) as book,
+        progress("Scoring passages", total=sum(passages.tokens)) as advance,
+    ):
         book.keep = lambda row: {}
         for batch in batches(passages, scorer.batch_tokens - scorer.bos):
             ids = list(map(passages.ids, batch))
@@ -102,7 +108,9 @@ def _scored(scorer: Scorer, passages: Passages, indices: Sequence[int]) -> list[
     """
     if not indices:
         return []
-    scores = [round(float(score), _DIGITS) for score in scorer.score(list(map(passages.ids, indices)))]
+    scores = [
+        round(float(score), _DIGITS) for score in scorer.score(list(map(passages.ids, indices)))
+    ]
     for index, score in zip(indices, scores, strict=True):
         if not math.isfinite(score):
             raise _not_finite(score, index, passages)
@@ -110,8 +118,8 @@ def _scored(scorer: Scorer, passages: Passages, indices: Sequence[int]) -> list[
 
 
 def batches(passages: Passages, tokens: int) -> Iterator[list[int]]:
-    """Indices batch by batch, the longest passages first: as many as fit into `tokens`, each counted as long as the
-    longest of them."""
+    """Indices batch by batch, the longest passages first: as many as fit into `tokens`, each
+    counted as long as the longest of them."""
     order = np.lexsort((np.array(passages.content), -np.array(passages.tokens, dtype=np.int64)))
     start = 0
     while start < len(order):
@@ -127,7 +135,9 @@ def _key(identity: bytes, ids: Sequence[int]) -> bytes:
 def _not_finite(value: float, index: int, passages: Passages) -> NotFinite:
     row = passages.row(index)
     return NotFinite(
-        f"The model gives a passage of {row['source']} ({passages.tokens[index]} tokens, beginning with "
-        f"{row['text'][:60]!r}) a log-likelihood of {value}. No ranking follows from that. Check the model's weights, "
+        f"The model gives a passage of {row['source']} ({passages.tokens[index]} tokens, "
+        "beginning with "
+        f"{row['text'][:60]!r}) a log-likelihood of {value}. No ranking follows from that. Check "
+        "the model's weights, "
         f"or its dtype: --dtype float32."
     )

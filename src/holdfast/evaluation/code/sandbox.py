@@ -1,8 +1,9 @@
-"""Runs Python that a model wrote, where it can do no harm: Linux only, without rights of root, and not at all where a
-wall is missing.
+"""Runs Python that a model wrote, where it can do no harm: Linux only, without rights of root, and
+not at all where a wall is missing.
 
-Every program gets a fresh interpreter with an empty environment (`python -P -s -S`, hash seed 0, so that equal programs
-end alike) that takes its powers from itself before the program is compiled (`sandbox_child`):
+Every program gets a fresh interpreter with an empty environment (`python -P -s -S`, hash seed 0, so
+that equal programs end alike) that takes its powers from itself before the program is compiled
+(`sandbox_child`):
 
 | wall | what it stops |
 |---|---|
@@ -16,18 +17,20 @@ the process |
 | from outside | wall clock (SIGKILL), output read and thrown away beyond a cap, stdin and stdout closed, killed if the
 caller dies |
 
-seccomp and Landlock (Linux 5.13, on x86_64 or aarch64) are needed; `capabilities` tries them. Namespaces may be
-missing, as where a container or AppArmor refuses them: then a program cannot write files at all, and the rest holds.
-RLIMIT_NPROC is not used: it counts all processes of a user, not those of a program, and does not hold for root; no
-process is ever started, by the filter.
+seccomp and Landlock (Linux 5.13, on x86_64 or aarch64) are needed; `capabilities` tries them.
+Namespaces may be missing, as where a container or AppArmor refuses them: then a program cannot
+write files at all, and the rest holds. RLIMIT_NPROC is not used: it counts all processes of a user,
+not those of a program, and does not hold for root; no process is ever started, by the filter.
 
-A program has passed when its last line was reached. Ending early, by `sys.exit` or `os._exit`, is no pass: the child
-must say a token, new for every run, after the last line. What remains possible: the tests run in the same interpreter
-as the code they test, so code that sets out to cheat can (an object that equals everything; or the token, found in the
-frames below). Code written to solve a problem does not. A program can also see whether a path exists, and its size,
-though not what is in it; and it competes for the processor and for caches. The kernel itself is trusted.
+A program has passed when its last line was reached. Ending early, by `sys.exit` or `os._exit`, is
+no pass: the child must say a token, new for every run, after the last line. What remains possible:
+the tests run in the same interpreter as the code they test, so code that sets out to cheat can (an
+object that equals everything; or the token, found in the frames below). Code written to solve a
+problem does not. A program can also see whether a path exists, and its size, though not what is in
+it; and it competes for the processor and for caches. The kernel itself is trusted.
 
-Execution of samples and its reasons: Chen et al. 2021, "Evaluating Large Language Models Trained on Code", section 2.3.
+Execution of samples and its reasons: Chen et al. 2021, "Evaluating Large Language Models Trained on
+Code", section 2.3.
 """
 
 from __future__ import annotations
@@ -77,8 +80,8 @@ class Limits:
     """What one program may use. The defaults are ample for HumanEval and MBPP."""
 
     cpu_seconds: int = 3
-    """Processor time, the interpreter's start (a few hundredths) included; the same on a busy machine, other than the
-    wall clock."""
+    """Processor time, the interpreter's start (a few hundredths) included; the same on a busy
+    machine, other than the wall clock."""
     wall_seconds: float = 15.0
     """Time on the clock, for programs that wait."""
     memory_bytes: int = 1 << 30
@@ -102,19 +105,19 @@ class Outcome:
     seconds: float
     """On the clock, from the start of the process."""
     detail: str = ""
-    """The exception with its line of the program, or the last line of stderr: one printable line of at most 240
-    characters."""
+    """The exception with its line of the program, or the last line of stderr: one printable line of
+    at most 240 characters."""
 
 
-# ------------------------------------------------------------------------------------------------- what there is here
+# ------------------------------------------------------------------------------- what there is here
 
 
 def capabilities() -> dict[str, bool]:
     """Which walls stand on this machine, tried once a process.
 
     Returns:
-        `linux` (on x86_64 or aarch64), `seccomp` and `landlock`, all needed to run anything; `namespaces`, needed by
-        programs that write files.
+        `linux` (on x86_64 or aarch64), `seccomp` and `landlock`, all needed to run anything;
+        `namespaces`, needed by programs that write files.
     """
     layers = _layers()
     walls = {name: name in layers for name in ("seccomp", "landlock", "namespaces")}
@@ -127,21 +130,29 @@ def require_sandbox() -> None:
     Raises:
         ConfigError: a wall is missing; the message names it.
     """
-    missing = [name for name, stands in capabilities().items() if not stands and name != "namespaces"]
+    missing = [
+        name for name, stands in capabilities().items() if not stands and name != "namespaces"
+    ]
     if missing:
         why = _probed()[1]
         machine = f"{platform.system()} {platform.release()} on {platform.machine()}"
         reason = f" ({why})" if why else ""
         raise ConfigError(
-            "Code that a model wrote is run in a sandbox only. Expected Linux 5.13 or newer on x86_64 or aarch64 with "
+            "Code that a model wrote is run in a sandbox only. Expected Linux 5.13 or newer on "
+            "x86_64 or aarch64 with "
             f"seccomp and Landlock, got {machine} without {' and '.join(missing)}{reason}. "
-            "Run these tasks on another machine (a container may have to be allowed both), or take them out of the "
+            "Run these tasks on another machine (a container may have to be allowed both), or "
+            "take them out of the "
             "evaluation."
         )
 
 
 def _is_known_linux() -> bool:
-    return sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") and sys.maxsize > 1 << 32
+    return (
+        sys.platform == "linux"
+        and platform.machine() in ("x86_64", "aarch64")
+        and sys.maxsize > 1 << 32
+    )
 
 
 def _layers() -> frozenset[str]:
@@ -169,7 +180,8 @@ def _probed() -> tuple[frozenset[str], str]:
 
 @contextlib.contextmanager
 def _workplace() -> Iterator[str]:
-    """A temporary folder with the child's module, compiled once for all runs (which may take as long as a run)."""
+    """A temporary folder with the child's module, compiled once for all runs (which may take as
+    long as a run)."""
     with scratch_folder(None, "holdfast-sandbox-") as scratch:
         folder = str(scratch)
         unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
@@ -190,13 +202,16 @@ def _bootstrap(place: str) -> str:
     )
 
 
-# --------------------------------------------------------------------------------------------------------- running one
+# -------------------------------------------------------------------------------------- running one
 
 
 class _Run:
-    """One child, from its start to what came of it. `kill` may come from another thread at any time."""
+    """One child, from its start to what came of it. `kill` may come from another thread at any
+    time."""
 
-    def __init__(self, program: str | None, limits: Limits, layers: frozenset[str], place: str) -> None:
+    def __init__(
+        self, program: str | None, limits: Limits, layers: frozenset[str], place: str
+    ) -> None:
         self.program, self.limits, self.layers, self.place = program, limits, layers, place
         self.token = secrets.token_hex(16).encode()
         self.report = self.errors = b""
@@ -209,18 +224,25 @@ class _Run:
     def start(self) -> None:
         """Starts the child; `wait` must follow."""
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=self.place, ignore_cleanup_errors=True))
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(dir=self.place, ignore_cleanup_errors=True)
+            )
             self._report, report_in = os.pipe()
             stack.callback(os.close, self._report)
             self._errors, errors_in = os.pipe()
             stack.callback(os.close, self._errors)
-            for end in (self._report, self._errors):  # never wait for a pipe that a fork of the caller's may hold open
+            for end in (
+                self._report,
+                self._errors,
+            ):  # never wait for a pipe that a fork of the caller's may hold open
                 os.set_blocking(end, False)
             content = sandbox_child.write_request(
                 program=self.program,
                 folder=folder,
                 layers=sorted(self.layers),
-                limits={f.name: math.ceil(getattr(self.limits, f.name)) for f in fields(self.limits)},
+                limits={
+                    f.name: math.ceil(getattr(self.limits, f.name)) for f in fields(self.limits)
+                },
                 parent=os.getpid(),
                 token=self.token.decode(),
                 report=report_in,
@@ -232,7 +254,17 @@ class _Run:
                 os.lseek(request, 0, os.SEEK_SET)
                 self._began = time.monotonic()
                 # -P, -s and an empty environment are what -I does, and leave PYTHONHASHSEED
-                command = [sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8", "-c", _bootstrap(self.place)]
+                command = [
+                    sys.executable,
+                    "-P",
+                    "-s",
+                    "-S",
+                    "-B",
+                    "-X",
+                    "utf8",
+                    "-c",
+                    _bootstrap(self.place),
+                ]
                 self._process = subprocess.Popen(
                     command,
                     stdin=request,
@@ -254,7 +286,8 @@ class _Run:
             self._cleanup = stack.pop_all()
 
     def kill(self) -> None:
-        """Ends the child, or stops it at its start. It is one process: nothing that it could start would be left."""
+        """Ends the child, or stops it at its start. It is one process: nothing that it could start
+        would be left."""
         with self._lock:
             self.killed = True
             if self._handle is not None:
@@ -275,7 +308,9 @@ class _Run:
         """Kills the child if it lives, and takes leave of it; a second time it does nothing."""
         if self._process.returncode is not None:
             return
-        os.kill(self._process.pid, signal.SIGKILL)  # not Popen.kill, which would take its exit status
+        os.kill(
+            self._process.pid, signal.SIGKILL
+        )  # not Popen.kill, which would take its exit status
         _, status, usage = os.wait4(self._process.pid, 0)
         self.seconds = time.monotonic() - self._began
         self.code = self._process.returncode = os.waitstatus_to_exitcode(status)
@@ -315,7 +350,8 @@ class _Run:
         return bool(chunk)
 
     def messages(self) -> list[tuple[str, str]]:
-        """What the child said behind its token: (word, detail); whatever else is in the pipe, the program wrote."""
+        """What the child said behind its token: (word, detail); whatever else is in the pipe, the
+        program wrote."""
         lines = self.report.split(b"\n")
         start = self.token + b" "
         messages = []
@@ -341,18 +377,23 @@ class _Run:
         if words[:1] != ["started"] and not self.expired and self.cpu < self.limits.cpu_seconds:
             why = one_line(messages[0][1]) if messages else last_line or f"exit code {self.code}"
             raise HoldfastError(
-                f"Expected a sandbox for a program, but it could not be set up: {why}. The program was not run. "
+                f"Expected a sandbox for a program, but it could not be set up: {why}. The "
+                "program was not run. "
                 "Run these tasks on another machine."
             )
         reason, detail = self._verdict(messages, last_line)
-        return Outcome(passed=reason == "passed", reason=reason, seconds=self.seconds, detail=detail)
+        return Outcome(
+            passed=reason == "passed", reason=reason, seconds=self.seconds, detail=detail
+        )
 
     def _verdict(self, messages: Sequence[tuple[str, str]], last_line: str) -> tuple[str, str]:
         if len(messages) == 2 and messages[1][0] in REASONS and self.code == 0:
             return messages[1][0], one_line(messages[1][1])
         if self.expired:
             return "timed out", f"{self.limits.wall_seconds:g} s on the clock"
-        if self.code == -signal.SIGXCPU or (self.code == -signal.SIGKILL and self.cpu >= self.limits.cpu_seconds):
+        if self.code == -signal.SIGXCPU or (
+            self.code == -signal.SIGKILL and self.cpu >= self.limits.cpu_seconds
+        ):
             return "timed out", f"{self.limits.cpu_seconds} s of processor time"
         if self.code == -signal.SIGKILL or last_line.startswith("MemoryError"):
             return "out of memory", last_line or "killed by the system"
@@ -362,8 +403,8 @@ class _Run:
 
 
 def one_line(text: str, *, most: int = _DETAIL) -> str:
-    """The text in one printable line of at most `most` characters: what a program says may hold escape codes and line
-    breaks."""
+    """The text in one printable line of at most `most` characters: what a program says may hold
+    escape codes and line breaks."""
     text = "".join(c if c.isprintable() else "\ufffd" for c in text.strip()[: 4 * most])
     return text if len(text) <= most else text[: most - 1] + "…"
 
@@ -375,11 +416,12 @@ def run_all(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Outcome]:
-    """Runs programs side by side. Ctrl-C, and any error, ends all of them before it goes on to the caller.
+    """Runs programs side by side. Ctrl-C, and any error, ends all of them before it goes on to the
+    caller.
 
     Args:
-        programs: Python sources, tests included. Each runs as a module, not as `__main__`, with the standard library
-            only, and has passed when its last line was reached.
+        programs: Python sources, tests included. Each runs as a module, not as `__main__`, with the
+            standard library only, and has passed when its last line was reached.
         limits: of each of them.
         workers: programs at a time; None: as many as there are cores for this process.
         progress: called with (programs done, programs in all) as they end.
@@ -399,17 +441,20 @@ def run_all(
             folder = stack.enter_context(_workplace())
         except OSError as error:
             raise HoldfastError(
-                f"Expected a temporary folder for the programs, but: {error}. Free some space, or set TMPDIR to "
+                f"Expected a temporary folder for the programs, but: {error}. Free some space, or "
+                "set TMPDIR to "
                 f"another folder."
             ) from error
         runs = [_Run(program, chosen, layers, folder) for program in programs]
         return _run_side_by_side(runs, workers or len(os.sched_getaffinity(0)), progress)
 
 
-def _run_side_by_side(runs: Sequence[_Run], workers: int, progress: Callable[[int, int], None] | None) -> list[Outcome]:
+def _run_side_by_side(
+    runs: Sequence[_Run], workers: int, progress: Callable[[int, int], None] | None
+) -> list[Outcome]:
     outcomes: dict[int, Outcome] = {}
-    # a thread must outlive its child (PR_SET_PDEATHSIG), and only the main thread hears Ctrl-C: so it waits here, and
-    # the pool works
+    # a thread must outlive its child (PR_SET_PDEATHSIG), and only the main thread hears Ctrl-C: so
+    # it waits here, and the pool works
     with ThreadPoolExecutor(max(1, min(workers, len(runs))), thread_name_prefix="sandbox") as pool:
         try:
             futures = {pool.submit(_complete, run): number for number, run in enumerate(runs)}
@@ -431,9 +476,14 @@ def _complete(run: _Run) -> Outcome:
         run.wait()
     except OSError as error:
         raise HoldfastError(
-            f"Expected to start a process for a program, but: {error}. Free memory, processes or open files, or lower "
+            f"Expected to start a process for a program, but: {error}. Free memory, processes or "
+            "open files, or lower "
             f"`workers`."
         ) from error
     outcome = run.outcome()
-    run.program, run.errors, run.report = None, b"", b""  # thousands of runs may be waiting for the last one
+    run.program, run.errors, run.report = (
+        None,
+        b"",
+        b"",
+    )  # thousands of runs may be waiting for the last one
     return outcome

@@ -1,18 +1,19 @@
-"""The inside of the sandbox: a fresh Python process that takes every power from itself and then runs one program (see
-`sandbox`).
+"""The inside of the sandbox: a fresh Python process that takes every power from itself and then
+runs one program (see `sandbox`).
 
-The order matters. Resource limits and namespaces come first, as they need rights that go later; then no_new_privs,
-Landlock, empty capability sets, and last the system call filter, after which nothing can be changed any more. Only then
-is the program compiled and run.
+The order matters. Resource limits and namespaces come first, as they need rights that go later;
+then no_new_privs, Landlock, empty capability sets, and last the system call filter, after which
+nothing can be changed any more. Only then is the program compiled and run.
 
-The filter is a list of what is allowed (seccomp-BPF; see `seccomp(2)`), and anything else fails with EPERM: no socket,
-no new process or thread, no other program, no signal to another process, no tracing, no mounting, no change of owners,
-modes or times of files, no shared memory. A call through another architecture's table kills the process. Some calls
-pass only with harmless arguments (`_GUARDED`). Which files may be opened is Landlock's part (`landlock(7)`), as a
-filter cannot follow pointers to paths.
+The filter is a list of what is allowed (seccomp-BPF; see `seccomp(2)`), and anything else fails
+with EPERM: no socket, no new process or thread, no other program, no signal to another process, no
+tracing, no mounting, no change of owners, modes or times of files, no shared memory. A call through
+another architecture's table kills the process. Some calls pass only with harmless arguments
+(`_GUARDED`). Which files may be opened is Landlock's part (`landlock(7)`), as a filter cannot
+follow pointers to paths.
 
-Needs the standard library only, on Linux, x86_64 or aarch64, and is imported without its package. Everything goes
-through ctypes.
+Needs the standard library only, on Linux, x86_64 or aarch64, and is imported without its package.
+Everything goes through ctypes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import os
 import sys
 import types
 
-TYPE_CHECKING = False  # not from `typing`, whose import would take longer than all that is done here
+TYPE_CHECKING = (
+    False  # not from `typing`, whose import would take longer than all that is done here
+)
 if TYPE_CHECKING:
     from typing import Any
 
@@ -30,7 +33,10 @@ _KILL, _REFUSE, _ALLOW = (
     0x00050001,
     0x7FFF0000,
 )  # SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ERRNO | EPERM, SECCOMP_RET_ALLOW
-_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of the tables below, AUDIT_ARCH_*
+_MACHINES = {
+    "x86_64": (0, 0xC000003E),
+    "aarch64": (1, 0xC00000B7),
+}  # column of the tables below, AUDIT_ARCH_*
 
 # fmt: off
 _ALLOWED: dict[str, tuple[int | None, int | None]] = {
@@ -57,8 +63,8 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "close_range": (436, 436), "faccessat2": (439, 439), "epoll_pwait2": (441, 441), "setrlimit": (160, 164),
 }
 # fmt: on
-"""Numbers of the calls that pass whatever their arguments, on x86_64 and on aarch64 (None: that machine has no such
-call)."""
+"""Numbers of the calls that pass whatever their arguments, on x86_64 and on aarch64 (None: that
+machine has no such call)."""
 
 _Condition = tuple[int, int, int]
 """(byte offset in `struct seccomp_data`, mask, value): the 32 bits there, masked, are the value."""
@@ -82,7 +88,8 @@ def _guarded(pid: int) -> dict[str, tuple[tuple[int | None, int | None], list[li
     controls = (0, 1, 2, 3, 4, 5, 6, 7, 1030)
 
     def opening(flags: int) -> list[list[_Condition]]:
-        # O_RDONLY | O_TRUNC empties a file that may only be read, which Landlock sees from its third version on
+        # O_RDONLY | O_TRUNC empties a file that may only be read, which Landlock sees from its
+        # third version on
         return [[_argument(flags, 0, 0o1000)], [_argument(flags, 1, 3)], [_argument(flags, 2, 3)]]
 
     return {
@@ -132,14 +139,18 @@ def build_filter(machine: str, pid: int) -> bytes:
         for conditions in alternatives:
             for number_of_condition, (offset, mask, value) in enumerate(conditions):
                 left = len(conditions) - 1 - number_of_condition
-                block += load(offset) + struct.pack("=HBBI", 0x54, 0, 0, mask) + unless_equal(value, 3 * left + 1)
+                block += (
+                    load(offset)
+                    + struct.pack("=HBBI", 0x54, 0, 0, mask)
+                    + unless_equal(value, 3 * left + 1)
+                )
             block += give(_ALLOW)
         block += give(_REFUSE)
         code += unless_equal(number, len(block) // 8) + block
     return code + give(_REFUSE)
 
 
-# --------------------------------------------------------------------------------------------------------- the layers
+# --------------------------------------------------------------------------------------- the layers
 
 
 class _Kernel:
@@ -159,7 +170,10 @@ class _Kernel:
         return result
 
     def prctl(self, option: int, *arguments: Any) -> None:
-        full = [self.ctypes.c_ulong(a) if isinstance(a, int) else a for a in (*arguments, 0, 0, 0, 0)[:4]]
+        full = [
+            self.ctypes.c_ulong(a) if isinstance(a, int) else a
+            for a in (*arguments, 0, 0, 0, 0)[:4]
+        ]
         self.call("prctl", option, *full)
 
     def syscall(self, number: int, *arguments: Any) -> int:
@@ -171,7 +185,11 @@ def _limit_resources(limits: dict[str, int]) -> None:
 
     cpu = limits["cpu_seconds"]
     for which, soft, hard in (
-        (resource.RLIMIT_CPU, cpu, cpu + 1),  # SIGXCPU, and a second later SIGKILL where that is ignored
+        (
+            resource.RLIMIT_CPU,
+            cpu,
+            cpu + 1,
+        ),  # SIGXCPU, and a second later SIGKILL where that is ignored
         (resource.RLIMIT_AS, limits["memory_bytes"], limits["memory_bytes"]),
         (resource.RLIMIT_FSIZE, limits["file_bytes"], limits["file_bytes"]),
         (resource.RLIMIT_NOFILE, limits["open_files"], limits["open_files"]),
@@ -186,11 +204,15 @@ def _limit_resources(limits: dict[str, int]) -> None:
 
 
 def _enter_namespaces(kernel: _Kernel, folder: str, disk_bytes: int) -> None:
-    """New user, network, IPC, host name and mount namespaces; `folder` becomes a file system in memory of `disk_bytes`,
-    gone with the process."""
+    """New user, network, IPC, host name and mount namespaces; `folder` becomes a file system in
+    memory of `disk_bytes`, gone with the process."""
     user, group = os.geteuid(), os.getegid()
     kernel.call("unshare", 0x10000000 | 0x40000000 | 0x08000000 | 0x04000000 | 0x00020000)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
         file = os.open(f"/proc/self/{name}", os.O_WRONLY)
         os.write(file, text.encode())
         os.close(file)
@@ -203,27 +225,41 @@ def _enter_namespaces(kernel: _Kernel, folder: str, disk_bytes: int) -> None:
 
 _READ, _WRITE = 1 << 2 | 1 << 3, 1 << 1  # LANDLOCK_ACCESS_FS_READ_FILE and _READ_DIR, _WRITE_FILE
 _FILE_ONLY = 1 << 1 | 1 << 2 | 1 << 14  # what may be granted on something that is no folder
-# LANDLOCK_ACCESS_FS_REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG, MAKE_SYM (what a link leads to has rules of its own),
-# REFER, TRUNCATE
+# LANDLOCK_ACCESS_FS_REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG, MAKE_SYM (what a link leads to has
+# rules of its own), REFER, TRUNCATE
 _OWN_FOLDER = _READ | _WRITE | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 13 | 1 << 14
 
 
 def readable_paths() -> list[str]:
-    """What Python needs to import its library: the standard library, shared libraries, time zones, and a few
-    devices."""
+    """What Python needs to import its library: the standard library, shared libraries, time zones,
+    and a few devices."""
     library = [*sys.path, *(os.path.join(sys.base_prefix, name) for name in ("lib", "lib64"))]
-    system = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/localtime", "/etc/ld.so.cache"]
-    return [path for path in (*library, *system, "/dev/zero", "/dev/random", "/dev/urandom") if os.path.exists(path)]
+    system = [
+        "/lib",
+        "/lib64",
+        "/usr/lib",
+        "/usr/lib64",
+        "/usr/share/zoneinfo",
+        "/etc/localtime",
+        "/etc/ld.so.cache",
+    ]
+    return [
+        path
+        for path in (*library, *system, "/dev/zero", "/dev/random", "/dev/urandom")
+        if os.path.exists(path)
+    ]
 
 
 def _restrict_files(kernel: _Kernel, *, writable: bool) -> None:
-    """Landlock: reads `readable_paths`, writes below the current folder if `writable`; no TCP, no signals and no
-    abstract sockets outside."""
+    """Landlock: reads `readable_paths`, writes below the current folder if `writable`; no TCP, no
+    signals and no abstract sockets outside."""
     import struct
 
     version = kernel.syscall(444, None, kernel.ctypes.c_size_t(0), 1)
     files = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
-    attributes = struct.pack("=QQQ", files, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0)
+    attributes = struct.pack(
+        "=QQQ", files, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0
+    )
     attributes = attributes[: 8 if version < 4 else 16 if version < 6 else 24]
     rules = kernel.syscall(444, attributes, kernel.ctypes.c_size_t(len(attributes)), 0)
 
@@ -283,11 +319,20 @@ def enter(request: dict[str, Any], *, probing: bool = False) -> list[str]:
 
     _limit_resources(request)
     os.chdir(request["folder"])
-    attempt("namespaces", lambda: _enter_namespaces(kernel, request["folder"], request["disk_bytes"]))
+    attempt(
+        "namespaces", lambda: _enter_namespaces(kernel, request["folder"], request["disk_bytes"])
+    )
     kernel.prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
-    attempt("landlock", lambda: _restrict_files(kernel, writable="namespaces" in layers and request["disk_bytes"] > 0))
+    attempt(
+        "landlock",
+        lambda: _restrict_files(
+            kernel, writable="namespaces" in layers and request["disk_bytes"] > 0
+        ),
+    )
     _drop_capabilities(kernel)
-    kernel.prctl(4, 0)  # PR_SET_DUMPABLE: no core dump, not even through a pipe, which RLIMIT_CORE does not stop
+    kernel.prctl(
+        4, 0
+    )  # PR_SET_DUMPABLE: no core dump, not even through a pipe, which RLIMIT_CORE does not stop
     kernel.prctl(1, 9)  # PR_SET_PDEATHSIG: SIGKILL when the thread that started this process ends
     if os.getppid() != request["parent"]:
         os._exit(1)  # it ended before the line above
@@ -308,21 +353,29 @@ def _probe(layers: list[str]) -> list[str]:
 
     tests = {
         "landlock": lambda: (
-            refused(lambda: os.listdir("/")) and refused(lambda: os.open("/landlock", os.O_CREAT | os.O_WRONLY))
+            refused(lambda: os.listdir("/"))
+            and refused(lambda: os.open("/landlock", os.O_CREAT | os.O_WRONLY))
         ),
         "seccomp": lambda: refused(socket.socket) and refused(os.fork),
     }
     return [layer for layer in layers if tests.get(layer, lambda: True)()]
 
 
-# -------------------------------------------------------------------------------------------------------- the program
+# -------------------------------------------------------------------------------------- the program
 
 
 def write_request(
-    *, program: str | None, folder: str, layers: list[str], limits: dict[str, int], parent: int, token: str, report: int
+    *,
+    program: str | None,
+    folder: str,
+    layers: list[str],
+    limits: dict[str, int],
+    parent: int,
+    token: str,
+    report: int,
 ) -> bytes:
-    """What `main` reads from stdin: `name=value` lines, an empty line, and the program. No JSON, whose import would
-    take longer than the rest.
+    """What `main` reads from stdin: `name=value` lines, an empty line, and the program. No JSON,
+    whose import would take longer than the rest.
 
     Args:
         program: its text; None: probe the layers.
@@ -340,7 +393,10 @@ def write_request(
         "token": token,
         "report": report,
     }
-    lines = [f"{name}={value}" for name, value in {**fields, **limits, "probe": int(program is None)}.items()]
+    lines = [
+        f"{name}={value}"
+        for name, value in {**fields, **limits, "probe": int(program is None)}.items()
+    ]
     return "\n".join(lines).encode() + b"\n\n" + (program or "").encode("utf-8", "surrogatepass")
 
 
@@ -352,15 +408,17 @@ def _read_request() -> tuple[dict[str, Any], str]:
         "folder": os.fsdecode(bytes.fromhex(fields.pop("folder"))),
         "layers": fields.pop("layers").split(","),
     }
-    request |= {"token": fields.pop("token").encode()} | {name: int(value) for name, value in fields.items()}
+    request |= {"token": fields.pop("token").encode()} | {
+        name: int(value) for name, value in fields.items()
+    }
     return request, program.decode("utf-8", "surrogatepass")
 
 
 def main() -> None:
     """Enters the sandbox and runs one program; ends the process.
 
-    What comes of it is written to a pipe, every message behind the run's token: "started", then a reason (see
-    `sandbox.REASONS`) and a detail.
+    What comes of it is written to a pipe, every message behind the run's token: "started", then a
+    reason (see `sandbox.REASONS`) and a detail.
     """
     request, program = _read_request()
     token, report = request.pop("token"), request.pop("report")
@@ -391,7 +449,8 @@ def main() -> None:
 
 
 def run(program: str) -> tuple[str, str]:
-    """Runs a program in a module of its own, which is not `__main__`, and says how it ended: reason and detail."""
+    """Runs a program in a module of its own, which is not `__main__`, and says how it ended: reason
+    and detail."""
     module = types.ModuleType("program")
     sys.modules["program"] = module  # dataclasses and pickle look their module up
     try:
@@ -412,7 +471,15 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, AssertionError):
         return "failed"
     # EPERM from the filter, EACCES from Landlock, the others from limits
-    walls = (errno.EPERM, errno.EACCES, errno.EROFS, errno.EFBIG, errno.ENOSPC, errno.EMFILE, errno.EXDEV)
+    walls = (
+        errno.EPERM,
+        errno.EACCES,
+        errno.EROFS,
+        errno.EFBIG,
+        errno.ENOSPC,
+        errno.EMFILE,
+        errno.EXDEV,
+    )
     if (isinstance(error, OSError) and error.errno in walls) or (
         isinstance(error, RuntimeError) and "start new thread" in str(error)
     ):
@@ -433,4 +500,8 @@ def _describe(error: BaseException, program: str) -> str:
             line = trace.tb_lineno
         trace = trace.tb_next
     lines = program.split("\n")
-    return text if line is None or line > len(lines) else f"{text} (line {line}: {lines[line - 1].strip():.80})"
+    return (
+        text
+        if line is None or line > len(lines)
+        else f"{text} (line {line}: {lines[line - 1].strip():.80})"
+    )

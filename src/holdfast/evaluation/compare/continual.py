@@ -1,5 +1,5 @@
-"""Sequential training in a matrix: the score R[l, i] of every task i = 1..T after every stage l = 0..T, l = 0 being the
-start, and four measures.
+"""Sequential training in a matrix: the score R[l, i] of every task i = 1..T after every stage l =
+0..T, l = 0 being the start, and four measures.
 
     average accuracy   mean over all i   of  R[T, i]
     backward transfer  mean over i < T   of  R[T, i] - R[i, i]
@@ -7,18 +7,19 @@ start, and four measures.
     forgetting         mean over i < T   of  max over l < T of R[l, i]  -  R[T, i]  (Chaudhry et al. 2018, section 3.2)
     forward transfer   mean over i > 1   of  R[i-1, i] - R[0, i]                  (GEM, section 2)
 
-Forgetting's maximum leaves the last stage out, so it can be negative: gained, not lost. It includes the start (Chaudhry
-et al. begin after the first stage, from networks that know nothing before it; a language model may know a task best
-before any training). With one task there is nothing to transfer or to forget: those three measures are NaN. So are the
-scores of a task of which a sample or a figure is not finite after some stage, and all that they go into.
+Forgetting's maximum leaves the last stage out, so it can be negative: gained, not lost. It includes
+the start (Chaudhry et al. begin after the first stage, from networks that know nothing before it; a
+language model may know a task best before any training). With one task there is nothing to transfer
+or to forget: those three measures are NaN. So are the scores of a task of which a sample or a
+figure is not finite after some stage, and all that they go into.
 
-Intervals are a bootstrap over questions: each task's questions are drawn once for all stages, so that what is hard for
-all of them cancels; different tasks are drawn independently. A maximum over resampled scores is pulled upwards by
-noise, and so is forgetting, by about a standard error of one score where several stages are equally good. Training
-seeds are not among what varies.
+Intervals are a bootstrap over questions: each task's questions are drawn once for all stages, so
+that what is hard for all of them cancels; different tasks are drawn independently. A maximum over
+resampled scores is pulled upwards by noise, and so is forgetting, by about a standard error of one
+score where several stages are equally good. Training seeds are not among what varies.
 
-Scores are turned so that higher is better: of a metric such as nats per token the matrix holds the negative, and its
-unit says so.
+Scores are turned so that higher is better: of a metric such as nats per token the matrix holds the
+negative, and its unit says so.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def average_accuracy(scores: np.ndarray) -> np.ndarray:
 
 
 def backward_transfer(scores: np.ndarray) -> np.ndarray:
-    """What later stages did to earlier tasks, `[...]` from scores `[..., T + 1, T]`; NaN for T = 1."""
+    """What later stages did to earlier tasks, `[...]` from scores `[..., T + 1, T]`; NaN for T =
+    1."""
     changes = []
     for task in range(scores.shape[-1] - 1):
         changes.append(scores[..., -1, task] - scores[..., task + 1, task])
@@ -52,8 +54,8 @@ def backward_transfer(scores: np.ndarray) -> np.ndarray:
 
 
 def forgetting(scores: np.ndarray) -> np.ndarray:
-    """How far earlier tasks are below their best before the last stage, `[...]` from scores `[..., T + 1, T]`; NaN for
-    T = 1."""
+    """How far earlier tasks are below their best before the last stage, `[...]` from scores
+    `[..., T + 1, T]`; NaN for T = 1."""
     losses = []
     for task in range(scores.shape[-1] - 1):
         losses.append(scores[..., :-1, task].max(-1) - scores[..., -1, task])
@@ -61,7 +63,8 @@ def forgetting(scores: np.ndarray) -> np.ndarray:
 
 
 def forward_transfer(scores: np.ndarray) -> np.ndarray:
-    """What earlier stages did to tasks not trained yet, `[...]` from scores `[..., T + 1, T]`; NaN for T = 1."""
+    """What earlier stages did to tasks not trained yet, `[...]` from scores `[..., T + 1, T]`; NaN
+    for T = 1."""
     changes = []
     for task in range(1, scores.shape[-1]):
         changes.append(scores[..., task, task] - scores[..., 0, task])
@@ -90,11 +93,14 @@ def stage_matrix(
     resamples: int = 4000,
     seed: int = 0,
 ) -> StageMatrix:
-    """Scores of every task after every stage in the metric that leads it, and the four measures with their intervals.
+    """Scores of every task after every stage in the metric that leads it, and the four measures
+    with their intervals.
 
     Args:
-        folders: evaluations of the start and of the model after each stage, in the order of training.
-        tasks: (suite, name) of the task that each stage trained, in the same order; one fewer than folders.
+        folders: evaluations of the start and of the model after each stage, in the order of
+            training.
+        tasks: (suite, name) of the task that each stage trained, in the same order; one fewer than
+            folders.
         stages: labels of the models, as many as folders.
         confidence: level of the intervals, in (0, 1).
         resamples: bootstrap draws.
@@ -102,11 +108,13 @@ def stage_matrix(
 
     Raises:
         ConfigError: counts that do not fit, or tasks whose units cannot be averaged.
-        DataError: evaluations that cannot be read, or that were not made alike at all stages; all of them are named.
+        DataError: evaluations that cannot be read, or that were not made alike at all stages; all
+            of them are named.
     """
     if not tasks or len(folders) != len(tasks) + 1 or len(stages) != len(folders):
         raise ConfigError(
-            f"expected a task a stage and one model more than tasks (the start comes first), got {len(folders)} "
+            "expected a task a stage and one model more than tasks (the start comes first), got "
+            f"{len(folders)} "
             f"models with {len(stages)} labels "
             f"for {len(tasks)} tasks"
         )
@@ -132,7 +140,9 @@ def stage_matrix(
         draws_of_tasks.append(np.full((resamples, len(folders)), math.nan))
     if problems:
         raise DataError(*problems)
-    return replace(_matrix(scores_of_tasks, draws_of_tasks, tasks, stages, confidence), failed=broken)
+    return replace(
+        _matrix(scores_of_tasks, draws_of_tasks, tasks, stages, confidence), failed=broken
+    )
 
 
 def _measured_at_all_stages(
@@ -141,7 +151,9 @@ def _measured_at_all_stages(
     """(by entry its evaluation at every stage, what is wrong with those of the tasks)."""
     start, *later = map(read_evaluations, folders)
     entries: dict[Key, list[Evaluation]] = {(e.suite, e.name): [e] for e in start}
-    problems = [f"{'/'.join(key)}: the start was not measured on it." for key in tasks if key not in entries]
+    problems = [
+        f"{'/'.join(key)}: the start was not measured on it." for key in tasks if key not in entries
+    ]
     for number, evaluations in enumerate(later, 1):
         matching = match_entries(start, evaluations)
         for pair in matching.pairs:
@@ -149,7 +161,10 @@ def _measured_at_all_stages(
                 entries[pair.key].append(pair.after)
         for entry in matching.unmatched:
             if (entry.suite, entry.name) in tasks and entry.why != "only after":
-                problems.append(f"{entry.suite}/{entry.name}, {stages[number]} against {stages[0]}: {entry.reason}")
+                problems.append(
+                    f"{entry.suite}/{entry.name}, {stages[number]} against {stages[0]}: "
+                    f"{entry.reason}"
+                )
     complete = {}
     for key, evaluations in entries.items():
         if len(evaluations) == len(folders):
@@ -193,14 +208,18 @@ def _matrix(
             n=0 if math.isnan(value) else n,
             unit=unit,
             higher_is_better=higher,
-            interval=known_interval(expanded_interval(measure(draws), n=smallest, confidence=confidence)),
+            interval=known_interval(
+                expanded_interval(measure(draws), n=smallest, confidence=confidence)
+            ),
             confidence=confidence,
         )
     names = [name for _, name in keys]
     tasks = []
     for suite, name in keys:
         tasks.append(f"{suite}/{name}" if names.count(name) > 1 else name)
-    return StageMatrix(tasks=tasks, stages=list(stages), scores=scores.tolist(), measures=measures, unit=unit)
+    return StageMatrix(
+        tasks=tasks, stages=list(stages), scores=scores.tolist(), measures=measures, unit=unit
+    )
 
 
 def _common_unit(scores: Sequence[Scores], keys: Sequence[Key]) -> str:
@@ -213,6 +232,7 @@ def _common_unit(scores: Sequence[Scores], keys: Sequence[Key]) -> str:
     for key, of_task in zip(keys, scores, strict=True):
         units.append(f"{'/'.join(key)} in {of_task.unit}")
     raise ConfigError(
-        f"expected tasks in one unit, since their scores are averaged, got {', '.join(units)}. Choose a metric that "
+        f"expected tasks in one unit, since their scores are averaged, got {', '.join(units)}. "
+        "Choose a metric that "
         f"all of them have."
     )

@@ -1,5 +1,5 @@
-"""How far several changes gain on the same samples, read from what was measured before and after each; and how far
-several models score on the same samples."""
+"""How far several changes gain on the same samples, read from what was measured before and after
+each; and how far several models score on the same samples."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ Measured = tuple[EvaluationFolder, ...]
 def contributions(
     seeds: Sequence[Measured], entry: Entry, starts: dict[str, list[dict[str, Any]]] | None = None
 ) -> Contributions:
-    """What each sample of an entry contributes to a change, or to a figure; mean over the seeds, of the same samples.
+    """What each sample of an entry contributes to a change, or to a figure; mean over the seeds, of
+    the same samples.
 
     Args:
         seeds: what was measured with each; at least one, all changes or all figures.
         entry: (suite, name, metric).
-        starts: by digest, the rows of what changes begin from: read once for all of a study's. Filled in.
+        starts: by digest, the rows of what changes begin from: read once for all of a study's.
+            Filled in.
 
     Raises:
-        DataError: it was not measured of one, its samples are not there or are others, one of them is not finite, or
-            the metric is no ratio of sums over samples.
+        DataError: it was not measured of one, its samples are not there or are others, one of them
+            is not finite, or the metric is no ratio of sums over samples.
     """
     suite, name, metric = entry
     first_samples: tuple[str, ...] = ()
@@ -53,10 +55,14 @@ def contributions(
         about = evaluations[0].metrics[metric]
         influences = []
         for rows_of_side in rows:
-            figure = figure_for(metric, rows_of_side, higher_is_better=about.higher_is_better, unit=about.unit)
+            figure = figure_for(
+                metric, rows_of_side, higher_is_better=about.higher_is_better, unit=about.unit
+            )
             if figure is None:
                 raise DataError(f"{suite}/{name}: {metric} is no mean over samples")
-            influences.append(figure.influence(by_cluster(figure.columns(rows_of_side), clusters_of(rows[0]))))
+            influences.append(
+                figure.influence(by_cluster(figure.columns(rows_of_side), clusters_of(rows[0])))
+            )
         samples = tuple(dict.fromkeys(map(sample_of, rows[0])))
         if first_samples not in ((), samples):
             raise DataError(f"{suite}/{name}: seeds were asked other samples")
@@ -77,7 +83,9 @@ def _of_start(
 
 
 def sample_correlation(
-    entry: Entry, changes: Mapping[int, Sequence[Measured]], advance: Callable[[float], None] = lambda done: None
+    entry: Entry,
+    changes: Mapping[int, Sequence[Measured]],
+    advance: Callable[[float], None] = lambda done: None,
 ) -> tuple[SampleCorrelation | None, dict[int, str]]:
     """The correlations of changes, or of figures, over the samples of an entry.
 
@@ -87,7 +95,8 @@ def sample_correlation(
         advance: called with 1 for each.
 
     Returns:
-        The correlations, None where no change has any, and for each change that is left out of them why.
+        The correlations, None where no change has any, and for each change that is left out of them
+        why.
     """
     known: dict[int, Contributions] = {}
     left_out: dict[int, str] = {}
@@ -100,11 +109,14 @@ def sample_correlation(
         advance(1)
     correlations = correlation(entry, known)
     missing = set(known) - set(correlations.trials if correlations is not None else ())
-    return correlations, left_out | dict.fromkeys(missing, "other samples than the first of them, or fewer than two")
+    return correlations, left_out | dict.fromkeys(
+        missing, "other samples than the first of them, or fewer than two"
+    )
 
 
 def independent(entry: Entry, left_out: Mapping[int, str], of: int, what: str) -> str:
-    """A note on changes that cannot be paired over samples, so that theirs are taken as independent.
+    """A note on changes that cannot be paired over samples, so that theirs are taken as
+    independent.
 
     Args:
         entry: (suite, name, metric).
@@ -113,6 +125,7 @@ def independent(entry: Entry, left_out: Mapping[int, str], of: int, what: str) -
         what: what they are called, plural.
     """
     return (
-        f"{entry[0]}/{entry[1]}: {len(left_out)} of {of} {what} cannot be paired over samples, so that intervals of "
+        f"{entry[0]}/{entry[1]}: {len(left_out)} of {of} {what} cannot be paired over samples, so "
+        "that intervals of "
         f"their differences and shares are as a rule too wide: {next(iter(left_out.values()))}"
     )

@@ -1,16 +1,18 @@
 """One decision over many entries: with what is lost anywhere, how often would chance alone say so?
 
-The tests of a comparison are one family. Without rules they ask of the metric that leads each entry whether anything
-was lost; with rules they ask of each rule and entry whether the rule is broken there, and all rules together are one
-family, since one broken rule closes the gate. p-values are one-sided and adjusted (`statistics.family_wise`); the
-chance that anything at all is shown where nothing is so is at most the level of one side of an interval, 2.5 % at a
-confidence of 95 %.
+The tests of a comparison are one family. Without rules they ask of the metric that leads each entry
+whether anything was lost; with rules they ask of each rule and entry whether the rule is broken
+there, and all rules together are one family, since one broken rule closes the gate. p-values are
+one-sided and adjusted (`statistics.family_wise`); the chance that anything at all is shown where
+nothing is so is at most the level of one side of an interval, 2.5 % at a confidence of 95 %.
 
-What passes is not adjusted: a gate that passes says "within everywhere", which is wrong only if it is wrong somewhere,
-so each part may be tested at the full level (intersection-union test: Berger 1982).
+What passes is not adjusted: a gate that passes says "within everywhere", which is wrong only if it
+is wrong somewhere, so each part may be tested at the full level (intersection-union test: Berger
+1982).
 
-Where an entry is not shown either way, its power is: the loss that these samples show with a chance of 80 %, and how
-many samples show one of the margin, both at the level that the adjustment leaves the first test, level / m for m tests.
+Where an entry is not shown either way, its power is: the loss that these samples show with a chance
+of 80 %, and how many samples show one of the margin, both at the level that the adjustment leaves
+the first test, level / m for m tests.
 """
 
 from __future__ import annotations
@@ -46,13 +48,16 @@ class Adjustment:
     seed: int = 0
     """Of the draws."""
 
-    def adjusted(self, p_values: Sequence[float], tests: Sequence[tuple[Comparison, float]]) -> list[float]:
-        """Adjusted p-values of tests, each a comparison with 1 where a larger difference is looked for and -1 where a
-        smaller one."""
+    def adjusted(
+        self, p_values: Sequence[float], tests: Sequence[tuple[Comparison, float]]
+    ) -> list[float]:
+        """Adjusted p-values of tests, each a comparison with 1 where a larger difference is looked
+        for and -1 where a smaller one."""
         return adjust(p_values, self.family_wise, functools.partial(self._draws, tests))
 
     def share(self, level: float, tests: int) -> float:
-        """The level that the first of several tests is held to (an upper bound of none for max_t)."""
+        """The level that the first of several tests is held to (an upper bound of none for
+        max_t)."""
         return level if self.family_wise == "none" else level / max(tests, 1)
 
     def _draws(self, tests: Sequence[tuple[Comparison, float]]) -> np.ndarray:
@@ -69,8 +74,8 @@ class Adjustment:
 def with_decision(
     comparisons: Sequence[Comparison], adjustment: Adjustment
 ) -> tuple[list[Comparison], Decision | None]:
-    """The comparisons with the adjusted p-values of those that lead, and the power of those that show nothing; and what
-    they say together, None where there is nothing to test."""
+    """The comparisons with the adjusted p-values of those that lead, and the power of those that
+    show nothing; and what they say together, None where there is nothing to test."""
     family: list[tuple[int, Comparison, PairedTest]] = []
     for number, c in enumerate(comparisons):
         paired = paired_test(c) if c.primary and not math.isnan(c.interval[0]) else None
@@ -86,7 +91,9 @@ def with_decision(
     level = level_of(family[0][1].confidence)
     decided = list(comparisons)
     for (number, c, test), p in zip(family, adjusted, strict=True):
-        power = _power(c, test, adjustment.share(level, len(family))) if c.verdict == NOT_SHOWN else {}
+        power = (
+            _power(c, test, adjustment.share(level, len(family))) if c.verdict == NOT_SHOWN else {}
+        )
         decided[number] = dataclasses.replace(c, p_adjusted=p, **power)
     return decided, loss_decision(decided, adjustment.family_wise)
 

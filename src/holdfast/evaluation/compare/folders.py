@@ -1,17 +1,19 @@
-"""Two folders of evaluations side by side: which entries can be compared, what changed, and what is left out and why.
+"""Two folders of evaluations side by side: which entries can be compared, what changed, and what is
+left out and why.
 
-Entries are joined by suite and name, else by name only where each side has that name once. A pair is compared
-(`compare`) only where it was measured in the same way: the same kind, the same settings (examples shown, window,
-stride, batch size, ...), the same samples, the same prompts. Everything else is named, sentence by sentence, and never
-compared.
+Entries are joined by suite and name, else by name only where each side has that name once. A pair
+is compared (`compare`) only where it was measured in the same way: the same kind, the same settings
+(examples shown, window, stride, batch size, ...), the same samples, the same prompts. Everything
+else is named, sentence by sentence, and never compared.
 
-Models with different tokenizers: the figures of a text whose denominators differ (nats per token, perplexity) are left
-out, bits per byte stays and leads.
+Models with different tokenizers: the figures of a text whose denominators differ (nats per token,
+perplexity) are left out, bits per byte stays and leads.
 
-An average over entries (kind "average") is compared as the mean of its members' paired differences (`joint_scores`).
+An average over entries (kind "average") is compared as the mean of its members' paired differences
+(`joint_scores`).
 
-Where a sample or a figure of either side is not finite, the entry's comparisons have failed (`Comparison.failed`), and
-so have those of averages that it is a member of.
+Where a sample or a figure of either side is not finite, the entry's comparisons have failed
+(`Comparison.failed`), and so have those of averages that it is a member of.
 """
 
 from __future__ import annotations
@@ -26,8 +28,18 @@ from typing import Literal
 from holdfast.errors import DataError
 from holdfast.evaluation.circumstances import remarks_on_circumstances
 from holdfast.evaluation.compare.decision import Adjustment, Metric, with_decision
-from holdfast.evaluation.compare.joint_scores import SAMPLES_DECIDE, JointScores, Key, setting_differences
-from holdfast.evaluation.compare.samples import ComparisonOptions, compare_columns, compared, failed_comparisons
+from holdfast.evaluation.compare.joint_scores import (
+    SAMPLES_DECIDE,
+    JointScores,
+    Key,
+    setting_differences,
+)
+from holdfast.evaluation.compare.samples import (
+    ComparisonOptions,
+    compare_columns,
+    compared,
+    failed_comparisons,
+)
 from holdfast.records.comparison import Comparison, Decision
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.metrics import is_share, readings
@@ -36,11 +48,14 @@ from holdfast.support.files import read_as
 
 Metrics = Literal["primary", "all"]
 
-OF_FIGURES = frozenset({"confidence", "seed", "metric", "notes", "name", "suite", "seconds", "workers"})
-"""Settings that change no answer: how figures are formed and named, or how fast. (A seed that draws other examples
-changes the prompts' hashes.)"""
+OF_FIGURES = frozenset(
+    {"confidence", "seed", "metric", "notes", "name", "suite", "seconds", "workers"}
+)
+"""Settings that change no answer: how figures are formed and named, or how fast. (A seed that draws
+other examples changes the prompts' hashes.)"""
 OF_THE_MODEL = frozenset({"tokens", "bytes", "bos", "longest", "dtype", "device", "quantization"})
-"""What follows from the model and how it was loaded. Other tokens are dealt with figure by figure."""
+"""What follows from the model and how it was loaded. Other tokens are dealt with figure by
+figure."""
 ASIDE = SAMPLES_DECIDE | OF_FIGURES | OF_THE_MODEL
 
 
@@ -81,8 +96,8 @@ class Matching:
     pairs: list[EntryPair]
     unmatched: list[Unmatched]
     notes: list[str]
-    """What a reader should know of the pairs: joined by name only, other library versions, another tokenizer, the same
-    model twice."""
+    """What a reader should know of the pairs: joined by name only, other library versions, another
+    tokenizer, the same model twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +105,8 @@ class Compared:
     """What came of it."""
 
     comparisons: list[Comparison]
-    """Of all metrics, entries in the order of the side before, the primary metric first within each."""
+    """Of all metrics, entries in the order of the side before, the primary metric first within
+    each."""
     unmatched: list[Unmatched]
     notes: list[str]
     adjustment: Adjustment = dataclasses.field(default_factory=Adjustment)
@@ -142,20 +158,22 @@ def read_evaluations(folder: EvaluationFolder) -> list[Evaluation]:
         raise DataError(*problems)
     if not evaluations:
         raise DataError(
-            f"Expected evaluations (<suite>.<name>.json) in {folder.path}, found none. 'holdfast evaluate' writes them."
+            f"Expected evaluations (<suite>.<name>.json) in {folder.path}, found none. 'holdfast "
+            "evaluate' writes them."
         )
     return evaluations
 
 
 def weights_of(evaluation: Evaluation) -> str | None:
-    """What tells the weights behind an evaluation from others: `hash` of its model, or `weights` where that is said.
-    None where they are not known, as behind a server."""
+    """What tells the weights behind an evaluation from others: `hash` of its model, or `weights`
+    where that is said. None where they are not known, as behind a server."""
     weights = evaluation.model.get("weights", evaluation.model.get("hash"))
     return None if weights is None else str(weights)
 
 
 def mixed_weights(evaluations: Sequence[Evaluation]) -> str | None:
-    """Whose weights the evaluations of one folder are, where that is more than one model; else None."""
+    """Whose weights the evaluations of one folder are, where that is more than one model; else
+    None."""
     by_weights: dict[str, list[str]] = {}
     for evaluation in evaluations:
         weights = weights_of(evaluation)
@@ -169,12 +187,12 @@ def mixed_weights(evaluations: Sequence[Evaluation]) -> str | None:
     return "; ".join(groups)
 
 
-# ------------------------------------------------------------------------------------------------------------ matching
+# ----------------------------------------------------------------------------------------- matching
 
 
 def match_entries(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Matching:
-    """Joins the entries of two models and holds their settings against each other (module docstring). Reads no
-    samples."""
+    """Joins the entries of two models and holds their settings against each other (module
+    docstring). Reads no samples."""
     names_before, names_after = (Counter(e.name for e in side) for side in (before, after))
     by_key = {(e.suite, e.name): e for e in after}
     by_name = {e.name: e for e in after}
@@ -184,7 +202,9 @@ def match_entries(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> 
         other = by_key.get((entry.suite, name))
         if other is None and names_before[name] == names_after[name] == 1:
             other = by_name[name]
-            notes.append(f"{entry.suite}/{name} is compared with {other.suite}/{name}: joined by name.")
+            notes.append(
+                f"{entry.suite}/{name} is compared with {other.suite}/{name}: joined by name."
+            )
         if other is None:
             unmatched.append(_one_sided(entry, after, "before"))
             continue
@@ -199,15 +219,22 @@ def match_entries(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> 
     return Matching(pairs=pairs, unmatched=unmatched, notes=[*notes, *_worth_knowing(pairs)])
 
 
-def _one_sided(entry: Evaluation, others: Sequence[Evaluation], side: Literal["before", "after"]) -> Unmatched:
+def _one_sided(
+    entry: Evaluation, others: Sequence[Evaluation], side: Literal["before", "after"]
+) -> Unmatched:
     why: Literal["only before", "only after"] = "only before" if side == "before" else "only after"
     other_side = "after" if side == "before" else "before"
     reason = f"measured {why}"
     namesakes = [f"{e.suite}/{e.name}" for e in others if e.name == entry.name]
     if namesakes:
-        reason += f" (which of {', '.join(namesakes)} {other_side} is meant is not clear; use the same suites for both)"
+        reason += (
+            f" (which of {', '.join(namesakes)} {other_side} is meant is not clear; use the same "
+            "suites for both)"
+        )
     metrics = tuple(entry.metrics)
-    return Unmatched(suite=entry.suite, name=entry.name, why=why, reason=f"{reason}.", metrics=metrics)
+    return Unmatched(
+        suite=entry.suite, name=entry.name, why=why, reason=f"{reason}.", metrics=metrics
+    )
 
 
 def _measured_differently(before: Evaluation, after: Evaluation) -> str | None:
@@ -218,7 +245,11 @@ def _measured_differently(before: Evaluation, after: Evaluation) -> str | None:
     if before.kind == "average":
         return None  # the members are held against each other, one by one
     different = setting_differences(before, after, aside=ASIDE)
-    return f"measured with other settings before than after ({different}), {advice}" if different else None
+    return (
+        f"measured with other settings before than after ({different}), {advice}"
+        if different
+        else None
+    )
 
 
 def _worth_knowing(pairs: Sequence[EntryPair]) -> list[str]:
@@ -235,11 +266,14 @@ def _worth_knowing(pairs: Sequence[EntryPair]) -> list[str]:
                 changes[library] = f"{library} {version} and {versions_after[library]}"
     if changes:
         listed = ", ".join(changes.values())
-        notes.append(f"Measured with different library versions: {listed}. A small difference may come from there.")
+        notes.append(
+            f"Measured with different library versions: {listed}. A small difference may come "
+            "from there."
+        )
     return notes + remarks_on_circumstances([(pair.before, pair.after) for pair in pairs])
 
 
-# ----------------------------------------------------------------------------------------------------------- comparing
+# ---------------------------------------------------------------------------------------- comparing
 
 
 def compare_entries(
@@ -259,16 +293,20 @@ def compare_entries(
         progress: called with (entries done, entries in all).
 
     Returns:
-        Comparisons, what they say together, and what is not compared: the matching's, and entries whose samples do not
-        fit.
+        Comparisons, what they say together, and what is not compared: the matching's, and entries
+        whose samples do not fit.
     """
-    joint = JointScores((before, after), {pair.key: (pair.before, pair.after) for pair in matching.pairs})
+    joint = JointScores(
+        (before, after), {pair.key: (pair.before, pair.after) for pair in matching.pairs}
+    )
     by_key: dict[Key, list[Comparison]] = {pair.key: [] for pair in matching.pairs}
     influences: dict[Metric, Influence] = {}
     unmatched = list(matching.unmatched)
     notes = list(matching.notes)
     # averages last: the entries that they are made of have been read by then
-    for done, pair in enumerate(sorted(matching.pairs, key=lambda pair: pair.before.kind == "average"), 1):
+    for done, pair in enumerate(
+        sorted(matching.pairs, key=lambda pair: pair.before.kind == "average"), 1
+    ):
         suite, name = pair.key
         try:
             if (failed := joint.failed(pair.key)) is not None:
@@ -280,17 +318,28 @@ def compare_entries(
                 by_key[pair.key] = _compare_rows(joint, pair, notes, options)
             for c in by_key[pair.key] if options.family_wise == "max_t" else ():
                 if c.failed is None:
-                    influences[c.suite, c.name, c.metric] = joint.scores(pair.key, c.metric).influence
+                    influences[c.suite, c.name, c.metric] = joint.scores(
+                        pair.key, c.metric
+                    ).influence
         except DataError as error:
             reason = str(error).removeprefix(f"{suite}/{name}: ")
             unmatched.append(Unmatched(suite=suite, name=name, why="refused", reason=reason))
         if progress is not None:
             progress(done, len(matching.pairs))
     adjustment = Adjustment(
-        family_wise=options.family_wise, influences=influences, resamples=options.resamples, seed=options.seed
+        family_wise=options.family_wise,
+        influences=influences,
+        resamples=options.resamples,
+        seed=options.seed,
     )
     comparisons, decision = with_decision(list(itertools.chain(*by_key.values())), adjustment)
-    return Compared(comparisons=comparisons, unmatched=unmatched, notes=notes, adjustment=adjustment, decision=decision)
+    return Compared(
+        comparisons=comparisons,
+        unmatched=unmatched,
+        notes=notes,
+        adjustment=adjustment,
+        decision=decision,
+    )
 
 
 def _compare_rows(
@@ -312,8 +361,10 @@ def _compare_rows(
     for other in comparisons[1:]:
         if other.metric in readings(primary, sheet.figures) and other.verdict != lead.verdict:
             notes.append(
-                f"{what}: {lead.metric} leads ({lead.before:.3g} to {lead.after:.3g}: {lead.verdict}), and "
-                f"{other.metric} parts from it ({other.before:.3g} to {other.after:.3g}: {other.verdict}): what "
+                f"{what}: {lead.metric} leads ({lead.before:.3g} to {lead.after:.3g}: "
+                f"{lead.verdict}), and "
+                f"{other.metric} parts from it ({other.before:.3g} to {other.after:.3g}: "
+                f"{other.verdict}): what "
                 f"changed may be the form of the answers alone."
             )
     return comparisons

@@ -1,16 +1,18 @@
-"""Rules that decide whether a change is acceptable: `mmlu drop > 1pt`, judged on the interval of the change and not on
-its point.
+"""Rules that decide whether a change is acceptable: `mmlu drop > 1pt`, judged on the interval of
+the change and not on its point.
 
     SUBJECT [METRIC] drop|gain|rise|fall >|>=|<|<= NUMBER[pt|%|unit]
 
-Subject: `any` (every entry), a suite, an entry's name, or suite/name. Metric: one of the entry's; without it the one
+Subject: `any` (every entry), a suite, an entry's name, or suite/name. Metric: one of the entry's;
+    without it the one
 that leads. It follows the subject after a space or a slash.
 
 Change, with d = after - before and `worse` the sign that makes worse positive:
 
     drop = worse * d        gain = -worse * d        rise = d        fall = -d
 
-Unit: `pt` is 1/100 of a share in [0, 1] (an accuracy of .52 against .50 is a gain of 2 pt); `%` is relative to
+Unit: `pt` is 1/100 of a share in [0, 1] (an accuracy of .52 against .50 is a gain of 2 pt); `%` is
+    relative to
 |before|, which counts as known; none, or the metric's own name for its unit, takes the number as it is.
 
 Outcome, with [low, high] the paired interval of the change, for `change > t`:
@@ -21,17 +23,19 @@ Outcome, with [low, high] the paired interval of the change, for `change > t`:
                                 al. 2012, CONSORT extension)
     undecided   otherwise       more questions would decide. Passes, unless the gate is strict
 
-and likewise for the other operators: failed where the rule holds on the whole interval, passed where it holds nowhere
-on it. A two-sided interval at 95 % makes each of the two statements a one-sided test at 2.5 %.
+and likewise for the other operators: failed where the rule holds on the whole interval, passed
+where it holds nowhere on it. A two-sided interval at 95 % makes each of the two statements a
+one-sided test at 2.5 %.
 
-All rules on all entries are one family with one chance of a false alarm, since one failure closes the gate: a rule
-fails where its one-sided p-value, adjusted for the family, is below 2.5 %, too (`compare.decision`; Holm's method
-unless asked otherwise). What passes needs no adjustment. Without an interval (a single sample) a rule is undecided. Of
-an entry that failed (a figure or a sample is NaN or infinite) it is "not finite", and of one that only one of the two
-models has "not measured": no gate lets these pass, strict or not.
+All rules on all entries are one family with one chance of a false alarm, since one failure closes
+the gate: a rule fails where its one-sided p-value, adjusted for the family, is below 2.5 %, too
+(`compare.decision`; Holm's method unless asked otherwise). What passes needs no adjustment. Without
+an interval (a single sample) a rule is undecided. Of an entry that failed (a figure or a sample is
+NaN or infinite) it is "not finite", and of one that only one of the two models has "not measured":
+no gate lets these pass, strict or not.
 
-A rule says what fails. One that would fail a model for being better without limit (`drop < 1%`, `gain > 2pt`) is an
-acceptance rule and refused.
+A rule says what fails. One that would fail a model for being better without limit (`drop < 1%`,
+`gain > 2pt`) is an acceptance rule and refused.
 """
 
 from __future__ import annotations
@@ -57,7 +61,9 @@ from holdfast.statistics.paired import paired_test
 T = TypeVar("T")
 
 DIRECTIONS = ("drop", "gain", "rise", "fall")
-EXAMPLES = "'mmlu drop > 1pt', 'any drop > 2%', 'keep/prose perplexity rise > 3%', 'learn gain < 2pt'"
+EXAMPLES = (
+    "'mmlu drop > 1pt', 'any drop > 2%', 'keep/prose perplexity rise > 3%', 'learn gain < 2pt'"
+)
 FAILED, PASSED, UNDECIDED = "failed", "passed", "undecided"
 
 _RULE = re.compile(
@@ -80,7 +86,8 @@ class Rule:
     text: str
     """As the user wrote it."""
     what: str
-    """Subject, with the metric after it if there is one. Which is which is known once the entries are."""
+    """Subject, with the metric after it if there is one. Which is which is known once the entries
+    are."""
     direction: str
     """"drop", "gain", "rise" or "fall"."""
     operator: str
@@ -105,7 +112,7 @@ class Aim:
     """Entries that only one of the two models has."""
 
 
-# ------------------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 def parse_rules(texts: Iterable[str]) -> list[Rule]:
@@ -146,7 +153,10 @@ def _parse(text: str) -> Rule | str:
     sign = match["operator"]
     if direction not in DIRECTIONS:
         near = did_you_mean(direction, DIRECTIONS)
-        return f"expected one of {', '.join(DIRECTIONS)} before '{sign}', got '{match['direction']}'.{near}"
+        return (
+            f"expected one of {', '.join(DIRECTIONS)} before '{sign}', got "
+            f"'{match['direction']}'.{near}"
+        )
     if not what:
         return f"it names no entry. Begin with one, with a suite, or with 'any', such as {EXAMPLES}"
     try:
@@ -167,22 +177,23 @@ def _parse(text: str) -> Rule | str:
     if direction in ("drop", "gain") and (direction == "drop") == (sign in ("<", "<=")):
         reversed_text = rule.text.replace(sign, sign.translate(str.maketrans("<>", "><")), 1)
         return (
-            f"it says what is acceptable, but a rule says what FAILS: this one fails every model that is better. Write "
+            "it says what is acceptable, but a rule says what FAILS: this one fails every model "
+            "that is better. Write "
             f"'{reversed_text}'; for a model that is to get worse, say so with rise or fall"
         )
     return rule
 
 
-# ------------------------------------------------------------------------------------------------------------- binding
+# ------------------------------------------------------------------------------------------ binding
 
 
 def bind_rules(rules: Sequence[Rule], matching: Matching) -> list[Aim]:
-    """Finds the entries of every rule and checks its unit against them. Reads no samples, so it costs nothing before
-    the work.
+    """Finds the entries of every rule and checks its unit against them. Reads no samples, so it
+    costs nothing before the work.
 
     Raises:
-        ConfigError: rules that match nothing (with the nearest names), speak of entries that cannot be compared, or
-            have a unit that does not fit; all at once.
+        ConfigError: rules that match nothing (with the nearest names), speak of entries that cannot
+            be compared, or have a unit that does not fit; all at once.
     """
     return _all_or_problems([(rule.text, _bind(rule, matching)) for rule in rules])
 
@@ -211,7 +222,9 @@ def _bind(rule: Rule, matching: Matching) -> Aim | str:
             aim = Aim(rule=rule, metrics=chosen, missing=missing)
             return _unit_problem(aim, pairs) or aim
         if candidates:
-            reasons.append(f"'{metric}' is any of {', '.join(candidates)}: write one of them in full")
+            reasons.append(
+                f"'{metric}' is any of {', '.join(candidates)}: write one of them in full"
+            )
             continue
         shared: dict[str, None] = {}
         for key in both:
@@ -222,7 +235,8 @@ def _bind(rule: Rule, matching: Matching) -> Aim | str:
 
 
 def _no_entry(rule: Rule, known: Sequence[Key]) -> str:
-    """What is said of a rule whose words name nothing, with the nearest name or the first of all."""
+    """What is said of a rule whose words name nothing, with the nearest name or the first of
+    all."""
     paths = ["/".join(key) for key in known]
     names = [*(name for _, name in known), *(suite for suite, _ in known), *paths, "any"]
     for subject, _ in _readings(rule.what):
@@ -233,8 +247,8 @@ def _no_entry(rule: Rule, known: Sequence[Key]) -> str:
 
 
 def _readings(what: str) -> list[tuple[str, str | None]]:
-    """How the words before the direction may divide into subject and metric, the longest subject first; names may hold
-    spaces and slashes."""
+    """How the words before the direction may divide into subject and metric, the longest subject
+    first; names may hold spaces and slashes."""
     readings: list[tuple[str, str | None]] = [(what, None)]
     for i in reversed(range(len(what))):
         subject, metric = what[:i].strip(), what[i + 1 :].strip()
@@ -254,9 +268,11 @@ def _shared(pair: EntryPair) -> list[str]:
     return [metric for metric in pair.before.metrics if metric in pair.after.metrics]
 
 
-def _metrics(word: str | None, pairs: Mapping[Key, EntryPair]) -> tuple[list[str], dict[Key, str | None]]:
-    """The metrics that a word may mean where it is not clear, and of the other entries the one that it means. Without a
-    word it is None: whatever leads the entry."""
+def _metrics(
+    word: str | None, pairs: Mapping[Key, EntryPair]
+) -> tuple[list[str], dict[Key, str | None]]:
+    """The metrics that a word may mean where it is not clear, and of the other entries the one that
+    it means. Without a word it is None: whatever leads the entry."""
     candidates: dict[str, None] = {}
     chosen: dict[Key, str | None] = {}
     for key, pair in pairs.items():
@@ -277,7 +293,9 @@ def _unit_problem(aim: Aim, pairs: Mapping[Key, EntryPair]) -> str | None:
         sides = (pairs[key].before, pairs[key].after)
         name = word or sides[0].primary
         metrics = [side.metrics[name] for side in sides if name in side.metrics]
-        if metrics and not _fits(aim.rule.unit, metrics[0].unit, [metric.value for metric in metrics]):
+        if metrics and not _fits(
+            aim.rule.unit, metrics[0].unit, [metric.value for metric in metrics]
+        ):
             wrong.append(f"{'/'.join(key)} {name} is in {metrics[0].unit}")
     return _misfit(aim.rule, wrong) if wrong else None
 
@@ -293,21 +311,23 @@ def _misfit(rule: Rule, wrong: Sequence[str]) -> str:
     listed = "; ".join(wrong[:5]) + others
     if rule.unit == "pt":
         return (
-            f"points are of shares between 0 and 1, but {listed}. Write the threshold in % (relative to before) "
+            f"points are of shares between 0 and 1, but {listed}. Write the threshold in % "
+            "(relative to before) "
             f"or without a unit, or name one metric"
         )
     return f"expected pt, %, or the metric's own unit, got '{rule.unit}', but {listed}"
 
 
-# ------------------------------------------------------------------------------------------------------------- judging
+# ------------------------------------------------------------------------------------------ judging
 
 
 def judge(aims: Sequence[Aim], compared: Compared) -> tuple[list[GateOutcome], Decision | None]:
-    """What every rule says of every entry that it speaks of, and what they say together; None where nothing is tested.
+    """What every rule says of every entry that it speaks of, and what they say together; None where
+    nothing is tested.
 
     Raises:
-        DataError: a rule speaks of an entry or metric that turned out not to be comparable once its samples were read;
-            all at once.
+        DataError: a rule speaks of an entry or metric that turned out not to be comparable once its
+            samples were read; all at once.
     """
     leading: dict[Key, Comparison] = {}
     by_metric: dict[tuple[Key, str], Comparison] = {}
@@ -325,7 +345,9 @@ def judge(aims: Sequence[Aim], compared: Compared) -> tuple[list[GateOutcome], D
         for key, metric in aim.metrics.items():
             c = leading.get(key) if metric is None else by_metric.get((key, metric))
             if c is None:
-                why = f"{'/'.join(key)}: {metric or 'its metric'} cannot be paired sample by sample."
+                why = (
+                    f"{'/'.join(key)}: {metric or 'its metric'} cannot be paired sample by sample."
+                )
                 problems.append(f"rule '{rule.text}': {refused.get(key, why)}")
             elif c.failed is not None:
                 outcomes.append(_without_figure(rule, key, NOT_FINITE, c.failed, metric=c.metric))
@@ -338,7 +360,10 @@ def judge(aims: Sequence[Aim], compared: Compared) -> tuple[list[GateOutcome], D
                     tested[len(outcomes)] = (c, sign)
                 outcomes.append(outcome)
         for key in aim.missing:
-            reason = f"{refused[key].reason} What was not measured is not passed: evaluate both models on it."
+            reason = (
+                f"{refused[key].reason} What was not measured is not passed: evaluate both models "
+                "on it."
+            )
             outcomes.append(_without_figure(rule, key, NOT_MEASURED, reason))
     if problems:
         raise DataError(*problems)
@@ -346,7 +371,9 @@ def judge(aims: Sequence[Aim], compared: Compared) -> tuple[list[GateOutcome], D
 
 
 def _together(
-    outcomes: Sequence[GateOutcome], tested: Mapping[int, tuple[Comparison, float]], adjustment: Adjustment
+    outcomes: Sequence[GateOutcome],
+    tested: Mapping[int, tuple[Comparison, float]],
+    adjustment: Adjustment,
 ) -> tuple[list[GateOutcome], Decision | None]:
     """Adjusts the outcomes for all of them; those that fail on their own only are undecided."""
     outcomes = list(outcomes)
@@ -360,7 +387,9 @@ def _together(
         outcome = dataclasses.replace(outcomes[number], p_adjusted=p)
         reason = outcome.reason.removesuffix(".")
         if outcome.outcome == FAILED and not p < level:
-            text = f"on its own; of {len(tested):,} tests chance alone does that (adjusted p {p:.3f})"
+            text = (
+                f"on its own; of {len(tested):,} tests chance alone does that (adjusted p {p:.3f})"
+            )
             outcome = dataclasses.replace(outcome, outcome=UNDECIDED, reason=f"{reason} {text}.")
         elif outcome.outcome == FAILED and is_family:
             figure = "below 0.001" if p < 0.001 else f"{p:.3f}"
@@ -374,14 +403,19 @@ def _together(
     if broken:
         rules = []
         for rule, failures in by_rule(broken).items():
-            rules.append(f"'{rule}' on {named([(failure.suite, failure.name) for failure in failures])}")
+            rules.append(
+                f"'{rule}' on {named([(failure.suite, failure.name) for failure in failures])}"
+            )
         text = f"shown to be broken: {'; '.join(rules)}"
-    decision = decision_of("rules", text, adjusted, lines, family_wise=adjustment.family_wise, level=level)
+    decision = decision_of(
+        "rules", text, adjusted, lines, family_wise=adjustment.family_wise, level=level
+    )
     return outcomes, decision
 
 
 def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
-    """The outcome of one rule on one comparison, on its own, and the sign of the differences that break the rule."""
+    """The outcome of one rule on one comparison, on its own, and the sign of the differences that
+    break the rule."""
     sign = 1.0 if rule.direction in ("rise", "gain") else -1.0
     if rule.direction in ("drop", "gain") and not c.higher_is_better:
         sign = -sign
@@ -429,17 +463,21 @@ def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
 
 
 def _p_value(rule: Rule, c: Comparison, threshold: float, side: float, value: float) -> float:
-    """One-sided, of "the rule does not hold": `threshold` is a difference, and the rule speaks of those on its `side`
-    of it."""
+    """One-sided, of "the rule does not hold": `threshold` is a difference, and the rule speaks of
+    those on its `side` of it."""
     test = paired_test(c)
     if test is None or math.isnan(threshold):
         return math.nan
-    if c.interval[0] == c.interval[1] and value == rule.threshold:  # all samples lie at the threshold itself
+    if (
+        c.interval[0] == c.interval[1] and value == rule.threshold
+    ):  # all samples lie at the threshold itself
         return 0.5**c.n if rule.holds(value) else 1.0
     return test.p_above(threshold) if side > 0 else test.p_below(threshold)
 
 
-def _without_figure(rule: Rule, key: Key, outcome: str, reason: str, *, metric: str = "") -> GateOutcome:
+def _without_figure(
+    rule: Rule, key: Key, outcome: str, reason: str, *, metric: str = ""
+) -> GateOutcome:
     return GateOutcome(
         rule=rule.text,
         suite=key[0],
@@ -458,12 +496,12 @@ def _figure(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}".strip() if not math.isnan(value) else "unknown"
 
 
-# ------------------------------------------------------------------------------------------------------------ the gate
+# ----------------------------------------------------------------------------------------- the gate
 
 
 def outcome_of(outcomes: Sequence[GateOutcome]) -> str:
-    """The outcome of one rule from those of its entries: not finite where any is, else failed, else not measured, else
-    undecided."""
+    """The outcome of one rule from those of its entries: not finite where any is, else failed, else
+    not measured, else undecided."""
     values = {outcome.outcome for outcome in outcomes}
     for value in (*_CLOSED, UNDECIDED):
         if value in values:
@@ -480,8 +518,8 @@ def by_rule(outcomes: Iterable[GateOutcome]) -> Mapping[str, list[GateOutcome]]:
 
 
 def is_failed(outcomes: Iterable[GateOutcome], *, strict: bool = False) -> bool:
-    """Whether the gate is closed: a rule failed or speaks of what is not finite or was not measured, or under `strict`
-    is undecided."""
+    """Whether the gate is closed: a rule failed or speaks of what is not finite or was not
+    measured, or under `strict` is undecided."""
     closed = (*_CLOSED, UNDECIDED) if strict else _CLOSED
     return any(o.outcome in closed for o in outcomes)
 

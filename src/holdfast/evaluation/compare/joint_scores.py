@@ -1,18 +1,19 @@
-"""Several models on the same questions: scores with joint bootstrap draws, of entries and of averages over entries.
+"""Several models on the same questions: scores with joint bootstrap draws, of entries and of
+averages over entries.
 
-Questions are drawn once for all models and all metrics of an entry, so that what is hard for all of them cancels.
-Different entries are other questions and are drawn independently, from a seed made of `seed` and the entry's suite and
-name. An average over M members is, draw by draw,
+Questions are drawn once for all models and all metrics of an entry, so that what is hard for all of
+them cancels. Different entries are other questions and are drawn independently, from a seed made of
+`seed` and the entry's suite and name. An average over M members is, draw by draw,
 
     A_k = 1/M sum_m s_mk        (model k, member m)
 
-so members of one entry share its draws. The interval of A_k takes the expanded percentile levels (see `estimates`) of
-the member with the fewest samples, the widest. A difference of two models is the mean of its members' paired
-differences; its test adds up what each sample contributes to them.
+so members of one entry share its draws. The interval of A_k takes the expanded percentile levels
+(see `estimates`) of the member with the fewest samples, the widest. A difference of two models is
+the mean of its members' paired differences; its test adds up what each sample contributes to them.
 Not included: the choice of the members, which the interval takes as given.
 
-A metric that is no mean over samples (BLEU) has no draws, and neither has an average that it is a member of: nothing is
-known of its spread.
+A metric that is no mean over samples (BLEU) has no draws, and neither has an average that it is a
+member of: nothing is known of its spread.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ Key = tuple[str, str]
 """(suite, name) of an entry."""
 
 SAMPLES_DECIDE = frozenset({"data", "fewshot_data", "split", "config", "limit", "max_documents"})
-"""Settings that say which samples there are. Whether they are the same is decided by the samples themselves, which are
-hashed."""
+"""Settings that say which samples there are. Whether they are the same is decided by the samples
+themselves, which are hashed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,8 @@ class Scores:
 
 
 class JointScores:
-    """Scores of K models with joint bootstrap draws (module docstring). Rows are read when they are first asked for;
-    their figures are kept.
+    """Scores of K models with joint bootstrap draws (module docstring). Rows are read when they are
+    first asked for; their figures are kept.
 
     Args:
         folders: of the K models.
@@ -94,8 +95,8 @@ class JointScores:
         return self._sheets[key]
 
     def failed(self, key: Key) -> str | None:
-        """Why nothing follows from an entry, or from a member of an average: a figure or a sample of one of the models
-        is not finite. None where all are.
+        """Why nothing follows from an entry, or from a member of an average: a figure or a sample
+        of one of the models is not finite. None where all are.
 
         Raises:
             DataError: see `sheet`.
@@ -119,14 +120,16 @@ class JointScores:
         """One metric of an entry or an average.
 
         Raises:
-            DataError: the rows do not fit together, the metric has no pairs, or an average's members differ between the
-                models.
+            DataError: the rows do not fit together, the metric has no pairs, or an average's
+                members differ between the models.
         """
         if self.entries[key][0].kind == "average":
             return self._mean(key, metric)
         sheet = self.sheet(key)
         if metric not in sheet.figures:
-            raise DataError(f"{'/'.join(key)}: {metric} {sheet.left_out.get(metric, 'was not measured')}.")
+            raise DataError(
+                f"{'/'.join(key)}: {metric} {sheet.left_out.get(metric, 'was not measured')}."
+            )
         figure = sheet.figures[metric]
         return Scores(
             values=sheet.values(metric, sheet.columns[metric].sum(0)),
@@ -138,17 +141,22 @@ class JointScores:
         )
 
     def draws(self, key: Key, metric: str) -> np.ndarray:
-        """`[B, K]` float64: what `scores` gives, from B joint bootstrap samples; those of an entry are kept once drawn.
+        """`[B, K]` float64: what `scores` gives, from B joint bootstrap samples; those of an entry
+        are kept once drawn.
 
         Raises:
             DataError: as `scores`.
         """
         if self.entries[key][0].kind == "average":
             _, members = self._known_members(key, metric)
-            return np.mean([self.draws((suite, name), of_member) for suite, name, of_member in members], axis=0)
+            return np.mean(
+                [self.draws((suite, name), of_member) for suite, name, of_member in members], axis=0
+            )
         if key not in self._sums:
             columns, seed = self.sheet(key).columns, entry_seed(self.seed, key)
-            self._sums[key] = joint_sums(columns, resamples=self.resamples, seed=seed) if columns else {}
+            self._sums[key] = (
+                joint_sums(columns, resamples=self.resamples, seed=seed) if columns else {}
+            )
         return self.sheet(key).values(metric, self._sums[key][metric])
 
     def _rows(self, key: Key) -> list[list[Any]]:
@@ -167,7 +175,8 @@ class JointScores:
                 joined.append(join(first, rows, what=what)[1])
             except KeyError as error:
                 raise DataError(
-                    f"{what}: sample rows without {error}, which rows are joined on. Evaluate both again."
+                    f"{what}: sample rows without {error}, which rows are joined on. Evaluate "
+                    "both again."
                 ) from None
             except DataError as error:
                 differences = setting_differences(evaluations[0], evaluation, only=SAMPLES_DECIDE)
@@ -183,11 +192,14 @@ class JointScores:
             mapped = []
             for suite, name, member_metric in members:
                 entry = self.entries.get((suite, name))
-                key_there = (suite, name) if entry is None else (entry[index].suite, entry[index].name)
+                key_there = (
+                    (suite, name) if entry is None else (entry[index].suite, entry[index].name)
+                )
                 mapped.append((*key_there, member_metric))
             if sorted(mapped) != sorted(_members(average)):
                 raise DataError(
-                    f"{what}: an average of other entries before than after. Evaluate both with the same suites."
+                    f"{what}: an average of other entries before than after. Evaluate both with "
+                    "the same suites."
                 )
         if not members:
             raise DataError(f"{what}: an average that names no members. Evaluate again.")
@@ -205,14 +217,20 @@ class JointScores:
         influence: dict[Any, Any] = {}
         for suite, name, of_member in members:
             if (suite, name) not in self.entries:
-                raise DataError(f"{what}: its member {suite}/{name} cannot be compared, so neither can the average.")
+                raise DataError(
+                    f"{what}: its member {suite}/{name} cannot be compared, so neither can the "
+                    "average."
+                )
             try:
                 member = self.scores((suite, name), of_member)
             except DataError as error:
-                raise DataError(f"{what}: its member cannot be compared, so neither can the average. {error}") from None
+                raise DataError(
+                    f"{what}: its member cannot be compared, so neither can the average. {error}"
+                ) from None
             if member.higher_is_better != known.higher_is_better:
                 raise DataError(
-                    f"{what}: an average of metrics of which some are better when higher and some when lower. Average "
+                    f"{what}: an average of metrics of which some are better when higher and some "
+                    "when lower. Average "
                     f"them apart."
                 )
             scores.append(member)
@@ -237,12 +255,17 @@ def _members(average: Evaluation) -> list[tuple[str, str, str]]:
 
 
 def setting_differences(
-    before: Evaluation, after: Evaluation, *, aside: frozenset[str] = frozenset(), only: frozenset[str] | None = None
+    before: Evaluation,
+    after: Evaluation,
+    *,
+    aside: frozenset[str] = frozenset(),
+    only: frozenset[str] | None = None,
 ) -> str:
     """Settings that two evaluations do not share, as text; empty where there are none.
 
     Args:
-        before, after: of one entry. A setting that is not there is one that is off: older evaluations lack newer keys.
+        before, after: of one entry. A setting that is not there is one that is off: older
+            evaluations lack newer keys.
         aside: settings not to look at.
         only: the settings to look at; None: all.
     """

@@ -1,4 +1,5 @@
-"""What `holdfast compare` is asked: how to compare, and which evaluated models the words of a command line name."""
+"""What `holdfast compare` is asked: how to compare, and which evaluated models the words of a
+command line name."""
 
 from __future__ import annotations
 
@@ -40,11 +41,14 @@ class CompareSettings:
     metrics: Literal["primary", "all"] = "primary"
     """The metric that leads each entry, or all."""
     confidence: Annotated[float, Meta(gt=0, lt=1, metavar="LEVEL")] = 0.95
-    """Level of all intervals. One side of it, 0.025, is the chance of a false alarm over all tests."""
+    """Level of all intervals. One side of it, 0.025, is the chance of a false alarm over all
+    tests."""
     margin: Annotated[
-        tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="0|2pt|1%|'0.02 UNIT'", parse=_margins)
+        tuple[str, ...],
+        Meta(repeatable=True, one_word=True, metavar="0|2pt|1%|'0.02 UNIT'", parse=_margins),
     ] = ()
-    """A loss that does not matter to a verdict: of shares (default 1pt), of all else in % of before, of one unit; 0."""
+    """A loss that does not matter to a verdict: of shares (default 1pt), of all else in % of
+    before, of one unit; 0."""
     family_wise: FamilyWise = "holm"
     """How p-values are adjusted for the number of tests."""
     resamples: Annotated[int, Meta(ge=100, section="statistics")] = 4000
@@ -64,8 +68,8 @@ class Side:
 
 
 def find_sides(words: Sequence[str]) -> tuple[list[Side], list[str]]:
-    """The two models that the words of a command line name, with labels that tell them apart, and a sentence for
-    everything that is wrong with the words."""
+    """The two models that the words of a command line name, with labels that tell them apart, and a
+    sentence for everything that is wrong with the words."""
     sides: list[Side] = []
     problems: list[str] = []
     models = [word for word in words if is_unmeasured_model(word)]
@@ -73,8 +77,10 @@ def find_sides(words: Sequence[str]) -> tuple[list[Side], list[str]]:
         verb = "is a model that was" if len(models) == 1 else "are models that were"
         base = ["BASE"] if len(words) == 1 else []
         problems.append(
-            f"{' and '.join(models)} {verb} not measured, and compare reads what was measured. Measure first: "
-            f"'holdfast evaluate {' '.join([*base, *models])} --suite knowledge --output_dir measured', or the "
+            f"{' and '.join(models)} {verb} not measured, and compare reads what was measured. "
+            "Measure first: "
+            f"'holdfast evaluate {' '.join([*base, *models])} --suite knowledge --output_dir "
+            "measured', or the "
             f"entries of your own; then '{_next_command(words, models)}'"
         )
     for word in words:
@@ -87,7 +93,9 @@ def find_sides(words: Sequence[str]) -> tuple[list[Side], list[str]]:
     if not problems:
         problems += _wrong_number(sides, words)
     if len({side.label for side in sides}) < len(sides) == len(words):
-        sides = [replace(side, label=word.rstrip("/")) for side, word in zip(sides, words, strict=True)]
+        sides = [
+            replace(side, label=word.rstrip("/")) for side, word in zip(sides, words, strict=True)
+        ]
     return sides, problems
 
 
@@ -99,12 +107,15 @@ def _wrong_number(sides: Sequence[Side], words: Sequence[str]) -> list[str]:
         return []
     if len(sides) < 2:
         return [f"expected two models, {got}, as in 'holdfast compare A B'"]
-    listed = ": " + ", ".join([f"{words[0]}:{label}" for label in labels]) if len(words) == 1 else ""
+    listed = (
+        ": " + ", ".join([f"{words[0]}:{label}" for label in labels]) if len(words) == 1 else ""
+    )
     return [f"expected two models, {got}. Name two{listed}"]
 
 
 def is_unmeasured_model(word: str) -> bool:
-    """Whether a word names a model (a folder, an adapter's, one of `holdfast models`) and nothing that was measured."""
+    """Whether a word names a model (a folder, an adapter's, one of `holdfast models`) and nothing
+    that was measured."""
     path = expanded(word)
     if not path.is_dir():
         return made_folder(word) is not None
@@ -113,7 +124,8 @@ def is_unmeasured_model(word: str) -> bool:
 
 
 def _next_command(words: Sequence[str], models: Sequence[str]) -> str:
-    """What compares once models are measured: all of the words, or the measured one beside the others."""
+    """What compares once models are measured: all of the words, or the measured one beside the
+    others."""
     if len(words) == len(models) <= 2:
         return "holdfast compare measured"
     names = ["measured:LABEL" if word in models else word for word in words]
@@ -125,7 +137,8 @@ def find_models(word: str, *, only: bool) -> list[Side]:
 
     Args:
         word: see `holdfast compare --help`.
-        only: whether it is the only word: a run is its start and its result then, and an output folder all its models.
+        only: whether it is the only word: a run is its start and its result then, and an output
+            folder all its models.
 
     Raises:
         ConfigError: there is nothing of the kind; the message lists what is there.
@@ -140,8 +153,14 @@ def find_models(word: str, *, only: bool) -> list[Side]:
     if not path.is_dir():
         if path.exists():
             raise ConfigError(f"expected a folder, got the file {path}")
-        hub = f" If it is a model of the hub, measure it first: 'holdfast evaluate {word}'." if is_hub_id(word) else ""
-        raise ConfigError(f"no such folder: {word}.{nearest_sibling(path, accept=Path.is_dir)}{hub}")
+        hub = (
+            f" If it is a model of the hub, measure it first: 'holdfast evaluate {word}'."
+            if is_hub_id(word)
+            else ""
+        )
+        raise ConfigError(
+            f"no such folder: {word}.{nearest_sibling(path, accept=Path.is_dir)}{hub}"
+        )
     if RunFolder(path).exists():
         return _of_run(path, label, only=only)
     if (path / "evaluate.json").is_file():
@@ -157,20 +176,29 @@ def find_models(word: str, *, only: bool) -> list[Side]:
 
 
 def _is_evaluated(path: Path) -> bool:
-    return RunFolder(path).exists() or (path / "evaluate.json").is_file() or bool(EvaluationFolder(path).files())
+    return (
+        RunFolder(path).exists()
+        or (path / "evaluate.json").is_file()
+        or bool(EvaluationFolder(path).files())
+    )
 
 
 def _of_run(path: Path, label: str, *, only: bool) -> list[Side]:
     run = RunFolder(path)
     if label not in ("", "start", "result"):
-        raise ConfigError(f"{path} is a run, which has {path}:start and {path}:result; got ':{label}'")
+        raise ConfigError(
+            f"{path} is a run, which has {path}:start and {path}:result; got ':{label}'"
+        )
     record = run.read()
     names = ("start", "result") if only and not label else (label or "result",)
     folders = {}
     for name in names:
         of_start = "start" if len(names) == 2 else f"{record.name}:start"
         folders[name] = (run.evaluated(name), of_start if name == "start" else record.name)
-    empty = "the run's {} model. Train with `evaluation:` entries, and without `before: false` for the start."
+    empty = (
+        "the run's {} model. Train with `evaluation:` entries, and without `before: false` for the "
+        "start."
+    )
     return _sides(path, "run", record.status, folders, empty)
 
 
@@ -185,14 +213,21 @@ def _of_output(path: Path, label: str, *, only: bool) -> list[Side]:
         names = listed or "once there is one"
         raise ConfigError(f"{path} holds {len(labels)} models: name the one to compare, {names}")
     empty = f"{{}} (the evaluation is {record.status}). The same command continues it."
-    folders = {name: (EvaluationFolder(path / name), name) for name in ([label] if label else labels)}
+    folders = {
+        name: (EvaluationFolder(path / name), name) for name in ([label] if label else labels)
+    }
     return _sides(path, "evaluation", record.status, folders, empty)
 
 
 def _sides(
-    path: Path, kind: str, status: str, folders: Mapping[str, tuple[EvaluationFolder, str]], empty: str
+    path: Path,
+    kind: str,
+    status: str,
+    folders: Mapping[str, tuple[EvaluationFolder, str]],
+    empty: str,
 ) -> list[Side]:
-    """The models of one folder, by name with folder and label; `empty` ends the message where one was not measured."""
+    """The models of one folder, by name with folder and label; `empty` ends the message where one
+    was not measured."""
     missing = [name for name, (folder, _) in folders.items() if not folder.files()]
     if missing:
         raise ConfigError(f"{path}: nothing was measured of {empty.format(' and '.join(missing))}")

@@ -1,5 +1,5 @@
-"""Evaluated models compared as they were asked to be: what can be wrong is found before samples are read, all at once;
-then come the paired differences, and what the rules say of them."""
+"""Evaluated models compared as they were asked to be: what can be wrong is found before samples are
+read, all at once; then come the paired differences, and what the rules say of them."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Result:
 
     @property
     def not_finite(self) -> list[str]:
-        """Entries of which a figure or a sample is NaN or infinite, a sentence each; the comparison has failed then,
-        whatever the rules say."""
+        """Entries of which a figure or a sample is NaN or infinite, a sentence each; the comparison
+        has failed then, whatever the rules say."""
         sentences = {}
         for c in self.comparisons:
             if c.failed is not None:
@@ -101,7 +101,9 @@ class Result:
         }
 
 
-def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: CompareSettings) -> Result:
+def compare_sides(
+    sides: Sequence[Side], rules: Sequence[Rule], settings: CompareSettings
+) -> Result:
     """Compares two models, and holds the rules against the differences.
 
     Args:
@@ -110,8 +112,8 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
         settings: how to compare.
 
     Raises:
-        ConfigError: evaluations that cannot be read or are of several models' weights in one folder, rules and
-            margins that do not fit them; all at once.
+        ConfigError: evaluations that cannot be read or are of several models' weights in one
+            folder, rules and margins that do not fit them; all at once.
         DataError: nothing can be compared; says why, entry by entry.
     """
     first, last = sides
@@ -133,7 +135,9 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
         )
     gates, decision = judge(aims, compared)
     if not compared.comparisons and not gates:
-        raise DataError("Nothing can be compared:", *(f"  - {entry}" for entry in compared.unmatched))
+        raise DataError(
+            "Nothing can be compared:", *(f"  - {entry}" for entry in compared.unmatched)
+        )
     judged = {(gate.suite, gate.name, gate.metric) for gate in gates}
     comparisons = []
     for c in compared.comparisons:
@@ -153,7 +157,9 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
     )
 
 
-def _prepared(sides: Sequence[Side], rules: Sequence[Rule], margins: Margins) -> tuple[Matching, list[Aim]]:
+def _prepared(
+    sides: Sequence[Side], rules: Sequence[Rule], margins: Margins
+) -> tuple[Matching, list[Aim]]:
     """Everything that can be wrong and is known before samples are read."""
     evaluations: list[list[Evaluation]] = []
     aims: list[Aim] = []
@@ -163,8 +169,10 @@ def _prepared(sides: Sequence[Side], rules: Sequence[Rule], margins: Margins) ->
             evaluations.append(read_evaluations(side.folder))
             if mixed := mixed_weights(evaluations[-1]):
                 problems.append(
-                    f"expected evaluations of one model in {side.folder.path}, got those of several weights: {mixed}. "
-                    "Measure the model that you mean under another label, or into another --output_dir."
+                    f"expected evaluations of one model in {side.folder.path}, got those of "
+                    f"several weights: {mixed}. "
+                    "Measure the model that you mean under another label, or into another "
+                    "--output_dir."
                 )
     if problems:
         raise ConfigError(problems)
@@ -188,7 +196,9 @@ def _unknown_units(margins: Margins, matching: Matching) -> list[str]:
     for unit in margins.units:
         if units and unit not in known:
             near = did_you_mean(unit, known)
-            problems.append(f"no compared metric is in '{unit}'.{near} There are: {', '.join(units)}.")
+            problems.append(
+                f"no compared metric is in '{unit}'.{near} There are: {', '.join(units)}."
+            )
     return problems
 
 

@@ -1,18 +1,22 @@
 """Two models on the same samples, paired: what changed, and whether it is more than chance.
 
-Both models answered the same questions, so the question's difficulty cancels in the difference, sample by sample; an
-unpaired test would count it as noise (a published example: p = .080 unpaired, p = .008 paired, on the same answers).
-Samples are joined on the hash of the document and must have been asked with the same prompt.
+Both models answered the same questions, so the question's difficulty cancels in the difference,
+sample by sample; an unpaired test would count it as noise (a published example: p = .080 unpaired,
+p = .008 paired, on the same answers). Samples are joined on the hash of the document and must have
+been asked with the same prompt.
 
-One test gives interval, p and verdict (`holdfast.statistics.paired`): McNemar's exact test and its inversion for right
-/ wrong metrics, Student's t of the samples' influences with its skewness removed for all others, a ratio of sums for
-text. Where every score of a share came out the same, the two are counted as answers of which none flipped.
+One test gives interval, p and verdict (`holdfast.statistics.paired`): McNemar's exact test and its
+inversion for right / wrong metrics, Student's t of the samples' influences with its skewness
+removed for all others, a ratio of sums for text. Where every score of a share came out the same,
+the two are counted as answers of which none flipped.
 
-One sample of anything else says nothing: its interval is NaN and its p is 1. Copies of a sample count once, as their
-mean (`statistics.estimates.clusters_of`): where some samples have more copies than others, before and after are not the
+One sample of anything else says nothing: its interval is NaN and its p is 1. Copies of a sample
+count once, as their
+mean (`statistics.estimates.clusters_of`): where some samples have more copies than others, before
+    and after are not the
 figures of all rows. Where a sample or a figure of either model
-is NaN or infinite nothing is compared, and `Comparison.failed` says why. Does not correct for looking at many metrics
-at once: see `compare.decision`.
+is NaN or infinite nothing is compared, and `Comparison.failed` says why. Does not correct for
+looking at many metrics at once: see `compare.decision`.
 """
 
 from __future__ import annotations
@@ -30,7 +34,14 @@ from holdfast.records.evaluation import Evaluation, why_not_finite
 from holdfast.records.figure import CONFIDENCE
 from holdfast.records.margins import Margins
 from holdfast.records.metrics import is_share
-from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, Rows, by_cluster, clusters_of, figure_for
+from holdfast.statistics.estimates import (
+    TEXT_FIGURES,
+    Ratio,
+    Rows,
+    by_cluster,
+    clusters_of,
+    figure_for,
+)
 from holdfast.statistics.paired import MCNEMAR, STUDENT, Flips, Influence, Moments, moments
 
 
@@ -57,17 +68,20 @@ def compare_samples(
     evaluation_after: Evaluation,
     options: ComparisonOptions = ComparisonOptions(),
 ) -> list[Comparison]:
-    """Compares all metrics that both evaluations have and that their rows carry, the primary one first.
+    """Compares all metrics that both evaluations have and that their rows carry, the primary one
+    first.
 
     Args:
-        before_rows: per-sample rows of the starting model, see `holdfast.records.evaluation.Evaluation`.
+        before_rows: per-sample rows of the starting model, see
+            `holdfast.records.evaluation.Evaluation`.
         after_rows: those of the result; the order need not be the same.
         evaluation_before: what the rows belong to.
         evaluation_after: likewise.
         options: level of the intervals, and losses that do not matter.
 
     Raises:
-        DataError: the two did not answer the same samples with the same prompts; the message counts them.
+        DataError: the two did not answer the same samples with the same prompts; the message counts
+            them.
     """
     evaluations = (evaluation_before, evaluation_after)
     rows = join(before_rows, after_rows, what=f"{evaluation_before.suite}/{evaluation_before.name}")
@@ -78,7 +92,8 @@ def compare_samples(
 
 
 def why_failed(evaluations: Sequence[Evaluation], rows: Sequence[Rows] = ()) -> str | None:
-    """Which model a figure or a sample is not finite of, so that nothing follows from comparing it; None where all are.
+    """Which model a figure or a sample is not finite of, so that nothing follows from comparing it;
+    None where all are.
 
     Args:
         evaluations: of the models, the one before first.
@@ -113,7 +128,9 @@ def failed_comparisons(
     before, after = evaluations
     shared = [name for name in before.metrics if name in after.metrics]
     if not shared:
-        raise DataError(f"{before.suite}/{before.name}: no metric was measured for both, and {reason}")
+        raise DataError(
+            f"{before.suite}/{before.name}: no metric was measured for both, and {reason}"
+        )
     shared.sort(key=lambda name: name != before.primary)
     comparisons = []
     for name in shared:
@@ -158,14 +175,17 @@ class Sheet:
         return self.figures[metric].of_sums(sums.reshape(*sums.shape[:-1], -1, 2))
 
     def influence(self, metric: str) -> np.ndarray:
-        """`[n]` float64: how much each sample moves the difference of the last model to the first."""
+        """`[n]` float64: how much each sample moves the difference of the last model to the
+        first."""
         figure, columns = self.figures[metric], self.columns[metric]
         if np.array_equal(columns[:, :2], columns[:, -2:]):
             return np.zeros(self.n)
         return figure.influence(columns[:, -2:]) - figure.influence(columns[:, :2])
 
 
-def sheet_of(rows: Sequence[Rows], evaluations: Sequence[Evaluation], *, one_tokenizer: bool = True) -> Sheet:
+def sheet_of(
+    rows: Sequence[Rows], evaluations: Sequence[Evaluation], *, one_tokenizer: bool = True
+) -> Sheet:
     """Lines up what K models have in common.
 
     Args:
@@ -184,7 +204,9 @@ def sheet_of(rows: Sequence[Rows], evaluations: Sequence[Evaluation], *, one_tok
             continue
         ratios, parts = [], []
         for rows_of_model in rows:
-            ratio = figure_for(name, rows_of_model, higher_is_better=metric.higher_is_better, unit=metric.unit)
+            ratio = figure_for(
+                name, rows_of_model, higher_is_better=metric.higher_is_better, unit=metric.unit
+            )
             if ratio is not None:
                 ratios.append(ratio)
                 parts.append(ratio.columns(rows_of_model))
@@ -192,8 +214,12 @@ def sheet_of(rows: Sequence[Rows], evaluations: Sequence[Evaluation], *, one_tok
             left_out[name] = _why_no_pairs(name, rows)
             continue
         denominators = [columns_of_model[:, 1] for columns_of_model in parts]
-        if one_tokenizer and not all(np.array_equal(denominators[0], other) for other in denominators):
-            left_out[name] = f"counts other {ratios[0].denominator} in the same text (another tokenizer)"
+        if one_tokenizer and not all(
+            np.array_equal(denominators[0], other) for other in denominators
+        ):
+            left_out[name] = (
+                f"counts other {ratios[0].denominator} in the same text (another tokenizer)"
+            )
             continue
         figures[name], columns[name] = ratios[0], by_cluster(np.hstack(parts), clusters)
     n = len(rows[0]) if clusters is None else int(clusters.max()) + 1
@@ -209,7 +235,9 @@ def _why_no_pairs(metric: str, rows: Sequence[Rows]) -> str:
     return "is no mean over samples, so there is nothing to pair"
 
 
-def compare_columns(sheet: Sheet, entry: Evaluation, options: ComparisonOptions) -> list[Comparison]:
+def compare_columns(
+    sheet: Sheet, entry: Evaluation, options: ComparisonOptions
+) -> list[Comparison]:
     """Compares the metrics of two models whose samples lie side by side, the one that leads first.
 
     Args:
@@ -220,7 +248,10 @@ def compare_columns(sheet: Sheet, entry: Evaluation, options: ComparisonOptions)
     comparisons = []
     for name, figure in sorted(sheet.figures.items(), key=lambda item: item[0] != entry.primary):
         columns = sheet.columns[name]
-        before, after = float(figure.of_sums(columns[:, :2].sum(0))), float(figure.of_sums(columns[:, 2:].sum(0)))
+        before, after = (
+            float(figure.of_sums(columns[:, :2].sum(0))),
+            float(figure.of_sums(columns[:, 2:].sum(0))),
+        )
         comparisons.append(
             compared(
                 _test(sheet, entry, name, (before, after)),
@@ -236,13 +267,18 @@ def compare_columns(sheet: Sheet, entry: Evaluation, options: ComparisonOptions)
     return comparisons
 
 
-def _test(sheet: Sheet, entry: Evaluation, metric: str, values: tuple[float, float]) -> Flips | Moments:
-    """The test of one metric's difference: of answers that flipped, or of what each sample contributes."""
+def _test(
+    sheet: Sheet, entry: Evaluation, metric: str, values: tuple[float, float]
+) -> Flips | Moments:
+    """The test of one metric's difference: of answers that flipped, or of what each sample
+    contributes."""
     figure, columns = sheet.figures[metric], sheet.columns[metric]
     if figure.denominator is None:
         scores = columns[:, [0, 2]]
         changes = scores[:, 1] - scores[:, 0]
-        is_unchanged_share = not changes.any() and is_share(figure.unit, metric, (scores.min(), scores.max()))
+        is_unchanged_share = not changes.any() and is_share(
+            figure.unit, metric, (scores.min(), scores.max())
+        )
         if is_unchanged_share or bool(np.isin(scores, (0.0, 1.0)).all()):
             return Flips(lost=int((changes < 0).sum()), gained=int((changes > 0).sum()), n=sheet.n)
     before, after = values
@@ -303,13 +339,16 @@ def compared(
 def join(before: Rows, after: Rows, *, what: str = "the evaluation") -> tuple[list[Any], list[Any]]:
     """Rows of the same samples side by side, in the order of `before`.
 
-    Joined on the document's hash (and the subtask's name); documents that occur more than once are joined in the order
-    of their occurrence.
+    Joined on the document's hash (and the subtask's name); documents that occur more than once are
+    joined in the order of their occurrence.
 
     Raises:
         DataError: one side has samples that the other lacks, or prompts differ.
     """
-    advice = "Evaluate both with the same data, limit and settings; delete the older evaluation to have it made again."
+    advice = (
+        "Evaluate both with the same data, limit and settings; delete the older evaluation to have "
+        "it made again."
+    )
     samples_before, samples_after = _samples(before), _samples(after)
     if samples_before == samples_after:  # as a rule: the same samples in the same order
         matched = list(after)
@@ -320,7 +359,8 @@ def join(before: Rows, after: Rows, *, what: str = "the evaluation") -> tuple[li
         only_after = len(numbers) - (len(keys) - only_before)
         if only_before or only_after:
             raise DataError(
-                f"{what}: the two evaluations did not answer the same samples: {only_before} of {len(keys)} occur "
+                f"{what}: the two evaluations did not answer the same samples: {only_before} of "
+                f"{len(keys)} occur "
                 f"only before, {only_after} of {len(numbers)} only after. {advice}"
             )
         matched = [after[numbers[key]] for key in keys]
@@ -329,7 +369,8 @@ def join(before: Rows, after: Rows, *, what: str = "the evaluation") -> tuple[li
         changed += earlier.get("prompt") != later.get("prompt")
     if changed:
         raise DataError(
-            f"{what}: {changed} of {len(matched)} samples were asked with another prompt before than after. {advice}"
+            f"{what}: {changed} of {len(matched)} samples were asked with another prompt before "
+            f"than after. {advice}"
         )
     return list(before), matched
 

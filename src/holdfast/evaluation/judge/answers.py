@@ -1,9 +1,10 @@
 """Prompts, and what a model answered to them, read from a file.
 
-Prompts and answers are rows of a file (JSON Lines, CSV, Parquet; of a text file its lines are prompts). The prompt is
-the first of the columns `PROMPT_COLUMNS` that a row has, with an Alpaca row's `input` (or that of a Self-Instruct
-row's first instance) below it; of several turns the first counts. The answer is the first of `ANSWER_COLUMNS`.
-AlpacaEval's own form, {"instruction", "output", "generator"}, is one of these.
+Prompts and answers are rows of a file (JSON Lines, CSV, Parquet; of a text file its lines are
+prompts). The prompt is the first of the columns `PROMPT_COLUMNS` that a row has, with an Alpaca
+row's `input` (or that of a Self-Instruct row's first instance) below it; of several turns the first
+counts. The answer is the first of `ANSWER_COLUMNS`. AlpacaEval's own form, {"instruction",
+"output", "generator"}, is one of these.
 """
 
 from __future__ import annotations
@@ -27,9 +28,16 @@ def prompt_of(row: Row) -> str | None:
         if text:
             extra = row.get("input")
             instances = row.get("instances")
-            if extra is None and isinstance(instances, list) and instances and isinstance(instances[0], Mapping):
+            if (
+                extra is None
+                and isinstance(instances, list)
+                and instances
+                and isinstance(instances[0], Mapping)
+            ):
                 extra = instances[0].get("input")
-            return f"{text}\n\n{extra.strip()}" if isinstance(extra, str) and extra.strip() else text
+            return (
+                f"{text}\n\n{extra.strip()}" if isinstance(extra, str) and extra.strip() else text
+            )
     return None
 
 
@@ -59,13 +67,16 @@ def read_prompts(path: str | Path, *, limit: int | None = None) -> list[str]:
 
 
 def read_answers(path: str | Path) -> dict[str, str]:
-    """The answers of a file by prompt, white space around both taken off. Of several to the same prompt the first
-    counts.
+    """The answers of a file by prompt, white space around both taken off. Of several to the same
+    prompt the first counts.
 
     Raises:
         DataError: no such file, no rows, or rows without a prompt or an answer.
     """
-    expected = f"a prompt ({', '.join(PROMPT_COLUMNS)}) and an answer ({', '.join(ANSWER_COLUMNS)}) in every row"
+    expected = (
+        f"a prompt ({', '.join(PROMPT_COLUMNS)}) and an answer ({', '.join(ANSWER_COLUMNS)}) in "
+        "every row"
+    )
     rows = [(prompt_of(row), answer_of(row)) for row in load_rows(path, documents="line")]
     _check_rows(path, rows, expected)
     answers: dict[str, str] = {}
@@ -78,7 +89,8 @@ def _check_rows(path: str | Path, rows: Sequence[tuple[str | None, ...]], expect
     bad = [number for number, row in enumerate(rows, 1) if None in row]
     if bad:
         raise DataError(
-            f"{path}: expected {expected}; {len(bad)} rows lack one (the first is row {bad[0]}). Rename the column, or "
+            f"{path}: expected {expected}; {len(bad)} rows lack one (the first is row {bad[0]}). "
+            "Rename the column, or "
             "take these rows out."
         )
 
@@ -98,7 +110,8 @@ def answers_to(prompts: Sequence[str], answers: Mapping[str, str], name: str) ->
     if missing:
         raise DataError(
             f"{name} has no answer to {len(missing)} of {len(prompts)} prompts (such as "
-            f"{missing[0][:80]!r}). Answer the same prompts with both models, or take these prompts out."
+            f"{missing[0][:80]!r}). Answer the same prompts with both models, or take these "
+            "prompts out."
         )
     return [answers[prompt] for prompt in prompts]
 
@@ -108,7 +121,9 @@ def _turn(value: Any, *, role: str) -> str | None:
     if isinstance(value, list):
         messages = [turn for turn in value if isinstance(turn, Mapping)]
         if messages:
-            value = next((turn.get("content") for turn in messages if turn.get("role") == role), None)
+            value = next(
+                (turn.get("content") for turn in messages if turn.get("role") == role), None
+            )
         else:
             value = value[0] if value else None
     return value.strip() if isinstance(value, str) else None

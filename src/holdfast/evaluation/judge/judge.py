@@ -1,15 +1,17 @@
-"""Which of two answers is better, asked of a language model behind any OpenAI-compatible endpoint, in both orders of
-the pair.
+"""Which of two answers is better, asked of a language model behind any OpenAI-compatible endpoint,
+in both orders of the pair.
 
-A judge sees an instruction and two outputs and answers with one letter; `holdfast.evaluation.judge.verdict` reads the
-probability of it from the log-probabilities. Every pair is asked in both orders, since judges favour a position (Zheng
-et al. 2023, "Judging LLM-as-a-Judge", arXiv 2306.05685). The wording is our own, in the spirit of AlpacaEval
+A judge sees an instruction and two outputs and answers with one letter;
+`holdfast.evaluation.judge.verdict` reads the probability of it from the log-probabilities. Every
+pair is asked in both orders, since judges favour a position (Zheng et al. 2023, "Judging
+LLM-as-a-Judge", arXiv 2306.05685). The wording is our own, in the spirit of AlpacaEval
 (github.com/tatsu-lab/alpaca_eval).
 
-Asking costs money, so nothing is asked twice: every judgement goes to `judgements.jsonl` the moment it is there, keyed
-by all that decides it (instruction, both outputs, their order, the judge's name, template and settings; not the
-address, which changes with every server that is started). What fails for good is recorded, asked again by the next run,
-and does not stop this one. How an endpoint is asked, and what it may refuse, is `holdfast.support.endpoint`'s.
+Asking costs money, so nothing is asked twice: every judgement goes to `judgements.jsonl` the moment
+it is there, keyed by all that decides it (instruction, both outputs, their order, the judge's name,
+template and settings; not the address, which changes with every server that is started). What fails
+for good is recorded, asked again by the next run, and does not stop this one. How an endpoint is
+asked, and what it may refuse, is `holdfast.support.endpoint`'s.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class PairResult:
     """One prompt with the judgements of both orders."""
 
     status: str
-    """"judged", "identical" (equal answers: a tie, not asked), "refused" or "failed" (in at least one order)."""
+    """"judged", "identical" (equal answers: a tie, not asked), "refused" or "failed" (in at least
+    one order)."""
     length_candidate: int
     """Characters of the candidate's answer."""
     length_reference: int
@@ -59,8 +62,8 @@ class PairResult:
 
     @property
     def preference(self) -> float | None:
-        """Mean P(candidate wins) over the orders, so that a judge's liking for what it reads first cancels; None for a
-        pair without a verdict in both."""
+        """Mean P(candidate wins) over the orders, so that a judge's liking for what it reads first
+        cancels; None for a pair without a verdict in both."""
         if self.status == "identical":
             return 0.5
         if self.status != "judged" or self.candidate_first is None or self.candidate_second is None:
@@ -99,14 +102,18 @@ def question(instruction: str, first: str, second: str, settings: JudgeSettings)
         "rules": _RULES,
     }
     # in one pass, so that braces in an answer stay what they are
-    message = re.sub(r"\{(instruction|first|second)\}", lambda match: parts[match.group(1)], TEMPLATE)
+    message = re.sub(
+        r"\{(instruction|first|second)\}", lambda match: parts[match.group(1)], TEMPLATE
+    )
     return fingerprint(decides), message
 
 
 def _is_sound(row: Mapping[str, Any]) -> bool:
     """Whether a row of the ledger is a judgement: refused, or with a probability."""
     outcome, p = row.get("outcome"), row.get("p_first")
-    return outcome == "refused" or (outcome == "judged" and isinstance(p, (int, float)) and 0 <= p <= 1)
+    return outcome == "refused" or (
+        outcome == "judged" and isinstance(p, (int, float)) and 0 <= p <= 1
+    )
 
 
 def judge_pairs(
@@ -129,7 +136,8 @@ def judge_pairs(
     Raises:
         ConfigError: the endpoint refuses the key or does not know the model or the address.
         HoldfastError: nobody answers there, or the account has no credit left.
-        RunFolderError, StorageError: the folder cannot be written. What was judged before is kept in all cases.
+        RunFolderError, StorageError: the folder cannot be written. What was judged before is kept
+            in all cases.
     """
     keys: list[list[str]] = []  # of both orders of every pair; none where the answers are equal
     messages: dict[str, str] = {}
@@ -147,24 +155,35 @@ def judge_pairs(
             if not _is_sound(ledger.rows.get(key, {})):  # failed ones are asked again
                 missing[key] = message
         if missing:
-            notes += run(_ask_all(missing, settings, endpoint, ledger, progress or (lambda done, total: None)))
+            notes += run(
+                _ask_all(
+                    missing, settings, endpoint, ledger, progress or (lambda done, total: None)
+                )
+            )
         rows = {key: ledger.rows[key] for key in messages}
     results = []
     for pair, of_pair in zip(pairs, keys, strict=True):
         candidate_first, reference_first = [rows[key] for key in of_pair] or (None, None)
-        results.append(pair_result(pair, candidate_first=candidate_first, reference_first=reference_first))
+        results.append(
+            pair_result(pair, candidate_first=candidate_first, reference_first=reference_first)
+        )
     outcomes = [row["outcome"] for row in rows.values()]
     judged = outcomes.count("judged")
     by_letter = judged - sum(row.get("source") == "logprobs" for row in rows.values())
     if by_letter > 0:
         notes.append(
-            f"{by_letter} of {judged} verdicts came without log-probabilities and count as 0 or 1 (a tie as 0.5), "
+            f"{by_letter} of {judged} verdicts came without log-probabilities and count as 0 or 1 "
+            "(a tie as 0.5), "
             "which is coarser: the win rate needs more prompts for the same interval."
         )
-    cut = sum(row["outcome"] == "refused" and row.get("finish_reason") == "length" for row in rows.values())
+    cut = sum(
+        row["outcome"] == "refused" and row.get("finish_reason") == "length"
+        for row in rows.values()
+    )
     if cut:
         notes.append(
-            f"{cut} replies were cut at max_tokens before a verdict; if the judge reasons first, raise max_tokens "
+            f"{cut} replies were cut at max_tokens before a verdict; if the judge reasons first, "
+            "raise max_tokens "
             f"(cut ones count as refused)."
         )
     return Judged(
@@ -179,21 +198,28 @@ def judge_pairs(
 
 
 def pair_result(
-    pair: AnswerPair, *, candidate_first: Mapping[str, Any] | None, reference_first: Mapping[str, Any] | None
+    pair: AnswerPair,
+    *,
+    candidate_first: Mapping[str, Any] | None,
+    reference_first: Mapping[str, Any] | None,
 ) -> PairResult:
     """One prompt's result from its two judgements.
 
     Args:
         pair: the answers.
-        candidate_first: the judgement (`{"outcome": ..., "p_first": ...}`) of the order with the candidate first; None:
-            not asked.
+        candidate_first: the judgement (`{"outcome": ..., "p_first": ...}`) of the order with the
+            candidate first; None: not asked.
         reference_first: that of the other order.
     """
     status, first, second = "identical", None, None
     if pair.candidate != pair.reference:
-        judgements = [judgement or {"outcome": "failed"} for judgement in (candidate_first, reference_first)]
+        judgements = [
+            judgement or {"outcome": "failed"} for judgement in (candidate_first, reference_first)
+        ]
         outcomes = [judgement["outcome"] for judgement in judgements]
-        status = "failed" if "failed" in outcomes else "refused" if "refused" in outcomes else "judged"
+        status = (
+            "failed" if "failed" in outcomes else "refused" if "refused" in outcomes else "judged"
+        )
         first, second = (judgement.get("p_first") for judgement in judgements)
     return PairResult(
         status=status,
@@ -204,7 +230,7 @@ def pair_result(
     )
 
 
-# ------------------------------------------------------------------------------------------------------------- asking
+# ------------------------------------------------------------------------------------------- asking
 
 
 async def _ask_all(
@@ -214,7 +240,8 @@ async def _ask_all(
     ledger: Ledger,
     progress: Callable[[int, int], None],
 ) -> list[str]:
-    """Asks all messages, adds every answer to the ledger the moment it is there, and returns the client's notes."""
+    """Asks all messages, adds every answer to the ledger the moment it is there, and returns the
+    client's notes."""
     parameters = {
         "max_tokens": settings.max_tokens,
         "temperature": TEMPERATURE,
@@ -223,7 +250,9 @@ async def _ask_all(
     }
     done = 0
     progress(done, len(messages))
-    async with Client(endpoint, model=settings.model, parameters=parameters, options=OPTIONS) as client:
+    async with Client(
+        endpoint, model=settings.model, parameters=parameters, options=OPTIONS
+    ) as client:
 
         async def work(key: str) -> None:
             nonlocal done
@@ -237,7 +266,8 @@ async def _ask_all(
 
 
 def _row(answer: Answer[Verdict], client: Client) -> dict[str, Any]:
-    """The judgement of one question, as it is stored; with outcome "failed" where it cannot be had."""
+    """The judgement of one question, as it is stored; with outcome "failed" where it cannot be
+    had."""
     verdict = answer.value
     if verdict is None:
         return {"outcome": "failed", "error": answer.error, "attempts": answer.attempts}

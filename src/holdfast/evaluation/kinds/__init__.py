@@ -1,5 +1,5 @@
-"""The kinds of entries, one a file: settings, what is asked of a model, and the figures that come out. A new kind is a
-class in a file of its own and one line here."""
+"""The kinds of entries, one a file: settings, what is asked of a model, and the figures that come
+out. A new kind is a class in a file of its own and one line here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What a model says at the answer position of the questions of a harness task, with the task's prompts and few-shot
-examples. What is measured stands in `answer_position`; every option must be one token: letters, yes / no.
+"""What a model says at the answer position of the questions of a harness task, with the task's
+prompts and few-shot examples. What is measured stands in `answer_position`; every option must be
+one token: letters, yes / no.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _LOOKED_AT = 8
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerDistributionEntry(TaskEntry):
-    """One lm-evaluation-harness task or group of tasks, measured by the distribution at the answer position."""
+    """One lm-evaluation-harness task or group of tasks, measured by the distribution at the answer
+    position."""
 
     kind = "answer_distribution"
     former = "answers"
@@ -53,8 +55,8 @@ class AnswerDistributionEntry(TaskEntry):
         """The distribution at the answer position of every question, see `Entry.measure`.
 
         Raises:
-            ConfigError: the task is no multiple choice, or no such task. DataError: its data does not fit, or an option
-                is empty.
+            ConfigError: the task is no multiple choice, or no such task. DataError: its data does
+                not fit, or an option is empty.
             ModelError: an option that is not one token.
         """
         from holdfast.evaluation.tasks import harness
@@ -79,15 +81,19 @@ class AnswerDistributionEntry(TaskEntry):
         from holdfast.evaluation.text.answer_position import OptionTokens
 
         advice = (
-            f"Use a task with lettered options (mmlu, lettered), or `task: {self.task}`, which scores options of any "
+            f"Use a task with lettered options (mmlu, lettered), or `task: {self.task}`, which "
+            "scores options of any "
             f"length."
         )
         return OptionTokens(tokenizer, self, advice=advice)
 
     def _refuse_no_choice(self, task: Any) -> None:
-        if getattr(task, "OUTPUT_TYPE", None) != "multiple_choice" or getattr(task, "multiple_input", 0):
+        if getattr(task, "OUTPUT_TYPE", None) != "multiple_choice" or getattr(
+            task, "multiple_input", 0
+        ):
             raise ConfigError(
-                f"{self.path}: `answer_distribution` needs a task with options to choose from, {self.task} has none. "
+                f"{self.path}: `answer_distribution` needs a task with options to choose from, "
+                f"{self.task} has none. "
                 f"Use `task`."
             )
 

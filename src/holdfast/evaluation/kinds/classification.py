@@ -4,8 +4,9 @@ For a text x and class names c of |c| tokens:
 
     score(c) = log p(c | x) / |c|        p(c) = softmax_c score(c)        nats = -log p(gold)
 
-The mean is over tokens, so that a long name is no handicap; the perplexity of the gold class is exp of the mean nats
-over texts. Source: the in-domain measure of the overtraining study (Overtrained Language Models, appendix C.1).
+The mean is over tokens, so that a long name is no handicap; the perplexity of the gold class is exp
+of the mean nats over texts. Source: the in-domain measure of the overtraining study (Overtrained
+Language Models, appendix C.1).
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from holdfast.errors import DataError
 from holdfast.evaluation.entries import DataEntry, Options, Template, Word, are_options
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import border_ids
-from holdfast.evaluation.text.question_files import RowMistakes, fill_template, question_rows, refuse_images, shown
+from holdfast.evaluation.text.question_files import (
+    RowMistakes,
+    fill_template,
+    question_rows,
+    refuse_images,
+    shown,
+)
 from holdfast.support.files import fingerprint
 
 
@@ -34,8 +41,9 @@ class ClassificationEntry(DataEntry):
     prompt: Template
     """`str.format` template over the columns: what is given, such as "{text}\\nThis review is"."""
     options: Options
-    """What the classes are called, as the model would continue the prompt: in the order of the labels 0, 1, ..., or by
-    label; or the column with each row's own list of them, for questions whose answers differ (SIQA)."""
+    """What the classes are called, as the model would continue the prompt: in the order of the
+    labels 0, 1, ..., or by label; or the column with each row's own list of them, for questions
+    whose answers differ (SIQA)."""
     labels: Annotated[tuple[str, ...], Meta(yaml=False)] = ()
     """The label column's values in the order of `options`; empty: whole numbers from 0."""
     label: Word = "label"
@@ -57,7 +65,9 @@ class ClassificationEntry(DataEntry):
         texts = read_classes(self)
         requests = []
         for text in texts:
-            requests.append([border_ids(text.prompt, option, on.tokenizer) for option in text.options])
+            requests.append(
+                [border_ids(text.prompt, option, on.tokenizer) for option in text.options]
+            )
         rows = []
         for text, scored in zip(texts, score_options(on, requests, name="class"), strict=True):
             doc = fingerprint([text.prompt, text.options], length=32)
@@ -85,15 +95,16 @@ def read_classes(entry: ClassificationEntry) -> list[Labelled]:
     """The texts of an entry.
 
     Raises:
-        DataError: no rows, columns that the template names are missing, a label that is no class, or a row without
-            classes of its own where those are a column's.
+        DataError: no rows, columns that the template names are missing, a label that is no class,
+            or a row without classes of its own where those are a column's.
     """
     column = entry.options if isinstance(entry.options, str) else None
     rows = question_rows(entry, (column,) if column is not None else ())
     columns = list(rows.column_names)
     if entry.label not in columns:
         raise DataError(
-            f"{entry.data} has no column '{entry.label}' with the right class (it has {', '.join(columns)}). Name it "
+            f"{entry.data} has no column '{entry.label}' with the right class (it has "
+            f"{', '.join(columns)}). Name it "
             f"with `label`."
         )
     refuse_images(entry, rows, [entry.prompt])
@@ -102,7 +113,11 @@ def read_classes(entry: ClassificationEntry) -> list[Labelled]:
     for number, row in enumerate(rows):
         options = list(entry.options) if column is None else row[column]
         if not are_options(options):
-            mistakes.add(f"at least two different texts in the column '{column}'", row=number, got=shown(options))
+            mistakes.add(
+                f"at least two different texts in the column '{column}'",
+                row=number,
+                got=shown(options),
+            )
             continue
         classes = entry.labels or tuple(map(str, range(len(options))))
         label = _label(row, entry.label, classes)
@@ -110,7 +125,10 @@ def read_classes(entry: ClassificationEntry) -> list[Labelled]:
             prompt = fill_template(entry, entry.prompt, row, number)
             texts.append(Labelled(prompt=prompt, options=options, gold=classes.index(label)))
         else:
-            expected = f"a label that is a class ({', '.join(classes)}; `options` may be a mapping from label to text)"
+            expected = (
+                f"a label that is a class ({', '.join(classes)}; `options` may be a mapping from "
+                "label to text)"
+            )
             mistakes.add(expected, row=number, got=repr(label))
     mistakes.check()
     return texts

@@ -1,8 +1,9 @@
-"""HumanEval and MBPP: the model writes programs, the sandbox runs them against the problems' tests, pass@k is the
-unbiased estimate.
+"""HumanEval and MBPP: the model writes programs, the sandbox runs them against the problems' tests,
+pass@k is the unbiased estimate.
 
-Prompts and stop strings are those of lm-evaluation-harness's tasks of the same names; its own scoring needs a metric
-from the hub and runs programs without walls, so it is not used. Programs run in `sandbox` and nowhere else.
+Prompts and stop strings are those of lm-evaluation-harness's tasks of the same names; its own
+scoring needs a metric from the hub and runs programs without walls, so it is not used. Programs run
+in `sandbox` and nowhere else.
 
 | task | prompt | examples | stops at |
 |---|---|---|---|
@@ -13,7 +14,8 @@ the code block |
 | mbpp | the text and three of its tests | problems 2, 3 and 4 | [DONE] |
 | mbpp_instruct | a request | none | the end of the code block |
 
-Sources: HumanEval and pass@k: Chen et al. 2021, section 2.1. MBPP: Austin et al. 2021; its test problems are numbers 11
+Sources: HumanEval and pass@k: Chen et al. 2021, section 2.1. MBPP: Austin et al. 2021; its test
+    problems are numbers 11
 to 510.
 """
 
@@ -38,7 +40,10 @@ _HUB = {
     "humaneval": ("openai/openai_humaneval", None, "test"),
     "mbpp": ("google-research-datasets/mbpp", "full", "test"),
 }
-_COLUMNS = {"humaneval": ("task_id", "prompt", "test", "entry_point"), "mbpp": ("task_id", "text", "test_list")}
+_COLUMNS = {
+    "humaneval": ("task_id", "prompt", "test", "entry_point"),
+    "mbpp": ("task_id", "text", "test_list"),
+}
 _STOPS = {
     "humaneval": ["\nclass", "\ndef", "\n#", "\nif", "\nprint"],
     "mbpp": ["[DONE]"],
@@ -55,7 +60,8 @@ _EXAMPLES = (2, 3, 4)
 
 @dataclass(frozen=True, kw_only=True)
 class CodeEntry(TaskEntry):
-    """HumanEval or MBPP: programs that the model writes are run in the sandbox, and only where the user allows it."""
+    """HumanEval or MBPP: programs that the model writes are run in the sandbox, and only where the
+    user allows it."""
 
     kind = "code"
     written = False
@@ -83,7 +89,11 @@ class CodeEntry(TaskEntry):
             if getattr(self, key):
                 problems.append(Problem(key, f"{self.task} does not read it. Leave it out."))
         if self.metric not in (None, "pass@1"):
-            problems.append(Problem("metric", f"{self.task} leads with pass@1, got {self.metric!r}. Leave it out."))
+            problems.append(
+                Problem(
+                    "metric", f"{self.task} leads with pass@1, got {self.metric!r}. Leave it out."
+                )
+            )
         return [*problems, *super().problems()]
 
     def may_read_hub(self) -> bool:
@@ -102,8 +112,8 @@ class CodeEntry(TaskEntry):
         """Finds out without a model whether the entry can run.
 
         Raises:
-            ConfigError: this machine cannot run programs safely. DataError: as `read_problems`. ModelError: there is no
-                chat template.
+            ConfigError: this machine cannot run programs safely. DataError: as `read_problems`.
+                ModelError: there is no chat template.
         """
         from holdfast.evaluation.code.sandbox import require_sandbox
 
@@ -112,11 +122,12 @@ class CodeEntry(TaskEntry):
         self._prompts(tokenizer, problems[:1], examples, seed=0)
 
     def measure(self, on: Subject) -> Outcome:
-        """Writes and runs the programs of every problem, see `Entry.measure`. The count of what is done goes to twice
-        the number of programs: written, and run.
+        """Writes and runs the programs of every problem, see `Entry.measure`. The count of what is
+        done goes to twice the number of programs: written, and run.
 
         Raises:
-            ConfigError: programs may not be run, or this machine cannot run them safely. DataError: as `read_problems`.
+            ConfigError: programs may not be run, or this machine cannot run them safely. DataError:
+                as `read_problems`.
         """
         from holdfast.evaluation.code.sandbox import require_sandbox
         from holdfast.evaluation.remarks import remarks_on_examples, remarks_on_part
@@ -125,8 +136,10 @@ class CodeEntry(TaskEntry):
 
         if not on.plan.allow_code_execution:
             raise ConfigError(
-                f"{self.path} runs programs that the model writes. Say `allow_code_execution: true` "
-                f"(--allow_code_execution) to run them in the sandbox, or take it out. ({self.family})"
+                f"{self.path} runs programs that the model writes. Say `allow_code_execution: "
+                "true` "
+                "(--allow_code_execution) to run them in the sandbox, or take it out. "
+                f"({self.family})"
             )
         require_sandbox()
         all_problems, examples = read_problems(self)
@@ -142,7 +155,11 @@ class CodeEntry(TaskEntry):
 
         with harness_model(self, on, report=lambda done, _: on.report(done, 2 * total)) as lm:
             longest = max(1, min(_LONGEST, lm.max_length // 2))
-            how: dict[str, Any] = {"until": _STOPS[self.task], "max_gen_toks": longest, "do_sample": False}
+            how: dict[str, Any] = {
+                "until": _STOPS[self.task],
+                "max_gen_toks": longest,
+                "do_sample": False,
+            }
             if count > 1 or self.temperature is not None:
                 how |= {"do_sample": True, "temperature": self.temperature or 0.8, "top_p": 0.95}
             requests = []
@@ -154,7 +171,9 @@ class CodeEntry(TaskEntry):
         ks = [k for k in (1, 10, 100) if k <= count]
         scores = on.processes.broadcast(lambda: self._run(problems, completions, ks, on))
         rows = []
-        for problem, prompt, written, score in zip(problems, prompts, completions, scores, strict=True):
+        for problem, prompt, written, score in zip(
+            problems, prompts, completions, scores, strict=True
+        ):
             columns = {name: str(problem[name]) for name in _COLUMNS[self.family]}
             content = [problem[name] for name in columns if name != "task_id"]
             rows.append(
@@ -169,12 +188,23 @@ class CodeEntry(TaskEntry):
             )
         figures = {}
         for k in ks:
-            figures[f"pass@{k}"] = Ratio(numerator=f"pass@{k}", unit=f"pass@{k}", higher_is_better=True)
-        settings = {"num_fewshot": shots, "samples": count, "longest": longest, "notes": [*notes, *lm.notes]}
+            figures[f"pass@{k}"] = Ratio(
+                numerator=f"pass@{k}", unit=f"pass@{k}", higher_is_better=True
+            )
+        settings = {
+            "num_fewshot": shots,
+            "samples": count,
+            "longest": longest,
+            "notes": [*notes, *lm.notes],
+        }
         return Outcome(rows=rows, figures=figures, settings=settings, broken=lm.broken)
 
     def _run(
-        self, problems: Sequence[CodeProblem], completions: Sequence[Sequence[str]], ks: Sequence[int], on: Subject
+        self,
+        problems: Sequence[CodeProblem],
+        completions: Sequence[Sequence[str]],
+        ks: Sequence[int],
+        on: Subject,
     ) -> list[dict[str, Any]]:
         """Columns of each problem's row, without its name."""
         from holdfast.evaluation.code.code_scores import score_completions
@@ -203,7 +233,12 @@ class CodeEntry(TaskEntry):
         return len(examples) if self.task == "mbpp" else self.num_fewshot or 0
 
     def _prompts(
-        self, tokenizer: Any, problems: Sequence[CodeProblem], examples: Sequence[CodeProblem], *, seed: int
+        self,
+        tokenizer: Any,
+        problems: Sequence[CodeProblem],
+        examples: Sequence[CodeProblem],
+        *,
+        seed: int,
     ) -> list[str]:
         if self.is_instruct:
             return [self._request(tokenizer, problem) for problem in problems]
@@ -213,7 +248,8 @@ class CodeEntry(TaskEntry):
         shots = self.num_fewshot or 0
         if shots and len(examples) <= shots:
             raise DataError(
-                f"{self.data} has {len(examples)} problems, too few for {shots} examples before each. Lower "
+                f"{self.data} has {len(examples)} problems, too few for {shots} examples before "
+                "each. Lower "
                 f"`num_fewshot` or add `fewshot_data`."
             )
         prompts = []
@@ -235,7 +271,8 @@ class CodeEntry(TaskEntry):
         else:
             tests = "\n".join(problem["test_list"][:3])
             request = (
-                f"You are an expert Python programmer, and here is your task:\n{problem['text']}\nYour code should "
+                "You are an expert Python programmer, and here is your "
+                f"task:\n{problem['text']}\nYour code should "
                 f"pass the following tests:\n```python\n{tests}\n```\n"
             )
             begun = "Here is the solution:\n```python\n"
@@ -254,8 +291,14 @@ def read_problems(entry: CodeEntry) -> tuple[list[CodeProblem], list[CodeProblem
     from holdfast.evaluation.tasks.data_forms import require_columns
 
     hub, config, split = _HUB[entry.family]
-    rows = load_rows(hub, split=split, config=config) if entry.data is None else _rows_of_file(entry, entry.data)
-    require_columns(f"'{entry.task}'", _COLUMNS[entry.family], rows.column_names, place=entry.data, form=hub)
+    rows = (
+        load_rows(hub, split=split, config=config)
+        if entry.data is None
+        else _rows_of_file(entry, entry.data)
+    )
+    require_columns(
+        f"'{entry.task}'", _COLUMNS[entry.family], rows.column_names, place=entry.data, form=hub
+    )
     problems: list[CodeProblem] = [dict(row) for row in rows]
     examples = problems
     if entry.fewshot_data is not None:
@@ -266,8 +309,10 @@ def read_problems(entry: CodeEntry) -> tuple[list[CodeProblem], list[CodeProblem
             examples = [problem for problem in examples if problem["task_id"] in _EXAMPLES]
         if len(examples) < count:
             raise DataError(
-                f"'{entry.task}' shows {count} solved problems, by default those with task_id 2, 3 and 4, and "
-                f"{entry.data or 'the test split'} has {len(examples)} of them. Give a file with solved problems as "
+                f"'{entry.task}' shows {count} solved problems, by default those with task_id 2, "
+                "3 and 4, and "
+                f"{entry.data or 'the test split'} has {len(examples)} of them. Give a file with "
+                "solved problems as "
                 f"`fewshot_data`, or set `num_fewshot: 0`."
             )
         examples = examples[:count]
@@ -276,7 +321,8 @@ def read_problems(entry: CodeEntry) -> tuple[list[CodeProblem], list[CodeProblem
     for problem in problems:
         if not isinstance(problem["task_id"], int):
             raise DataError(
-                f"'{entry.task}' tells its test problems by numbers, but {entry.data} has the task_id "
+                f"'{entry.task}' tells its test problems by numbers, but {entry.data} has the "
+                "task_id "
                 f"{problem['task_id']!r}. Give the published file."
             )
     test_problems = [problem for problem in problems if 11 <= problem["task_id"] <= 510]
@@ -298,6 +344,7 @@ def _question(problem: CodeProblem) -> str:
 def _mbpp_text(problem: CodeProblem) -> str:
     tests = "\n".join(problem["test_list"][:3])
     return (
-        f"You are an expert Python programmer, and here is your task: {problem['text']} Your code should pass "
+        f"You are an expert Python programmer, and here is your task: {problem['text']} Your code "
+        "should pass "
         f"these tests:\n\n{tests}\n[BEGIN]\n"
     )

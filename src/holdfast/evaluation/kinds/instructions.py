@@ -1,9 +1,10 @@
-"""Instruction following from a file: the model replies greedily, and a program decides whether each instruction was
-followed.
+"""Instruction following from a file: the model replies greedily, and a program decides whether each
+instruction was followed.
 
-Rows have IFEval's layout: `prompt` (or `messages`), `instruction_id_list`, and `kwargs`, one mapping an instruction.
-The checkers, strict and loose, are those of `holdfast.evaluation.text.checkers`. Figures are IFEval's four (Zhou et al.
-2023, section 2.2), named as lm-evaluation-harness does:
+Rows have IFEval's layout: `prompt` (or `messages`), `instruction_id_list`, and `kwargs`, one
+mapping an instruction. The checkers, strict and loose, are those of
+`holdfast.evaluation.text.checkers`. Figures are IFEval's four (Zhou et al. 2023, section 2.2),
+named as lm-evaluation-harness does:
 
     prompt_level_*_acc = share of prompts all of whose instructions are followed
     inst_level_*_acc   = followed instructions / instructions, over all prompts
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionsEntry(DataEntry):
-    """Prompts with instructions whose following a program checks; rows of prompt (or messages), instruction_id_list and
-    kwargs, as IFEval has them."""
+    """Prompts with instructions whose following a program checks; rows of prompt (or messages),
+    instruction_id_list and kwargs, as IFEval has them."""
 
     kind = "instructions"
     batched = True
@@ -56,14 +57,16 @@ class InstructionsEntry(DataEntry):
         """Generates and checks the replies, see `Entry.measure`.
 
         Raises:
-            ModelError: the context has no room for a reply of `max_new_tokens` tokens, or the tokenizer has no end of
-                sequence.
+            ModelError: the context has no room for a reply of `max_new_tokens` tokens, or the
+                tokenizer has no end of sequence.
         """
         from holdfast.evaluation.text.replies import reply
 
         prompts = read_instructions(self, on.tokenizer)
         encoded = [prompt_ids(prompt.prompt, on.tokenizer, chat=prompt.chat) for prompt in prompts]
-        replies = reply(on, encoded, self.max_new_tokens, chat=any(prompt.chat for prompt in prompts))
+        replies = reply(
+            on, encoded, self.max_new_tokens, chat=any(prompt.chat for prompt in prompts)
+        )
         rows = []
         for prompt, text in zip(prompts, replies.texts, strict=True):
             row: dict[str, Any] = {
@@ -85,7 +88,8 @@ class InstructionsEntry(DataEntry):
 
 
 def _figures() -> dict[str, Ratio]:
-    """As lm-evaluation-harness calls them: over prompts, or over all instructions of all prompts."""
+    """As lm-evaluation-harness calls them: over prompts, or over all instructions of all
+    prompts."""
     from holdfast.statistics.estimates import Ratio
 
     figures = {}
@@ -93,7 +97,10 @@ def _figures() -> dict[str, Ratio]:
         prompts, instructions = f"prompt_level_{how}_acc", f"inst_level_{how}_acc"
         figures[prompts] = Ratio(numerator=prompts, unit=prompts, higher_is_better=True)
         figures[instructions] = Ratio(
-            numerator=instructions, denominator=f"{instructions}#", unit=instructions, higher_is_better=True
+            numerator=instructions,
+            denominator=f"{instructions}#",
+            unit=instructions,
+            higher_is_better=True,
         )
     return figures
 
@@ -129,15 +136,17 @@ def read_instructions(entry: InstructionsEntry, tokenizer: Any) -> list[Prompt]:
     """The prompts of an entry.
 
     Raises:
-        DataError: no rows, columns are missing, an instruction that nobody knows, or arguments that do not fit; all
-            mistakes of the file in one message, each kind with the first row that has it.
+        DataError: no rows, columns are missing, an instruction that nobody knows, or arguments that
+            do not fit; all mistakes of the file in one message, each kind with the first row that
+            has it.
         ModelError: messages or the chat template are asked for, and the tokenizer has none.
     """
     rows = question_rows(entry, ("instruction_id_list", "kwargs"))
     columns = list(rows.column_names)
     if "prompt" not in columns and "messages" not in columns:
         raise DataError(
-            f"{entry.data} lacks the column prompt (or messages): what the model is asked. It has {', '.join(columns)}."
+            f"{entry.data} lacks the column prompt (or messages): what the model is asked. It has "
+            f"{', '.join(columns)}."
         )
     mistakes = RowMistakes(entry.data)
     prompts = []
@@ -193,7 +202,9 @@ def _arguments(row: Row, number: int, mistakes: RowMistakes) -> list[dict[str, A
     arguments = []
     for id_, given_arguments in zip(ids, kwargs, strict=True):
         # columns of a file are the union of all rows', so most are null
-        values = {name: value for name, value in (given_arguments or {}).items() if value is not None}
+        values = {
+            name: value for name, value in (given_arguments or {}).items() if value is not None
+        }
         problem = mistake_in(id_, values)
         if problem is not None:
             mistakes.add("instructions that can be checked", row=number, got=problem)

@@ -1,13 +1,15 @@
-"""Multiple choice from a file: every question brings its own options, and the likeliest one is the answer.
+"""Multiple choice from a file: every question brings its own options, and the likeliest one is the
+answer.
 
 For a prompt x and options o of |o| tokens:
 
     score(o) = log p(o | x) / |o|  (or the sum)      answer = argmax_o score(o)      nats = -log p(gold | x)
 
-The options of one question share its forward pass (`holdfast.evaluation.text.shared_prefix`), so the prompt is computed
-once, with its images where it has some (`holdfast.evaluation.images`). Division by the tokens is the choice of the
-`classification` kind; lm-evaluation-harness's `acc` takes the sum and its `acc_norm` divides by bytes, so figures of
-the two are near each other and not equal.
+The options of one question share its forward pass (`holdfast.evaluation.text.shared_prefix`), so
+the prompt is computed once, with its images where it has some (`holdfast.evaluation.images`).
+Division by the tokens is the choice of the `classification` kind; lm-evaluation-harness's `acc`
+takes the sum and its `acc_norm` divides by bytes, so figures of the two are near each other and not
+equal.
 
 What is not done: few-shot examples (they can stand in the prompt) and several right answers.
 """
@@ -26,8 +28,8 @@ from holdfast.evaluation.text.questions import QuestionsEntry, by_cluster, group
 
 @dataclass(frozen=True, kw_only=True)
 class MultipleChoiceEntry(QuestionsEntry):
-    """Questions with options of their own, answered by the likelihood of each option; rows of prompt, options and
-    answer (the right option's index from 0)."""
+    """Questions with options of their own, answered by the likelihood of each option; rows of
+    prompt, options and answer (the right option's index from 0)."""
 
     kind = "multiple_choice"
     former = "choices"
@@ -54,13 +56,22 @@ class MultipleChoiceEntry(QuestionsEntry):
             if question.images is not None:
                 requests.append(ImageQuestion.of(question.images, question.options, on))
                 continue
-            texts = [border_ids(question.prompt, text, on.tokenizer, chat=question.chat) for text in question.options]
+            texts = [
+                border_ids(question.prompt, text, on.tokenizer, chat=question.chat)
+                for text in question.options
+            ]
             requests.append(texts)
-        answers = score_options(on, requests, name="option", length_normalised=self.length_normalised)
+        answers = score_options(
+            on, requests, name="option", length_normalised=self.length_normalised
+        )
         rows = []
         for question, scored in zip(questions, answers, strict=True):
             gold = question.gold
-            row = {"loglikelihoods": scored.loglikelihoods, "probabilities": scored.probabilities, "gold": gold}
+            row = {
+                "loglikelihoods": scored.loglikelihoods,
+                "probabilities": scored.probabilities,
+                "gold": gold,
+            }
             row |= {"answer": scored.answer, "acc": float(scored.answer == gold)}
             row |= {"nats": -scored.loglikelihoods[gold], "tokens": scored.tokens[gold]}
             rows.append({**question.sample(), **row})

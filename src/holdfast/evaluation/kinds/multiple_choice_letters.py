@@ -5,12 +5,14 @@
     B. Dunveil
     Answer:
 
-The answer is the likeliest letter, over its tokens with and without a space before it. What is measured at the answer
-position (mass, entropies) stands in `answer_position`; besides, nats = -log p(O_gold), of the right letter over the
-whole vocabulary. The rows are those of the kind `multiple_choice`, which asks by the likelihood of each option's text
-and needs no letters to be known.
+The answer is the likeliest letter, over its tokens with and without a space before it. What is
+measured at the answer position (mass, entropies) stands in `answer_position`; besides, nats = -log
+p(O_gold), of the right letter over the whole vocabulary. The rows are those of the kind
+`multiple_choice`, which asks by the likelihood of each option's text and needs no letters to be
+known.
 
-What is not done: few-shot examples (they can stand in the template or the prompt) and several right answers.
+What is not done: few-shot examples (they can stand in the template or the prompt) and several right
+answers.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ from holdfast.evaluation.entries import DataEntry, Processor, Template, template
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import prompt_ids
 from holdfast.evaluation.text.question_files import fill_template
-from holdfast.evaluation.text.questions import Question, QuestionsEntry, by_cluster, groups_of, read_questions
+from holdfast.evaluation.text.questions import (
+    Question,
+    QuestionsEntry,
+    by_cluster,
+    groups_of,
+    read_questions,
+)
 
 LETTERS = string.ascii_uppercase
 """Of the options, in order; a question has at most so many."""
@@ -36,8 +44,8 @@ LETTERED_PROMPT = "{prompt}\n{options}\nAnswer:"
 
 @dataclass(frozen=True, kw_only=True)
 class LettersEntry(QuestionsEntry):
-    """Questions with options of their own, asked with a letter for each option and answered by the likeliest letter;
-    rows as of choices."""
+    """Questions with options of their own, asked with a letter for each option and answered by the
+    likeliest letter; rows as of choices."""
 
     kind = "multiple_choice_letters"
     former = "lettered"
@@ -45,7 +53,8 @@ class LettersEntry(QuestionsEntry):
     most_options = len(LETTERS)
 
     prompt: Template = LETTERED_PROMPT
-    """`str.format` template over the columns, in which {options} are the lines "A. ...", "B. ..."."""
+    """`str.format` template over the columns, in which {options} are the lines "A. ...", "B.
+    ..."."""
 
     def problems(self) -> list[str]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
@@ -54,7 +63,8 @@ class LettersEntry(QuestionsEntry):
         return [
             Problem(
                 "prompt",
-                f"expected a template with {{options}}, where the lettered options stand, got {self.prompt!r}. "
+                "expected a template with {options}, where the lettered options stand, got "
+                f"{self.prompt!r}. "
                 "Without them nothing says what the letters mean.",
             )
         ]
@@ -77,18 +87,24 @@ class LettersEntry(QuestionsEntry):
         options = letter_tokens(self, questions, on.tokenizer)
         contexts = []
         for question in questions:
-            contexts.append(question.images or prompt_ids(question.prompt, on.tokenizer, chat=question.chat))
+            contexts.append(
+                question.images or prompt_ids(question.prompt, on.tokenizer, chat=question.chat)
+            )
         length, _ = resolve_window(on.model)
         answers = distributions(on, contexts, options, length=length)
         rows = []
         for question, answer in zip(questions, answers, strict=True):
             columns = answered(answer, question.gold)
             nats = answer["nats"][question.gold]
-            rows.append({**question.sample(), "gold": question.gold, **columns, "nats": nats, "tokens": 1})
+            rows.append(
+                {**question.sample(), "gold": question.gold, **columns, "nats": nats, "tokens": 1}
+            )
         if self.cluster is not None:
             rows = by_cluster(rows, questions, means=list(FIGURES))
         names = ("acc", "mass", "aligned", "entropy", "option_entropy")
-        figures = {name: FIGURES[name] for name in names} | {"nats_per_token": TEXT_FIGURES["nats_per_token"]}
+        figures = {name: FIGURES[name] for name in names} | {
+            "nats_per_token": TEXT_FIGURES["nats_per_token"]
+        }
         return Outcome(rows=rows, figures=figures, settings={"subtasks": groups_of(questions)})
 
 
@@ -101,11 +117,14 @@ def lettered_row(row: Row) -> dict[str, Any]:
 
 
 def lettered_prompt(row: Row) -> str:
-    """The question of a row with a prompt and options (texts, at most 26), as it is asked by default."""
+    """The question of a row with a prompt and options (texts, at most 26), as it is asked by
+    default."""
     return LETTERED_PROMPT.format(**lettered_row(row))
 
 
-def letter_tokens(entry: DataEntry, questions: Sequence[Question], tokenizer: Any) -> list[list[list[int]]]:
+def letter_tokens(
+    entry: DataEntry, questions: Sequence[Question], tokenizer: Any
+) -> list[list[list[int]]]:
     """Of every question and option the tokens of its letter.
 
     Raises:
@@ -114,7 +133,8 @@ def letter_tokens(entry: DataEntry, questions: Sequence[Question], tokenizer: An
     from holdfast.evaluation.text.answer_position import OptionTokens
 
     advice = (
-        f"Use a tokenizer that has letters, or `multiple_choice: {entry.data}`, which scores the options' own texts."
+        f"Use a tokenizer that has letters, or `multiple_choice: {entry.data}`, which scores the "
+        "options' own texts."
     )
     tokens = OptionTokens(tokenizer, entry, advice=advice)
     letters = []

@@ -1,7 +1,7 @@
 """An entry of a user's own class (`holdfast.evaluation.entries.OwnMeasure`).
 
-Figures are means over its samples, with the intervals and the paired comparisons that all entries have. Samples are
-joined on `doc` in comparisons; without one they are joined by their number.
+Figures are means over its samples, with the intervals and the paired comparisons that all entries
+have. Samples are joined on `doc` in comparisons; without one they are joined by their number.
 """
 
 from __future__ import annotations
@@ -68,5 +68,8 @@ class OwnEntry(Entry):
             row.setdefault("doc", str(number))
             for name in figures:
                 if not isinstance(row.get(name), (int, float)):
-                    raise DataError(f"sample {number}: expected a finite number for '{name}', got {row.get(name)!r}.")
+                    raise DataError(
+                        f"sample {number}: expected a finite number for '{name}', got "
+                        f"{row.get(name)!r}."
+                    )
         return Outcome(rows=rows, figures=figures)

@@ -13,7 +13,12 @@ from holdfast.config.declare import Meta
 from holdfast.errors import Problem
 from holdfast.evaluation.entries import CountOrNone, DataEntry, TemplateOrNone
 from holdfast.evaluation.measures import Outcome, Subject
-from holdfast.evaluation.text.documents import Document, documents_from, encode_document, starts_with_bos
+from holdfast.evaluation.text.documents import (
+    Document,
+    documents_from,
+    encode_document,
+    starts_with_bos,
+)
 from holdfast.evaluation.text.question_files import first_rows, refuse_images
 
 
@@ -28,7 +33,8 @@ class PerplexityEntry(DataEntry):
     window: Annotated[int | None, Meta(ge=2)] = None
     """Longest context in tokens; null: the model's maximum."""
     stride: CountOrNone = None
-    """New tokens per window in documents longer than `window`; null: half of it. Cost grows with window / stride."""
+    """New tokens per window in documents longer than `window`; null: half of it. Cost grows with
+    window / stride."""
     text: TemplateOrNone = None
     """`str.format` template over the columns for plain text."""
     prompt: TemplateOrNone = None
@@ -36,25 +42,29 @@ class PerplexityEntry(DataEntry):
     completion: TemplateOrNone = None
     """Template of what is scored."""
     memorisation: Annotated[bool, Meta(yaml=False)] = False
-    """Also counts the tokens that were the model's most likely one, and the entropy of its distributions."""
+    """Also counts the tokens that were the model's most likely one, and the entropy of its
+    distributions."""
 
     def problems(self) -> list[str]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
         problems = []
         if (self.prompt is None) != (self.completion is None):
             problems.append(
-                "`prompt` and `completion` go together: what is given, and what is scored. Add the other one, or use "
+                "`prompt` and `completion` go together: what is given, and what is scored. Add "
+                "the other one, or use "
                 "`text`."
             )
         if self.text is not None and self.prompt is not None:
             problems.append(
-                "`text` and `prompt` exclude each other: either the whole text is scored or only the completion."
+                "`text` and `prompt` exclude each other: either the whole text is scored or only "
+                "the completion."
             )
         if self.window is not None and self.stride is not None and self.stride >= self.window:
             problems.append(
                 Problem(
                     "stride",
-                    f"expected less than the window ({self.window}), got {self.stride}; a token needs at least one "
+                    f"expected less than the window ({self.window}), got {self.stride}; a token "
+                    "needs at least one "
                     "before it in its window.",
                 )
             )
@@ -115,7 +125,8 @@ class PerplexityEntry(DataEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class MemorisationEntry(PerplexityEntry):
-    """Text of which the tokens are counted that are the model's most likely ones, beside what perplexity measures."""
+    """Text of which the tokens are counted that are the model's most likely ones, beside what
+    perplexity measures."""
 
     kind = "memorisation"
     figures = ("exact_memorisation", "entropy_per_token", *PerplexityEntry.figures)
@@ -126,14 +137,20 @@ class MemorisationEntry(PerplexityEntry):
     """As of `PerplexityEntry`."""
 
 
-def documents_of(entry: PerplexityEntry, tokenizer: Any, notes: list[str] | None = None) -> list[Document]:
-    """The documents of a text entry; `notes` gets what of its rows is not read, unless templates say what is."""
+def documents_of(
+    entry: PerplexityEntry, tokenizer: Any, notes: list[str] | None = None
+) -> list[Document]:
+    """The documents of a text entry; `notes` gets what of its rows is not read, unless templates
+    say what is."""
     from holdfast.data import unread
     from holdfast.data.formats import Templates, standardise
     from holdfast.data.sources import data_files
 
     rows = first_rows(entry)
-    templates, texts = None, [text for text in (entry.text, entry.prompt, entry.completion) if text is not None]
+    templates, texts = (
+        None,
+        [text for text in (entry.text, entry.prompt, entry.completion) if text is not None],
+    )
     if texts:
         templates = Templates(text=entry.text, prompt=entry.prompt, completion=entry.completion)
     refuse_images(entry, rows, texts or None)
@@ -141,10 +158,18 @@ def documents_of(entry: PerplexityEntry, tokenizer: Any, notes: list[str] | None
     files = data_files(entry.data) if is_whole_file else None
     not_read = unread.Counts()
     dataset, _ = standardise(
-        rows, tokenizer, templates=templates, files=files, not_read=None if templates else not_read, one_bos=False
+        rows,
+        tokenizer,
+        templates=templates,
+        files=files,
+        not_read=None if templates else not_read,
+        one_bos=False,
     )
     if notes is not None and {"messages", "labels"} <= set(dataset.column_names):
-        notes.append(f"{entry.name}: messages that are not to be trained (weight, train) are scored like the others.")
+        notes.append(
+            f"{entry.name}: messages that are not to be trained (weight, train) are scored like "
+            "the others."
+        )
     if not_read and notes is not None:
         notes.append(unread.sentence(not_read, entry.name))
     return documents_from(dataset)

@@ -1,6 +1,8 @@
-"""Benchmarks of lm-evaluation-harness: one task, a group of tasks, or a task YAML of the user's own.
+"""Benchmarks of lm-evaluation-harness: one task, a group of tasks, or a task YAML of the user's
+own.
 
-The harness is asked by `tasks.harness`; finding a task and giving it local data is in `tasks.tasks`.
+The harness is asked by `tasks.harness`; finding a task and giving it local data is in
+`tasks.tasks`.
 """
 
 from __future__ import annotations
@@ -11,10 +13,22 @@ from typing import Annotated, Any
 
 from holdfast.config.declare import Meta
 from holdfast.errors import Problem
-from holdfast.evaluation.entries import TASK_SUFFIXES, CountOrNone, Entry, Processor, Word, WordOrNone
+from holdfast.evaluation.entries import (
+    TASK_SUFFIXES,
+    CountOrNone,
+    Entry,
+    Processor,
+    Word,
+    WordOrNone,
+)
 from holdfast.evaluation.measures import Outcome, Subject
 
-CODE_FAMILIES = {"humaneval": "humaneval", "humaneval_instruct": "humaneval", "mbpp": "mbpp", "mbpp_instruct": "mbpp"}
+CODE_FAMILIES = {
+    "humaneval": "humaneval",
+    "humaneval_instruct": "humaneval",
+    "mbpp": "mbpp",
+    "mbpp_instruct": "mbpp",
+}
 """Tasks whose answers are programs (`kinds.code`), by the form of their rows."""
 
 
@@ -31,10 +45,11 @@ class TaskEntry(Entry):
     task: Word
     """Built-in task or group, or the path of a task YAML."""
     data: WordOrNone = None
-    """A local file that replaces the task's data set; prompts, choices and metrics stay the task's own."""
+    """A local file that replaces the task's data set; prompts, choices and metrics stay the task's
+    own."""
     fewshot_data: WordOrNone = None
-    """A local file with the examples shown before each question; null with `data`: drawn from `data` itself, never the
-    question asked."""
+    """A local file with the examples shown before each question; null with `data`: drawn from
+    `data` itself, never the question asked."""
     num_fewshot: Annotated[int | None, Meta(ge=0)] = None
     """Examples shown before each question; null: what the task says."""
     limit: CountOrNone = None
@@ -42,14 +57,15 @@ class TaskEntry(Entry):
     apply_chat_template: bool = False
     """Puts the questions in the tokenizer's chat template."""
     metric: WordOrNone = None
-    """The metric to lead with; null: accuracy where there is one, else exact match, else the task's first."""
+    """The metric to lead with; null: accuracy where there is one, else exact match, else the task's
+    first."""
     answers: Annotated[bool, Meta(yaml=False)] = False
     """Looks at the distribution at the answer position in place of the task's own metrics."""
     samples: CountOrNone = None
     """Programs a problem, of tasks whose answers are programs; null: 1."""
     temperature: Annotated[float | None, Meta(gt=0, lt=100)] = None
-    """Of sampling where there are several programs a problem; null: 0.8 (Chen et al. 2021 take 0.8 for pass@100 and 0.2
-    for pass@1)."""
+    """Of sampling where there are several programs a problem; null: 0.8 (Chen et al. 2021 take 0.8
+    for pass@100 and 0.2 for pass@1)."""
 
     @property
     def is_file(self) -> bool:
@@ -72,16 +88,23 @@ class TaskEntry(Entry):
         for key in ("samples", "temperature"):
             if getattr(self, key) is not None and self.task not in CODE_FAMILIES:
                 problems.append(
-                    Problem(key, f"only for tasks whose answers are programs ({', '.join(CODE_FAMILIES)}).")
+                    Problem(
+                        key,
+                        f"only for tasks whose answers are programs ({', '.join(CODE_FAMILIES)}).",
+                    )
                 )
         if self.fewshot_data is not None and self.data is None:
             problems.append(
-                Problem("fewshot_data", "only used together with `data`; without it the task brings its own examples.")
+                Problem(
+                    "fewshot_data",
+                    "only used together with `data`; without it the task brings its own examples.",
+                )
             )
         return problems
 
     def may_read_hub(self) -> bool:
-        """Whether measuring may read the hub: a built-in task without `data`, or a YAML that names a hub data set."""
+        """Whether measuring may read the hub: a built-in task without `data`, or a YAML that names
+        a hub data set."""
         from holdfast.evaluation.tasks.tasks import names_hub_data
 
         return self.data is None and (not self.is_file or names_hub_data(self))
@@ -90,7 +113,9 @@ class TaskEntry(Entry):
         """Where it does more than generate."""
         from holdfast.evaluation.tasks.harness import check_task
 
-        return any(task.OUTPUT_TYPE != "generate_until" for task in check_task(self, tokenizer).values())
+        return any(
+            task.OUTPUT_TYPE != "generate_until" for task in check_task(self, tokenizer).values()
+        )
 
     def check(self, tokenizer: Any, processor: Processor | None = None) -> None:
         """See `Entry.check`."""

@@ -1,13 +1,15 @@
-"""Win rates as an entry of an evaluation: a model's replies against those of the model that it was tuned from, or of a
-file, before a judge.
+"""Win rates as an entry of an evaluation: a model's replies against those of the model that it was
+tuned from, or of a file, before a judge.
 
-One sample a prompt: the mean over both orders of P(the judge prefers the model's reply), so equal replies count half.
-The start held against itself has one half everywhere, without a judge, and what a tuned model gains over it is a paired
-difference like that of any other entry. A sample needs a value in every model that is compared, so what a judge will
-not decide counts half too, and a note says how often.
+One sample a prompt: the mean over both orders of P(the judge prefers the model's reply), so equal
+replies count half. The start held against itself has one half everywhere, without a judge, and what
+a tuned model gains over it is a paired difference like that of any other entry. A sample needs a
+value in every model that is compared, so what a judge will not decide counts half too, and a note
+says how often.
 
-Beside it stands the win rate at equal lengths (`statistics.length_controlled.samplewise`). Verdicts are kept in a
-`judgements.jsonl` beside the evaluation, or for all runs of a study in its cache: nothing is asked twice.
+Beside it stands the win rate at equal lengths (`statistics.length_controlled.samplewise`). Verdicts
+are kept in a `judgements.jsonl` beside the evaluation, or for all runs of a study in its cache:
+nothing is asked twice.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ MOST_FAILURES = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class WinRateEntry(DataEntry, ReplySettings):
-    """Prompts whose replies a judge, a language model behind an OpenAI-compatible endpoint, holds against other replies
-    to them, in both orders; rows with a prompt."""
+    """Prompts whose replies a judge, a language model behind an OpenAI-compatible endpoint, holds
+    against other replies to them, in both orders; rows with a prompt."""
 
     kind = "win_rate"
     without = ("split", "config")
@@ -50,8 +52,8 @@ class WinRateEntry(DataEntry, ReplySettings):
     api_key_env: WordOrNone = None
     """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
     reference: WordOrNone = None
-    """A file with the replies that a model's are held against; null: those of the model that it was tuned from, or of
-    the first of several models."""
+    """A file with the replies that a model's are held against; null: those of the model that it was
+    tuned from, or of the first of several models."""
     max_new_tokens: Annotated[int, Meta(ge=1)] = 512
     """The longest reply; greedy, it ends earlier where the model ends it."""
     apply_chat_template: bool = False
@@ -68,7 +70,8 @@ class WinRateEntry(DataEntry, ReplySettings):
         return files if self.reference is None else [*files, Path(self.reference)]
 
     def deciding(self) -> dict[str, Any]:
-        """As of every entry; without the address, which changes with every server that is started."""
+        """As of every entry; without the address, which changes with every server that is
+        started."""
         settings = super().deciding()
         del settings["base_url"], settings["api_key_env"]
         return settings
@@ -80,7 +83,9 @@ class WinRateEntry(DataEntry, ReplySettings):
         if "@" in self.base_url or "?" in self.base_url:  # it stands in records
             return [
                 Problem(
-                    "base_url", "expected an address without user, password or query. Name the key by `api_key_env`."
+                    "base_url",
+                    "expected an address without user, password or query. Name the key by "
+                    "`api_key_env`.",
                 )
             ]
         return Endpoint(base_url=self.base_url).problems()
@@ -112,8 +117,10 @@ class WinRateEntry(DataEntry, ReplySettings):
         Raises:
             ConfigError: the endpoint refuses the key or does not know the model or the address.
             DataError: prompts without a reply to be held against.
-            ModelError: the context has no room for a reply, or the tokenizer has no end of sequence.
-            HoldfastError: the endpoint does not answer, or too many requests failed; what was judged is kept.
+            ModelError: the context has no room for a reply, or the tokenizer has no end of
+                sequence.
+            HoldfastError: the endpoint does not answer, or too many requests failed; what was
+                judged is kept.
         """
         import numpy as np
 
@@ -138,9 +145,17 @@ class WinRateEntry(DataEntry, ReplySettings):
         results, notes = on.processes.broadcast(judged)
         undecided = sum(result.preference is None for result in results)
         if undecided:
-            notes.append(f"The judge gave no verdict on {undecided} of {len(results)} pairs; these count half.")
-        wins = np.array([0.5 if result.preference is None else result.preference for result in results])
-        lengths = np.array([result.length_candidate - result.length_reference for result in results], dtype=np.float64)
+            notes.append(
+                f"The judge gave no verdict on {undecided} of {len(results)} pairs; these count "
+                "half."
+            )
+        wins = np.array(
+            [0.5 if result.preference is None else result.preference for result in results]
+        )
+        lengths = np.array(
+            [result.length_candidate - result.length_reference for result in results],
+            dtype=np.float64,
+        )
         wins_at_equal_lengths = samplewise(wins, lengths, length_controlled(wins, lengths))
         rows: list[dict[str, Any]] = []
         for number, (pair, result) in enumerate(zip(pairs, results, strict=True)):
@@ -164,7 +179,11 @@ class WinRateEntry(DataEntry, ReplySettings):
         return Outcome(rows=rows, figures=figures, settings=settings, broken=replies.broken)
 
     def _text(self, prompt: str, tokenizer: Any) -> str:
-        return chat_prompt([{"role": "user", "content": prompt}], tokenizer) if self.apply_chat_template else prompt
+        return (
+            chat_prompt([{"role": "user", "content": prompt}], tokenizer)
+            if self.apply_chat_template
+            else prompt
+        )
 
     def _references(self, on: Subject, prompts: Sequence[str], candidates: list[str]) -> list[str]:
         """The replies to hold against, in the order of the prompts."""
@@ -172,7 +191,8 @@ class WinRateEntry(DataEntry, ReplySettings):
             return self._replies_of_file(self.reference, prompts)
         if on.start is None or on.folder is None:
             raise DataError(
-                "expected replies to hold the model's against: name a file as `reference`, or measure the model that "
+                "expected replies to hold the model's against: name a file as `reference`, or "
+                "measure the model that "
                 "it was tuned from first."
             )
         if on.start.path == on.folder.path:
@@ -184,7 +204,8 @@ class WinRateEntry(DataEntry, ReplySettings):
         return answers_to(prompts, read_answers(file), Path(file).name)
 
     def _judged(self, pairs: list[AnswerPair], on: Subject) -> tuple[list[PairResult], list[str]]:
-        """Every pair's verdicts, and what qualifies them; nobody is asked where all replies are equal."""
+        """Every pair's verdicts, and what qualifies them; nobody is asked where all replies are
+        equal."""
         from holdfast.evaluation.judge.judge import JUDGEMENTS, judge_pairs
         from holdfast.support.endpoint import Endpoint, find_key
         from holdfast.support.environment import wait_for_lock
@@ -192,10 +213,14 @@ class WinRateEntry(DataEntry, ReplySettings):
         if all(pair.candidate == pair.reference for pair in pairs):
             return _unjudged(pairs), []
         assert on.verdicts is not None, "who measures the entry keeps its verdicts"
-        settings = JudgeSettings(model=self.judge_model, max_tokens=self.max_tokens, top_logprobs=self.top_logprobs)
+        settings = JudgeSettings(
+            model=self.judge_model, max_tokens=self.max_tokens, top_logprobs=self.top_logprobs
+        )
         variable, key, _ = find_key(self.base_url, self.api_key_env)
         endpoint = Endpoint(base_url=self.base_url, api_key=key, key_variable=variable)
-        with wait_for_lock(on.verdicts):  # of runs side by side one asks, and the others find what they have in common
+        with wait_for_lock(
+            on.verdicts
+        ):  # of runs side by side one asks, and the others find what they have in common
             judged = judge_pairs(pairs, settings, endpoint, on.verdicts, progress=on.report)
         if judged.failed > MOST_FAILURES * judged.questions:
             raise HoldfastError(

@@ -9,11 +9,12 @@
     prune      the smallest magnitudes of each matrix become 0 (Han et al. 2015)
     toward     theta + share (other - theta)  beyond it where the share is above 1
 
-Quantising and pruning change matrices (parameters of two or more dimensions) that are no embeddings and no head, as
-quantisers do; a row is what lies along the last dimension, of a `Conv1D` (GPT-2) along the first. What is computed is
-computed in float32 and rounded once to the weights' dtype.
+Quantising and pruning change matrices (parameters of two or more dimensions) that are no embeddings
+and no head, as quantisers do; a row is what lies along the last dimension, of a `Conv1D` (GPT-2)
+along the first. What is computed is computed in float32 and rounded once to the weights' dtype.
 
-Noise keeps no copy (`checkpoints.live`). The others keep one of what they change until it is taken back.
+Noise keeps no copy (`checkpoints.live`). The others keep one of what they change until it is taken
+back.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from holdfast.records.probe import NOISE, PRUNE, QUANTIZE, TOWARD
 Scheme = Literal["int8", "int4", "nf4"]
 INT4_GROUP, NF4_BLOCK = 128, 64
 LARGE = 10.0
-"""Standard deviations of noise, or steps towards other weights, from which on activations are watched."""
+"""Standard deviations of noise, or steps towards other weights, from which on activations are
+watched."""
 BITS = {"int8": 8, "int4": 4, "nf4": 4}
 NF4 = (
     -1.0,
@@ -83,7 +85,10 @@ class Noise:
     @contextlib.contextmanager
     def on(self, model: nn.Module, material: Material) -> Iterator[None]:
         assert material.stds is not None
-        with perturbed(model, seed=self.seed, scale=self.size, stds=material.stds), overflow_shown(model, self.size):
+        with (
+            perturbed(model, seed=self.seed, scale=self.size, stds=material.stds),
+            overflow_shown(model, self.size),
+        ):
             yield
 
 
@@ -147,18 +152,18 @@ class Toward:
 
 
 Change = Noise | Quantize | Prune | Toward
-"""One change: its kind (of `records.probe.KINDS`), size (gamma, bits, pruned share or share of the way), label without
-size and seed, seed of noise, and `name`, that of a folder. `on` gives a block in which the model is changed; after it
-its weights are bit for bit as before."""
+"""One change: its kind (of `records.probe.KINDS`), size (gamma, bits, pruned share or share of the
+way), label without size and seed, seed of noise, and `name`, that of a folder. `on` gives a block
+in which the model is changed; after it its weights are bit for bit as before."""
 
 
-# ------------------------------------------------------------------------------------------------------------- in place
+# ----------------------------------------------------------------------------------------- in place
 
 
 @contextlib.contextmanager
 def overflow_shown(model: nn.Module, size: float) -> Iterator[None]:
-    """Norms give NaN inside the block where the squares of a row overflow float32: 1 / sqrt(inf) is 0, so that a model
-    whose activations are lost would pass for one that guesses.
+    """Norms give NaN inside the block where the squares of a row overflow float32: 1 / sqrt(inf) is
+    0, so that a model whose activations are lost would pass for one that guesses.
 
     Args:
         model: changed already.
@@ -170,7 +175,11 @@ def overflow_shown(model: nn.Module, size: float) -> Iterator[None]:
         fits = largest.square() * args[0].shape[-1] <= torch.finfo(torch.float32).max
         return output.masked_fill(~fits, torch.nan)
 
-    norms = [m for m in model.modules() if "norm" in type(m).__name__.lower()] if abs(size) >= LARGE else []
+    norms = (
+        [m for m in model.modules() if "norm" in type(m).__name__.lower()]
+        if abs(size) >= LARGE
+        else []
+    )
     handles = [norm.register_forward_hook(shown) for norm in norms]
     try:
         yield
@@ -181,7 +190,8 @@ def overflow_shown(model: nn.Module, size: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept(parameters: list[nn.Parameter]) -> Iterator[list[Tensor]]:
-    """Copies of parameters, which get their bits back when the block ends, also when it ends in an error."""
+    """Copies of parameters, which get their bits back when the block ends, also when it ends in an
+    error."""
     copies = [p.detach().clone() for p in parameters]
     try:
         yield copies
@@ -196,7 +206,10 @@ def _replaced(model: nn.Module, function: Callable[[Tensor], Tensor]) -> Iterato
     """Every matrix replaced by a function of it, as `[rows, columns]` float32."""
     matrices = hidden_matrices(model)
     if not matrices:
-        raise ModelError(f"Expected matrices to change in a {type(model).__name__}, found embeddings and vectors only.")
+        raise ModelError(
+            f"Expected matrices to change in a {type(model).__name__}, found embeddings and "
+            "vectors only."
+        )
     with kept([parameter for parameter, _ in matrices]):
         with torch.no_grad():
             for parameter, is_transposed in matrices:
@@ -212,14 +225,15 @@ def _unfolded(function: Callable[[Tensor], Tensor], weight: Tensor) -> Tensor:
     return function(rows).reshape(weight.shape)
 
 
-# ------------------------------------------------------------------------------------------------------------- rounding
+# ----------------------------------------------------------------------------------------- rounding
 
 
 def quantized(weight_RC: Tensor, scheme: Scheme) -> Tensor:
     """What a matrix becomes by quantising it and back; see the module's docstring.
 
     Args:
-        weight_RC: `[rows, columns]` float32. Columns that fill no whole group are a group of their own.
+        weight_RC: `[rows, columns]` float32. Columns that fill no whole group are a group of their
+            own.
         scheme: how.
 
     Returns:
@@ -247,8 +261,8 @@ def _nonzero(scale: Tensor) -> Tensor:
 
 
 def _groups(weight_RC: Tensor, size: int) -> Tensor:
-    """`[groups, size]`: neighbours of a row. A short last group is filled up with its row's last value, which moves
-    neither its range nor its largest magnitude."""
+    """`[groups, size]`: neighbours of a row. A short last group is filled up with its row's last
+    value, which moves neither its range nor its largest magnitude."""
     size = min(size, weight_RC.shape[1])
     short = -weight_RC.shape[1] % size
     if short:
@@ -261,8 +275,8 @@ def _joined(groups_GC: Tensor, weight_RC: Tensor) -> Tensor:
 
 
 def pruned(weight_RC: Tensor, share: float) -> Tensor:
-    """A matrix with the `share` of its elements that have the smallest magnitudes set to 0: exactly so many, the first
-    of equal ones.
+    """A matrix with the `share` of its elements that have the smallest magnitudes set to 0: exactly
+    so many, the first of equal ones.
 
     Args:
         weight_RC: `[rows, columns]` float32.

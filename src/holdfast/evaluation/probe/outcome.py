@@ -19,7 +19,15 @@ from holdfast.evaluation.probe.changes import Change
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.figure import Figure, SamplesPart, seeds_and_samples
-from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Inflection, ProbedModel, Sensitivity, Trend
+from holdfast.records.probe import (
+    AS_IT_IS,
+    NOISE,
+    TOWARD,
+    Inflection,
+    ProbedModel,
+    Sensitivity,
+    Trend,
+)
 from holdfast.records.study import Entry, SampleCorrelation
 from holdfast.statistics.estimates import Ratio, by_cluster, clusters_of, figure_for
 from holdfast.statistics.gains import NOTHING, half_width, interval_sources
@@ -34,8 +42,8 @@ Size = tuple[str, str, float]
 def sensitivities(
     out: Path, label: str, changes: Sequence[Change], *, confidence: float, seed: int = 0
 ) -> list[Sensitivity]:
-    """What every change costs one model in the metric that leads each entry, paired sample by sample with the model as
-    it is.
+    """What every change costs one model in the metric that leads each entry, paired sample by
+    sample with the model as it is.
 
     Args:
         out: the probe's folder.
@@ -47,7 +55,10 @@ def sensitivities(
     Raises:
         DataError: evaluations that cannot be read, or that are not of the same samples.
     """
-    start, options = EvaluationFolder(out / label / AS_IT_IS), ComparisonOptions(confidence=confidence, seed=seed)
+    start, options = (
+        EvaluationFolder(out / label / AS_IT_IS),
+        ComparisonOptions(confidence=confidence, seed=seed),
+    )
     costs = []
     for alike in _by_size(changes).values():
         comparisons = []
@@ -67,7 +78,9 @@ def _by_size(changes: Sequence[Change]) -> dict[Size, list[Change]]:
     return by_size
 
 
-def _over_seeds(label: str, change: Change, entry: Sequence[Comparison], confidence: float) -> Sensitivity:
+def _over_seeds(
+    label: str, change: Change, entry: Sequence[Comparison], confidence: float
+) -> Sensitivity:
     """One entry under one change, over the seeds of its noise."""
     first = entry[0]
     broken = [c for c in entry if c.failed is not None]
@@ -121,8 +134,8 @@ def trends(
         correlations: see `sample_correlations`; without them samples count as independent.
 
     Returns:
-        One a change and entry. Where one end overflows the difference is infinite; those that overflow at both have
-        none and are left out.
+        One a change and entry. Where one end overflows the difference is infinite; those that
+        overflow at both have none and are left out.
     """
     numbers = {}
     for number, cost in enumerate(costs):
@@ -144,7 +157,11 @@ def trends(
         if not before.failed and not after.failed:
             sign = -1 if before.higher_is_better else 1
             by_seed = [sign * (b - a) for a, b in zip(before.by_seed, after.by_seed, strict=True)]
-            half = math.hypot(before.samples_half, after.samples_half) if difference is None else difference.half
+            half = (
+                math.hypot(before.samples_half, after.samples_half)
+                if difference is None
+                else difference.half
+            )
             interval = seeds_and_samples(by_seed, half, confidence=confidence)
         trends.append(
             Trend(
@@ -161,8 +178,11 @@ def trends(
     return trends
 
 
-def comparable_over_rungs(along: Sequence[Along], models: Sequence[ProbedModel]) -> tuple[list[Along], list[str]]:
-    """Those of a ladder's trends or turns whose change is the same at every rung, and a note where some are left out.
+def comparable_over_rungs(
+    along: Sequence[Along], models: Sequence[ProbedModel]
+) -> tuple[list[Along], list[str]]:
+    """Those of a ladder's trends or turns whose change is the same at every rung, and a note where
+    some are left out.
 
     Args:
         along: of all changes.
@@ -173,16 +193,20 @@ def comparable_over_rungs(along: Sequence[Along], models: Sequence[ProbedModel])
     if not labels or len(others) == len(along):
         return list(along), []
     note = (
-        f"Noise was scaled by the present standard deviations of {', '.join(labels)}. They grow in training, so that "
-        f"the same γ is a different change at every rung: no trend and no turning point of its cost is reported."
+        f"Noise was scaled by the present standard deviations of {', '.join(labels)}. They grow "
+        "in training, so that "
+        "the same γ is a different change at every rung: no trend and no turning point of its "
+        "cost is reported."
     )
     return others, [note]
 
 
-def sample_correlations(out: Path, costs: Sequence[Sensitivity], changes: Sequence[Change]) -> list[SampleCorrelation]:
-    """The correlations of what a change costs the models over the samples of an entry, mean over the seeds of noise,
-    for each change and entry. Costs are named by their places in `costs`; those that are not finite, or whose metric is
-    no ratio of sums, are left out.
+def sample_correlations(
+    out: Path, costs: Sequence[Sensitivity], changes: Sequence[Change]
+) -> list[SampleCorrelation]:
+    """The correlations of what a change costs the models over the samples of an entry, mean over
+    the seeds of noise, for each change and entry. Costs are named by their places in `costs`; those
+    that are not finite, or whose metric is no ratio of sums, are left out.
 
     Args:
         out: the probe's folder.
@@ -195,7 +219,9 @@ def sample_correlations(out: Path, costs: Sequence[Sensitivity], changes: Sequen
         folder, size = out / cost.model, (cost.kind, cost.label, cost.size)
         pairs = []
         for change in by_size.get(size, ()):
-            pairs.append((EvaluationFolder(folder / AS_IT_IS), EvaluationFolder(folder / change.name)))
+            pairs.append(
+                (EvaluationFolder(folder / AS_IT_IS), EvaluationFolder(folder / change.name))
+            )
         by_entry.setdefault((size, cost.key), {})[number] = pairs
     correlations = []
     for (_, entry), pairs_of_costs in by_entry.items():
@@ -217,8 +243,8 @@ def inflections(
         confidence: level of the intervals.
 
     Returns:
-        One a change and entry; none of an entry whose figure is no ratio of sums (BLEU), and none of a change under
-        which every model overflows.
+        One a change and entry; none of an entry whose figure is no ratio of sums (BLEU), and none
+        of a change under which every model overflows.
 
     Raises:
         DataError: evaluations that cannot be read, or that are not of the same samples.
@@ -231,7 +257,9 @@ def inflections(
         for entry in EvaluationFolder(out / next(iter(budgets)) / AS_IT_IS).all():
             columns = []
             for budget in budgets:
-                columns.append([columns_of(EvaluationFolder(out / budget / name), entry) for name in folders])
+                columns.append(
+                    [columns_of(EvaluationFolder(out / budget / name), entry) for name in folders]
+                )
             best = turn_of(columns, confidence=confidence)
             if best is None:
                 continue
@@ -293,7 +321,9 @@ def columns_of(folder: EvaluationFolder, entry: Evaluation) -> Columns | None:
     if measured.failed is not None:
         return None
     rows = sorted(folder.samples(entry.suite, entry.name), key=lambda row: str(row["doc"]))
-    figure = figure_for(entry.primary, rows, higher_is_better=first.higher_is_better, unit=first.unit)
+    figure = figure_for(
+        entry.primary, rows, higher_is_better=first.higher_is_better, unit=first.unit
+    )
     sums = None if figure is None else by_cluster(figure.columns(rows), clusters_of(rows))
     return Columns(figure=figure, documents=[row["doc"] for row in rows], sums=sums)
 
@@ -335,8 +365,8 @@ def line_of(
         documents: hashes of its documents.
 
     Returns:
-        (size of the change, nats a token), ascending, 0 among them; infinite where figures are not finite. Sizes that
-        were not measured are left out.
+        (size of the change, nats a token), ascending, 0 among them; infinite where figures are not
+        finite. Sizes that were not measured are left out.
     """
     losses = {0.0: _loss(EvaluationFolder(folder / AS_IT_IS), entry, documents)}
     first_seed = next((change.seed for change in changes if change.kind == NOISE), None)
@@ -348,7 +378,8 @@ def line_of(
 
 
 def _loss(folder: EvaluationFolder, entry: Any, documents: Sequence[str]) -> float | None:
-    """Nats a token over some documents; infinite where the evaluation failed, None where there is none."""
+    """Nats a token over some documents; infinite where the evaluation failed, None where there is
+    none."""
     evaluation: Evaluation | None = folder.find(entry.suite, entry.name)
     if evaluation is None:
         return None

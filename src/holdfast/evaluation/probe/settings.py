@@ -22,16 +22,20 @@ NOISE, QUANTIZE, PRUNE = (0.003, 0.01, 0.03, 0.1), ("int8", "int4", "nf4"), (0.1
 class ChangeSettings:
     """Changes of the weights."""
 
-    settings_group: ClassVar[str] = "what is changed (default: noise, quantize and prune at several sizes)"
+    settings_group: ClassVar[str] = (
+        "what is changed (default: noise, quantize and prune at several sizes)"
+    )
 
     noise: Sizes = ()
     """Gaussian noise: gamma, times the standard deviation that --std says."""
     noise_seeds: Annotated[int, Meta(ge=1, section="noise_draws")] = 3
     """Draws of noise, each at all gammas; intervals cover them."""
     std: Annotated[Literal["init", "tensor"], Meta(section="noise_draws")] = "init"
-    """What gamma multiplies: each tensor's standard deviation when the model was initialised, or its present one."""
+    """What gamma multiplies: each tensor's standard deviation when the model was initialised, or
+    its present one."""
     quantize: Annotated[tuple[Literal["int8", "int4", "nf4"], ...], Meta(repeatable=True)] = ()
-    """Rounding of the matrices to 8 bits a row, 4 bits in groups of 128, or QLoRA's 4-bit floats in blocks of 64."""
+    """Rounding of the matrices to 8 bits a row, 4 bits in groups of 128, or QLoRA's 4-bit floats in
+    blocks of 64."""
     prune: Shares = ()
     """Share of each matrix's elements, the smallest ones, that become 0."""
     toward: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="MODEL")] = ()

@@ -1,5 +1,5 @@
-"""Published files of benchmarks in other forms than the hub's data sets, turned into the columns that the harness's
-tasks read.
+"""Published files of benchmarks in other forms than the hub's data sets, turned into the columns
+that the harness's tasks read.
 
 | tasks | form | where from |
 |---|---|---|
@@ -10,8 +10,8 @@ tasks read.
 | minerva_math, hendrycks_math and their subjects | `type` in place of a data set a subject | the MATH release |
 | quality | one article a line with its `questions` | the QuALITY release |
 
-A form is recognised by its columns and converted row by row; nothing that a row does not say is made up. Rows in the
-hub's own form stay as they are.
+A form is recognised by its columns and converted row by row; nothing that a row does not say is
+made up. Rows in the hub's own form stay as they are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Form:
     tasks: str
     """Regular expression that task names match whole."""
     convert: Callable[[Row], Questions]
-    """One row as the rows that the harness reads; raises ValueError with the reason where it cannot."""
+    """One row as the rows that the harness reads; raises ValueError with the reason where it
+    cannot."""
     has: tuple[str, ...]
     """Columns that are there."""
     lacks: tuple[str, ...]
@@ -44,8 +45,8 @@ class Form:
 
 
 def convert(rows: Any, task: str, place: str) -> tuple[Any, str | None]:
-    """(rows in the form that the task reads, the name of the form they came in); (rows, None) where there is nothing to
-    convert.
+    """(rows in the form that the task reads, the name of the form they came in); (rows, None) where
+    there is nothing to convert.
 
     Args:
         rows: a `datasets.Dataset`.
@@ -68,16 +69,21 @@ def convert(rows: Any, task: str, place: str) -> tuple[Any, str | None]:
             converted += form.convert(row)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-            raise DataError(f"{place}, row {number}: expected a row of {form.name}, but {reason}.") from error
+            raise DataError(
+                f"{place}, row {number}: expected a row of {form.name}, but {reason}."
+            ) from error
     if not converted:
         raise DataError(
-            f"{place}: expected questions in the form of {form.name}, but none of its {len(rows)} rows has one with a "
+            f"{place}: expected questions in the form of {form.name}, but none of its {len(rows)} "
+            "rows has one with a "
             f"published answer."
         )
     return datasets.Dataset.from_list(converted), form.name
 
 
-def require_columns(what: str, needed: Iterable[str], columns: Sequence[str], *, place: str | None, form: str) -> None:
+def require_columns(
+    what: str, needed: Iterable[str], columns: Sequence[str], *, place: str | None, form: str
+) -> None:
     """Names the columns that a task reads and a file lacks.
 
     Args:
@@ -94,27 +100,32 @@ def require_columns(what: str, needed: Iterable[str], columns: Sequence[str], *,
     missing = [column for column in needed if column not in columns]
     if missing:
         raise DataError(
-            f"{what} reads the columns {', '.join(needed)}, but {place} lacks {', '.join(missing)} (it has "
+            f"{what} reads the columns {', '.join(needed)}, but {place} lacks "
+            f"{', '.join(missing)} (it has "
             f"{', '.join(columns)}). Rename or add them; the expected form is that of {form}."
         )
 
 
 def _fits(form: Form, columns: Sequence[str]) -> bool:
-    return all(name in columns for name in form.has) and not any(name in columns for name in form.lacks)
+    return all(name in columns for name in form.has) and not any(
+        name in columns for name in form.lacks
+    )
 
 
 def _boolq(row: Row) -> Questions:
     answer = row["answer"]
     if isinstance(answer, str):
-        answer = {"true": True, "false": False, "yes": True, "no": False}.get(answer.strip().lower())
+        answer = {"true": True, "false": False, "yes": True, "no": False}.get(
+            answer.strip().lower()
+        )
     if answer not in (True, False):
         raise ValueError(f"the answer is {row['answer']!r}, neither true nor false")
     return [{**row, "label": int(answer)}]
 
 
 def _truthfulqa(row: Row) -> Questions:
-    """The multiple-choice targets as the release's own evaluation forms them: MC1 the best answer against all wrong
-    ones, MC2 all against all."""
+    """The multiple-choice targets as the release's own evaluation forms them: MC1 the best answer
+    against all wrong ones, MC2 all against all."""
     right, wrong = (_split_answers(row[name]) for name in ("Correct Answers", "Incorrect Answers"))
     best = _sentence(row["Best Answer"])
     if not right or not wrong:
@@ -134,13 +145,14 @@ def _sentence(text: str) -> str:
 
 
 def _math(row: Row) -> Questions:
-    """The seven data sets of the hub are the release's types: "Counting & Probability" is counting_and_probability."""
+    """The seven data sets of the hub are the release's types: "Counting & Probability" is
+    counting_and_probability."""
     return [{**row, "subject": str(row["type"]).lower().replace("&", "and").replace(" ", "_")}]
 
 
 def _quality(row: Row) -> Questions:
-    """Questions of one article; the release counts options from 1. Questions without a published answer are left
-    out."""
+    """Questions of one article; the release counts options from 1. Questions without a published
+    answer are left out."""
     questions = []
     for question in row["questions"]:
         if question.get("gold_label") is not None:
@@ -165,7 +177,13 @@ def _mbpp(row: Row) -> Questions:
 
 
 FORMS = (
-    Form("the MATH release", "(minerva|hendrycks)_math.*", _math, ("problem", "solution", "type"), ("subject",)),
+    Form(
+        "the MATH release",
+        "(minerva|hendrycks)_math.*",
+        _math,
+        ("problem", "solution", "type"),
+        ("subject",),
+    ),
     Form("the BoolQ release", "boolq", _boolq, ("question", "passage", "answer"), ("label",)),
     Form(
         "the TruthfulQA release",
@@ -174,7 +192,13 @@ FORMS = (
         ("Question", "Best Answer", "Correct Answers", "Incorrect Answers"),
         ("mc1_targets", "mc2_targets"),
     ),
-    Form("an export by folders", "mmlu.*", _mmlu, ("question", "choices", "answer", "subject_dir"), ("subject",)),
+    Form(
+        "an export by folders",
+        "mmlu.*",
+        _mmlu,
+        ("question", "choices", "answer", "subject_dir"),
+        ("subject",),
+    ),
     Form("sanitised MBPP", "mbpp.*", _mbpp, ("prompt", "code", "test_list"), ("text",)),
     Form("the QuALITY release", "quality.*", _quality, ("article", "questions"), ("question",)),
 )

@@ -1,15 +1,17 @@
-"""Benchmarks through lm-evaluation-harness: a model in memory, one entry of the plan, rows and figures out.
+"""Benchmarks through lm-evaluation-harness: a model in memory, one entry of the plan, rows and
+figures out.
 
-The harness builds the prompts, asks the model and applies filters and metrics; its name for a figure stays
-("exact_match,strict-match"; the filter "none" is left out). What is added: figures with intervals from per-sample rows,
-a group as one figure over all its questions, one progress bar instead of several, and no traces: the model's train /
-eval flags, the tokenizer's padding token, the random states and the harness's log level are as before.
+The harness builds the prompts, asks the model and applies filters and metrics; its name for a
+figure stays ("exact_match,strict-match"; the filter "none" is left out). What is added: figures
+with intervals from per-sample rows, a group as one figure over all its questions, one progress bar
+instead of several, and no traces: the model's train / eval flags, the tokenizer's padding token,
+the random states and the harness's log level are as before.
 
-A group's figure is the mean over all questions of its subtasks. (The harness averages MMLU in the same way, by size;
-some other groups average subtasks, which this does not do.)
+A group's figure is the mean over all questions of its subtasks. (The harness averages MMLU in the
+same way, by size; some other groups average subtasks, which this does not do.)
 
-Metrics that are no mean over questions (corpus BLEU, Matthews correlation) are reported as the harness computes them,
-without interval, and cannot be compared sample by sample.
+Metrics that are no mean over questions (corpus BLEU, Matthews correlation) are reported as the
+harness computes them, without interval, and cannot be compared sample by sample.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ def measure(entry: TaskEntry, on: Subject) -> Outcome:
     """Runs one task or group, see `holdfast.evaluation.measures.measure`.
 
     Raises:
-        ConfigError: no such task, or no such metric. DataError: its data is missing or does not fit, an option is empty
-            or longer than the context.
+        ConfigError: no such task, or no such metric. DataError: its data is missing or does not
+            fit, an option is empty or longer than the context.
         ModelError: the tokenizer lacks what the task needs.
     """
     from lm_eval.evaluator import evaluate
@@ -67,18 +69,24 @@ def measure(entry: TaskEntry, on: Subject) -> Outcome:
             apply_chat_template=entry.apply_chat_template,
             fewshot_as_multiturn=True,
         )
-    assert results is not None, "only rank 0 of a distributed harness run has results, and none is set up here"
+    assert results is not None, (
+        "only rank 0 of a distributed harness run has results, and none is set up here"
+    )
     rows, figures = _rows_and_figures(results, tasks, entry)
     settings = settled(tasks, entry)
     if entry.data is not None and entry.fewshot_data is None and settings["num_fewshot"]:
-        settings["notes"].append("Few-shot examples come from the evaluated file itself, without the question asked.")
+        settings["notes"].append(
+            "Few-shot examples come from the evaluated file itself, without the question asked."
+        )
     settings["notes"] += lm.notes
     leads = _primary(figures, entry)
     return Outcome(rows=rows, figures=figures, settings=settings, leads=leads, broken=lm.broken)
 
 
 @contextmanager
-def harness_model(entry: TaskEntry, on: Subject, *, report: Report | None = None) -> Iterator[SharedPrefixLM]:
+def harness_model(
+    entry: TaskEntry, on: Subject, *, report: Report | None = None
+) -> Iterator[SharedPrefixLM]:
     """The model as the harness asks it, which is quiet inside and leaves no traces.
 
     Args:
@@ -91,7 +99,11 @@ def harness_model(entry: TaskEntry, on: Subject, *, report: Report | None = None
     from holdfast.evaluation.text.perplexity import resolve_window
 
     _check_tokenizer(on.tokenizer)
-    with without_traces(on.model, on.tokenizer, seed=on.plan.seed), _hub_where_wanted(entry), evaluation_mode(on.model):
+    with (
+        without_traces(on.model, on.tokenizer, seed=on.plan.seed),
+        _hub_where_wanted(entry),
+        evaluation_mode(on.model),
+    ):
         window, _ = resolve_window(on.model)
         lm = ServedLM if isinstance(on.model, ServedModel) else SharedPrefixLM
         yield lm(
@@ -122,7 +134,8 @@ def load(entry: TaskEntry, on: Subject) -> dict[str, Any]:
 
 @contextmanager
 def without_traces(model: Any, tokenizer: Any, *, seed: int) -> Iterator[None]:
-    """The harness is quiet, random generators are seeded and put back, the tokenizer has a padding token meanwhile."""
+    """The harness is quiet, random generators are seeded and put back, the tokenizer has a padding
+    token meanwhile."""
     with _quiet_harness(), _own_random_state(model, seed), _padding_token(tokenizer):
         yield
 
@@ -146,12 +159,14 @@ def document_hash(doc: Any) -> str:
     """The hash by which the harness knows a question."""
     from lm_eval.utils import handle_non_serializable, hash_string
 
-    return hash_string(json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False))
+    return hash_string(
+        json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False)
+    )
 
 
 def settled(tasks: Mapping[str, Any], entry: TaskEntry) -> dict[str, Any]:
-    """What the harness settled on once requests are made: examples shown, task versions, subtasks, and notes on the
-    questions."""
+    """What the harness settled on once requests are made: examples shown, task versions, subtasks,
+    and notes on the questions."""
     notes = []
     for name, task in tasks.items():
         remarks = remarks_on_part(task.eval_docs, entry.limit, setting="limit")
@@ -165,7 +180,9 @@ def settled(tasks: Mapping[str, Any], entry: TaskEntry) -> dict[str, Any]:
         notes += [f"{name}: {text}" if len(tasks) > 1 else text for text in remarks]
     return {
         "notes": notes,
-        "num_fewshot": _same_or_all({name: task.config.num_fewshot for name, task in tasks.items()}),
+        "num_fewshot": _same_or_all(
+            {name: task.config.num_fewshot for name, task in tasks.items()}
+        ),
         "task_version": _same_or_all({name: task.VERSION for name, task in tasks.items()}),
         "subtasks": sorted(tasks) if len(tasks) > 1 else [],
     }
@@ -186,7 +203,8 @@ def check_task(entry: TaskEntry, tokenizer: Any) -> dict[str, Any]:
     _check_tokenizer(tokenizer)
     if entry.apply_chat_template and not getattr(tokenizer, "chat_template", None):
         raise ModelError(
-            f"'{entry.name}' asks for the chat template, but the tokenizer has none. Set `apply_chat_template: false` "
+            f"'{entry.name}' asks for the chat template, but the tokenizer has none. Set "
+            "`apply_chat_template: false` "
             f"or use another tokenizer."
         )
     with _quiet_harness(), _hub_where_wanted(entry):
@@ -196,8 +214,10 @@ def check_task(entry: TaskEntry, tokenizer: Any) -> dict[str, Any]:
             refuse_open_thought(tokenizer, entry.path)
         if getattr(task, "MULTIMODAL", False) or _holds_images(task.eval_docs):
             raise ConfigError(
-                f"The task '{name}' has images or sounds in its rows, and tasks are asked by text here. Ask about "
-                f"images of your own with `multiple_choice`, or run the harness itself (lm_eval --model hf-multimodal)."
+                f"The task '{name}' has images or sounds in its rows, and tasks are asked by text "
+                "here. Ask about "
+                "images of your own with `multiple_choice`, or run the harness itself (lm_eval "
+                "--model hf-multimodal)."
             )
     return tasks
 
@@ -213,12 +233,13 @@ def _holds_images(docs: Any) -> bool:
 def _check_tokenizer(tokenizer: Any) -> None:
     if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
         raise ModelError(
-            "Expected a tokenizer with a BOS or an EOS token, which tasks put before a text without context; this one "
+            "Expected a tokenizer with a BOS or an EOS token, which tasks put before a text "
+            "without context; this one "
             "has neither. Set one."
         )
 
 
-# ------------------------------------------------------------------------------------------------- rows and figures
+# --------------------------------------------------------------------------------- rows and figures
 
 
 def _rows_and_figures(
@@ -238,10 +259,13 @@ def _rows_and_figures(
             if ratio.denominator != counts or any(row[counts] for row in rows):
                 figures[label] = ratio
         elif len(tasks) == 1 and metric.value is not None:
-            figures[label] = Metric(value=metric.value, n=len(rows), unit=unit, higher_is_better=higher)
+            figures[label] = Metric(
+                value=metric.value, n=len(rows), unit=unit, higher_is_better=higher
+            )
     if not figures:
         raise ConfigError(
-            f"The subtasks of '{entry.task}' share no metric that is a mean over questions. List them one by one."
+            f"The subtasks of '{entry.task}' share no metric that is a mean over questions. List "
+            "them one by one."
         )
     return rows, figures
 
@@ -256,7 +280,12 @@ class _TaskMetric:
 
 
 def _rows_of_task(
-    name: str, task: Any, results: Mapping[str, Any], metrics: dict[str, _TaskMetric], *, is_subtask: bool
+    name: str,
+    task: Any,
+    results: Mapping[str, Any],
+    metrics: dict[str, _TaskMetric],
+    *,
+    is_subtask: bool,
 ) -> list[dict[str, Any]]:
     """A task's questions with their figures; its metrics are added to `metrics`."""
     aggregations = {}
@@ -272,10 +301,14 @@ def _rows_of_task(
         for metric in sample["metrics"]:
             label = metric if filtered_by == "none" else f"{metric},{filtered_by}"
             if label not in metrics:
-                metrics[label] = _TaskMetric(higher_is_better=bool(task.higher_is_better().get(metric, True)))
+                metrics[label] = _TaskMetric(
+                    higher_is_better=bool(task.higher_is_better().get(metric, True))
+                )
             columns = _columns(metric, label, sample[metric], aggregations.get(metric, ""))
             if columns is None:
-                metrics[label].value = float(results["results"][name].get(f"{metric},{filtered_by}", math.nan))
+                metrics[label].value = float(
+                    results["results"][name].get(f"{metric},{filtered_by}", math.nan)
+                )
             else:
                 rows[document].update(columns)
     return list(rows.values())
@@ -306,20 +339,29 @@ def _columns(metric: str, label: str, value: Any, aggregation: str) -> dict[str,
 
 
 def question_and_answer(task: Any, sample: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked and what the model made of it, for people: see `holdfast.records.evaluation.Evaluation`."""
+    """What was asked and what the model made of it, for people: see
+    `holdfast.records.evaluation.Evaluation`."""
     doc = sample["doc"]
     text, target = task.doc_to_text(doc), sample["target"]
     kind = getattr(task, "OUTPUT_TYPE", "")
     if kind == "multiple_choice":
         choices = list(map(str, task.doc_to_choice(doc)))
         scores = [float(answer[0]) for answer in sample["filtered_resps"][: len(choices)]]
-        if getattr(task, "multiple_input", 0):  # the options are beginnings, and the text is what follows
+        if getattr(
+            task, "multiple_input", 0
+        ):  # the options are beginnings, and the text is what follows
             text, target = str(target).strip(), text
         gold = target
         if not isinstance(target, (int, list)):
             gold = choices.index(target) if target in choices else None
         answer = scores.index(max(scores)) if scores else None
-        return {"question": str(text), "choices": choices, "loglikelihoods": scores, "gold": gold, "answer": answer}
+        return {
+            "question": str(text),
+            "choices": choices,
+            "loglikelihoods": scores,
+            "gold": gold,
+            "answer": answer,
+        }
     if kind == "generate_until":
         outputs = sample["resps"][0]
         return {
@@ -343,12 +385,16 @@ def _unit(label: str) -> str:
 
 def _primary(figures: Mapping[str, Any], entry: TaskEntry) -> str:
     """The metric asked for, else the first of those that are usual, else the task's first."""
-    for name in (entry.metric,) if entry.metric is not None else ("acc", "exact_match", "bits_per_byte"):
+    for name in (
+        (entry.metric,) if entry.metric is not None else ("acc", "exact_match", "bits_per_byte")
+    ):
         for label in figures:
             if name in (label, label.split(",")[0]):
                 return label
     if entry.metric is not None:
-        raise ConfigError(f"The task '{entry.task}' has no metric '{entry.metric}'. It has: {', '.join(figures)}.")
+        raise ConfigError(
+            f"The task '{entry.task}' has no metric '{entry.metric}'. It has: {', '.join(figures)}."
+        )
     return next(iter(figures))
 
 
@@ -357,7 +403,7 @@ def _same_or_all(values: Mapping[str, Any]) -> Any:
     return distinct[0] if all(v == distinct[0] for v in distinct) else dict(values)
 
 
-# -------------------------------------------------------------------------------------------------- leaving no traces
+# -------------------------------------------------------------------------------- leaving no traces
 
 
 @contextmanager
@@ -375,7 +421,8 @@ def _replaced(holders: Sequence[Any], name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def _quiet_harness() -> Iterator[None]:
-    """The harness's log at errors only, its bars and those of `datasets` off; all of it restored."""
+    """The harness's log at errors only, its bars and those of `datasets` off; all of it
+    restored."""
     import lm_eval.api.model
     import lm_eval.api.task
     import lm_eval.models.huggingface
@@ -391,7 +438,10 @@ def _quiet_harness() -> Iterator[None]:
     level = log.level
     log.setLevel(logging.ERROR)
     try:
-        with quiet_datasets(), _replaced([module for module in modules if hasattr(module, "tqdm")], "tqdm", silent):
+        with (
+            quiet_datasets(),
+            _replaced([module for module in modules if hasattr(module, "tqdm")], "tqdm", silent),
+        ):
             yield
     finally:
         log.setLevel(level)
@@ -399,13 +449,16 @@ def _quiet_harness() -> Iterator[None]:
 
 @functools.cache
 def hub_answers(*, seconds: float = 5.0) -> bool:
-    """Whether the hub's host can be reached, tried once a process. Without a network its clients try for 23 seconds for
-    every data set before they give up; in their offline mode they look into their cache at once."""
+    """Whether the hub's host can be reached, tried once a process. Without a network its clients
+    try for 23 seconds for every data set before they give up; in their offline mode they look into
+    their cache at once."""
     import huggingface_hub.constants
 
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         return False
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+    if any(
+        os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+    ):
         return True  # names are resolved and hosts reached by the proxy, if at all
     address = urllib.parse.urlsplit(huggingface_hub.constants.ENDPOINT)
     port = address.port or (80 if address.scheme == "http" else 443)
@@ -418,15 +471,16 @@ def hub_answers(*, seconds: float = 5.0) -> bool:
 
 @contextmanager
 def _hub_where_wanted(entry: TaskEntry) -> Iterator[None]:
-    """The network as it is for an entry that may read the hub where that answers; none for any other entry."""
+    """The network as it is for an entry that may read the hub where that answers; none for any
+    other entry."""
     with nullcontext() if entry.may_read_hub() and hub_answers() else _offline():
         yield
 
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """Hub libraries refuse the network inside: an entry with local data must not depend on it, and asking costs seconds
-    without one."""
+    """Hub libraries refuse the network inside: an entry with local data must not depend on it, and
+    asking costs seconds without one."""
     import datasets.config
     import huggingface_hub.constants
 
@@ -444,8 +498,8 @@ def _offline() -> Iterator[None]:
 
 @contextmanager
 def _own_random_state(model: Any, seed: int) -> Iterator[None]:
-    """Seeds every generator that a task may draw from, and puts their states back: training must not notice an
-    evaluation."""
+    """Seeds every generator that a task may draw from, and puts their states back: training must
+    not notice an evaluation."""
     import numpy as np
     import torch
 
@@ -464,8 +518,12 @@ def _own_random_state(model: Any, seed: int) -> Iterator[None]:
 
 @contextmanager
 def _padding_token(tokenizer: Any) -> Iterator[None]:
-    """The harness sets a padding token for good, or adds one to the vocabulary; inside it is EOS or BOS, outside what
-    it was."""
+    """The harness sets a padding token for good, or adds one to the vocabulary; inside it is EOS or
+    BOS, outside what it was."""
     token = tokenizer.eos_token if tokenizer.eos_token is not None else tokenizer.bos_token
-    with _replaced([tokenizer], "pad_token", token) if tokenizer.pad_token_id is None else nullcontext():
+    with (
+        _replaced([tokenizer], "pad_token", token)
+        if tokenizer.pad_token_id is None
+        else nullcontext()
+    ):
         yield

@@ -1,11 +1,13 @@
-"""The model as lm-evaluation-harness asks it: the harness's own `HFLM`, with log-likelihoods from `shared_prefix`.
+"""The model as lm-evaluation-harness asks it: the harness's own `HFLM`, with log-likelihoods from
+`shared_prefix`.
 
-Texts are tokenised as `HFLM` does it (border between context and option, BOS, empty contexts), but each once and many
-at a time. Where a model cannot share prefixes, log-likelihoods are `HFLM`'s. Generation is always `HFLM`'s, in groups
-of requests of similar length.
+Texts are tokenised as `HFLM` does it (border between context and option, BOS, empty contexts), but
+each once and many at a time. Where a model cannot share prefixes, log-likelihoods are `HFLM`'s.
+Generation is always `HFLM`'s, in groups of requests of similar length.
 
-Every finished row and group is kept on disk (`partial`). Rows and groups follow from the requests only, so that an
-evaluation that was interrupted computes the same batches, and the same last digits, as one that was not.
+Every finished row and group is kept on disk (`partial`). Rows and groups follow from the requests
+only, so that an evaluation that was interrupted computes the same batches, and the same last
+digits, as one that was not.
 
 Importing this module imports the harness and torch.
 """
@@ -73,25 +75,31 @@ class SharedPrefixLM(HFLM):
         self.shared = False
         """Whether the last log-likelihoods were computed with shared prefixes."""
         self.shortened: int | None = None
-        """Tokens that answers were allowed of those that the task asked for, where these do not fit into the
-        context."""
+        """Tokens that answers were allowed of those that the task asked for, where these do not fit
+        into the context."""
         self.broken = ""
-        """What of all that was asked is NaN or infinite; empty where nothing is. Tasks need not show it: an accuracy of
-        NaN log-likelihoods is a number."""
+        """What of all that was asked is NaN or infinite; empty where nothing is. Tasks need not
+        show it: an accuracy of NaN log-likelihoods is a number."""
 
     def _take(self, model: Any, tokenizer: Any, *, batch_size: int, length: int) -> None:
         super().__init__(
-            pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, max_length=length
+            pretrained=model,
+            tokenizer=tokenizer,
+            backend="causal",
+            batch_size=batch_size,
+            max_length=length,
         )
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of the prompts that were asked: how many did not fit, and where answers had to end."""
+        """What is to be said of the prompts that were asked: how many did not fit, and where
+        answers had to end."""
         cut = [room for room in self._cut.values() if room]
         notes = remarks_on_cut(len(cut), len(self._cut), max(cut, default=0))
         if self.shortened is not None:
             notes.append(
-                f"The model's context has {self.max_length} tokens, so answers ended after {self.shortened}; the task "
+                f"The model's context has {self.max_length} tokens, so answers ended after "
+                f"{self.shortened}; the task "
                 f"allows more than fit."
             )
         return notes
@@ -101,7 +109,8 @@ class SharedPrefixLM(HFLM):
         self._cut[prompt] = max(room if tokens > room else 0, self._cut.get(prompt, 0))
 
     def _name(self, what: str) -> str:
-        """What values of this call are kept as: the harness asks for rolling log-likelihoods by many calls."""
+        """What values of this call are kept as: the harness asks for rolling log-likelihoods by
+        many calls."""
         self._calls += 1
         return what if self._calls == 1 else f"{what} of call {self._calls}"
 
@@ -111,9 +120,11 @@ class SharedPrefixLM(HFLM):
             self.encode_pairs([request.args for request in requests]), disable_tqdm=disable_tqdm
         )
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[tuple[str, str], list[int], list[int]]]:
-        """(pair, context ids, continuation ids) of (context, continuation) texts, as `TemplateLM.loglikelihood` would
-        have them."""
+    def encode_pairs(
+        self, pairs: Sequence[tuple[str, str]]
+    ) -> list[tuple[tuple[str, str], list[int], list[int]]]:
+        """(pair, context ids, continuation ids) of (context, continuation) texts, as
+        `TemplateLM.loglikelihood` would have them."""
         moved = []
         for context, continuation in pairs:
             # spaces at the border belong to the continuation, whose token they are part of
@@ -138,15 +149,22 @@ class SharedPrefixLM(HFLM):
         return encoded
 
     def _encode_all(self, texts: Iterable[str]) -> dict[str, list[int]]:
-        """`tok_encode` of every text; in one call of the tokenizer, unless some begin with the BOS token already."""
+        """`tok_encode` of every text; in one call of the tokenizer, unless some begin with the BOS
+        token already."""
         ordered = list(texts)
         bos = self.tokenizer.decode(self.prefix_token_id)
         if not ordered:
             return {}
-        if not getattr(self.tokenizer, "is_fast", False) or (bos and any(text.startswith(bos) for text in ordered)):
+        if not getattr(self.tokenizer, "is_fast", False) or (
+            bos and any(text.startswith(bos) for text in ordered)
+        ):
             return {text: self.tok_encode(text) for text in ordered}
         special = {} if self.add_bos_token is None else {"add_special_tokens": self.add_bos_token}
-        return dict(zip(ordered, self.tokenizer(ordered, verbose=False, **special)["input_ids"], strict=True))
+        return dict(
+            zip(
+                ordered, self.tokenizer(ordered, verbose=False, **special)["input_ids"], strict=True
+            )
+        )
 
     def _loglikelihood_tokens(
         self,
@@ -157,7 +175,10 @@ class SharedPrefixLM(HFLM):
         for texts, context, continuation in requests:
             if texts is not None:  # a window of a rolling log-likelihood always fits
                 self._fit(texts[0], len(context) + len(continuation) - 1, self.max_length)
-        paths = paths_of([(context, continuation) for _, context, continuation in requests], length=self.max_length)
+        paths = paths_of(
+            [(context, continuation) for _, context, continuation in requests],
+            length=self.max_length,
+        )
         scorer = scorer_for(self.model, paths)
         self.shared = scorer is not None and scorer.shares
         if scorer is None or not scorer.shares:
@@ -170,7 +191,9 @@ class SharedPrefixLM(HFLM):
             self.broken = f"{broken} of {len(answers)} log-likelihoods are NaN or infinite."
         return [(float(nats), bool(best)) for nats, best in answers]
 
-    def _one_by_one(self, requests: list[tuple[tuple[str, str], list[int], list[int]]]) -> list[Any]:
+    def _one_by_one(
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]]
+    ) -> list[Any]:
         """As `HFLM._loglikelihood_tokens`, a few of its batches at a time."""
 
         def longest_first(i: int) -> tuple[Any, ...]:
@@ -182,7 +205,9 @@ class SharedPrefixLM(HFLM):
         groups = list(in_groups(order, size))
 
         def of_group(group: list[int]) -> list[Any]:
-            return super(SharedPrefixLM, self)._loglikelihood_tokens([requests[i] for i in group], disable_tqdm=True)
+            return super(SharedPrefixLM, self)._loglikelihood_tokens(
+                [requests[i] for i in group], disable_tqdm=True
+            )
 
         return self.partial.resumed(
             self._name("loglikelihood"),
@@ -193,15 +218,19 @@ class SharedPrefixLM(HFLM):
         )
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
-        """As `HFLM.generate_until`, a few batches at a time. Answers that may be as long as the model's context, where
-        `HFLM` gives up, end after half of it, so that the other half is left for the question; `shortened` says so."""
+        """As `HFLM.generate_until`, a few batches at a time. Answers that may be as long as the
+        model's context, where `HFLM` gives up, end after half of it, so that the other half is left
+        for the question; `shortened` says so."""
         requests = [self._that_fit(request) for request in requests]
         encoded = self._encode_all({request.args[0] for request in requests})
         for request in requests:
             longest = normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]
             self._fit(request.args[0], len(encoded[request.args[0]]), self.max_length - longest)
-        # long contexts first, so that the first batch is the largest and the remaining time is never too low
-        order = sorted(range(len(requests)), key=lambda index: (-len(requests[index].args[0]), index))
+        # long contexts first, so that the first batch is the largest and the remaining time is
+        # never too low
+        order = sorted(
+            range(len(requests)), key=lambda index: (-len(requests[index].args[0]), index)
+        )
         size = self._group()
 
         def texts_of(start: int) -> list[Any]:
@@ -213,7 +242,9 @@ class SharedPrefixLM(HFLM):
             return [{"broken": text} for text in texts] if self._watch.broken else texts
 
         groups = ((order[start : start + size], start) for start in range(0, len(order), size))
-        answers = self.partial.resumed(self._name("generate"), groups, texts_of, total=len(order), report=self.progress)
+        answers = self.partial.resumed(
+            self._name("generate"), groups, texts_of, total=len(order), report=self.progress
+        )
         texts, broken = unmark_broken(answers)
         if broken:
             self.broken = BROKEN
@@ -228,14 +259,21 @@ class SharedPrefixLM(HFLM):
         return list(super().generate_until(group, disable_tqdm=True))
 
     def _model_generate(
-        self, context: torch.Tensor, max_length: int, stop: list[str], attention_mask: torch.Tensor, **how: Any
+        self,
+        context: torch.Tensor,
+        max_length: int,
+        stop: list[str],
+        attention_mask: torch.Tensor,
+        **how: Any,
     ) -> torch.Tensor:
         how["logits_processor"] = LogitsProcessorList([self._watch])
         write = super()._model_generate
 
         def generate(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
             most = max_length - (context.shape[1] - input_ids.shape[1])
-            return write(context=input_ids, max_length=most, stop=stop, attention_mask=attention_mask, **how)
+            return write(
+                context=input_ids, max_length=most, stop=stop, attention_mask=attention_mask, **how
+            )
 
         padding = self.tokenizer.pad_token_id
         return generate_padded(self.model, generate, context, attention_mask, padding=padding)
@@ -265,7 +303,11 @@ class ServedLM(SharedPrefixLM):
         # what of HFLM is used here: tokenising, templates, windows of rolling log-likelihoods
         TemplateLM.__init__(self)
         self._model, self.tokenizer, self.backend = model, tokenizer, "causal"
-        self._device, self._max_length, self.batch_size_per_gpu = model.device, length, model.at_once
+        self._device, self._max_length, self.batch_size_per_gpu = (
+            model.device,
+            length,
+            model.at_once,
+        )
         self.add_bos_token, self.custom_prefix_token_id = None, None
         self.chat_template_args: dict[str, Any] = {}
         self.vocab_size, self.revision, self.pretrained = len(tokenizer), "main", model.name
@@ -287,7 +329,10 @@ class ServedLM(SharedPrefixLM):
             if stops:
                 parameters["stop"] = stops[:4]
             if settings.get("do_sample"):
-                parameters |= {"temperature": settings.get("temperature", 1.0), "seed": (seed + number) % 2**31}
+                parameters |= {
+                    "temperature": settings.get("temperature", 1.0),
+                    "seed": (seed + number) % 2**31,
+                }
                 if "top_p" in settings:
                     parameters["top_p"] = settings["top_p"]
             room = self.max_length - parameters["max_tokens"]
@@ -296,7 +341,9 @@ class ServedLM(SharedPrefixLM):
             stops_of.append(stops)
         texts = []
         for text, stops in zip(self.model.completions(prompts, how), stops_of, strict=True):
-            texts.append(_before(without_thought(text, self._opened) if self._chat else text, stops))
+            texts.append(
+                _before(without_thought(text, self._opened) if self._chat else text, stops)
+            )
         return texts
 
 

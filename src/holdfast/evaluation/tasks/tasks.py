@@ -1,23 +1,25 @@
-"""From a `TaskEntry` to lm-evaluation-harness task objects: finding a task, and giving it local data.
+"""From a `TaskEntry` to lm-evaluation-harness task objects: finding a task, and giving it local
+data.
 
-Built-in tasks, groups and tags are found in the harness's own index, which is kept on disk; a local task YAML needs
-none.
+Built-in tasks, groups and tags are found in the harness's own index, which is kept on disk; a local
+task YAML needs none.
 
-A task is redirected to a local file by changing where its rows come from and nothing else: prompts, choices, targets,
-filters and metrics stay the task's own, so a figure on the same rows is the figure of the hub data set. Without the hub
-this is how a built-in task runs:
+A task is redirected to a local file by changing where its rows come from and nothing else: prompts,
+choices, targets, filters and metrics stay the task's own, so a figure on the same rows is the
+figure of the hub data set. Without the hub this is how a built-in task runs:
 
-- the file's rows are the questions; few-shot examples come from `fewshot_data`, or else from the same file, where the
-  harness leaves out the question asked;
+- the file's rows are the questions; few-shot examples come from `fewshot_data`, or else from the
+  same file, where the harness leaves out the question asked;
 - the columns must be the ones that the task reads; missing ones are named;
-- a group (MMLU) is redirected by one file with a column that holds its subtasks' data set names (`subject`), as hub
-  exports have;
+- a group (MMLU) is redirected by one file with a column that holds its subtasks' data set names
+  (`subject`), as hub exports have;
 - files in other published forms are converted (`data_forms`).
 
-Benchmarks that the harness lacks (QuALITY, CaseHOLD, ...) are task YAMLs of our own in `benchmarks/`, found like
-built-in ones.
+Benchmarks that the harness lacks (QuALITY, CaseHOLD, ...) are task YAMLs of our own in
+`benchmarks/`, found like built-in ones.
 
-Tasks that run generated code are refused, here and by the harness; HumanEval and MBPP are in `programs`.
+Tasks that run generated code are refused, here and by the harness; HumanEval and MBPP are in
+`programs`.
 """
 
 from __future__ import annotations
@@ -49,14 +51,17 @@ Tasks = dict[str, Any]
 _TEMPLATES = ("doc_to_text", "doc_to_target", "doc_to_choice")
 
 
-# ------------------------------------------------------------------------------------------------------------ finding
+# ------------------------------------------------------------------------------------------ finding
 
 
 @functools.cache
 def index() -> dict[str, str | list[str]]:
-    """The harness's file of every task and group by name, and the names of each tag's tasks. The harness looks through
-    all of its files for it, which takes several seconds, so it is kept in the cache folder for the next process."""
-    harness = importlib.util.find_spec("lm_eval")  # found without importing it, which takes a second
+    """The harness's file of every task and group by name, and the names of each tag's tasks. The
+    harness looks through all of its files for it, which takes several seconds, so it is kept in the
+    cache folder for the next process."""
+    harness = importlib.util.find_spec(
+        "lm_eval"
+    )  # found without importing it, which takes a second
     if harness is None or harness.origin is None:
         raise ConfigError("tasks need the lm-evaluation-harness: pip install lm_eval.")
     root = Path(harness.origin).parent / "tasks"
@@ -82,13 +87,16 @@ def check_name(entry: TaskEntry) -> None:
     Raises:
         ConfigError: there is none, with the nearest names.
     """
-    known = entry.is_file or importlib.util.find_spec("lm_eval") is None  # whose absence others speak of
+    known = (
+        entry.is_file or importlib.util.find_spec("lm_eval") is None
+    )  # whose absence others speak of
     if not known and entry.task not in own_benchmarks():
         _in_the_harness(entry.task)
 
 
 def _find_configs(entry: TaskEntry) -> list[Config]:
-    """The harness configurations behind an entry: one for a task, one a subtask for a group or tag."""
+    """The harness configurations behind an entry: one for a task, one a subtask for a group or
+    tag."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
     if entry.is_file:
@@ -96,16 +104,20 @@ def _find_configs(entry: TaskEntry) -> list[Config]:
         try:
             config = load_yaml(path, resolve_func=True)
         except FileNotFoundError as error:
-            raise ConfigError(f"No such task YAML: {path} (it may be included by another). Check the path.") from error
+            raise ConfigError(
+                f"No such task YAML: {path} (it may be included by another). Check the path."
+            ) from error
         except Exception as error:
             raise ConfigError(
-                f"{path}: expected a task of the lm-evaluation-harness, but it cannot be read: {error}"
+                f"{path}: expected a task of the lm-evaluation-harness, but it cannot be read: "
+                f"{error}"
             ) from error
         if "group" in config and not isinstance(config.get("task"), str):
             return list(_members(config, {}, name=entry.task))
         if not isinstance(config.get("task"), str):
             raise ConfigError(
-                f"{path}: expected a task of the lm-evaluation-harness with a `task:` name, got the keys "
+                f"{path}: expected a task of the lm-evaluation-harness with a `task:` name, got "
+                "the keys "
                 f"{', '.join(config)}."
             )
         return [_with_local_paths(config, path.parent)]
@@ -118,7 +130,10 @@ def _find_configs(entry: TaskEntry) -> list[Config]:
 
 def own_benchmarks() -> dict[str, str]:
     """Task name -> YAML file, of the benchmarks that come with holdfast."""
-    return {path.stem: str(path) for path in sorted((Path(__file__).parent / "benchmarks").glob("*.yaml"))}
+    return {
+        path.stem: str(path)
+        for path in sorted((Path(__file__).parent / "benchmarks").glob("*.yaml"))
+    }
 
 
 def _loaded(name: str, file: str) -> Config:
@@ -130,7 +145,8 @@ def _loaded(name: str, file: str) -> Config:
         extra = "math" if "math" in name else "ifeval" if "ifeval" in name else None
         how = f"`pip install 'lm_eval[{extra}]'`" if extra else f"Install {error.name or 'it'}"
         raise ConfigError(
-            f"The task '{name}' needs a package that is not installed ({first_line(error)}). {how} provides it."
+            f"The task '{name}' needs a package that is not installed ({first_line(error)}). "
+            f"{how} provides it."
         ) from error
 
 
@@ -161,7 +177,8 @@ def _in_the_harness(name: str) -> str | list[str]:
 
 
 def _members(config: Config, overrides: Config, *, name: str) -> Iterator[Config]:
-    """Subtasks of a group, with the group's defaults and then the caller's on top, as the harness merges them."""
+    """Subtasks of a group, with the group's defaults and then the caller's on top, as the harness
+    merges them."""
     from lm_eval.tasks._factory import GROUP_FIELD_NAMES
 
     merged = {key: value for key, value in config.items() if key not in GROUP_FIELD_NAMES}
@@ -181,8 +198,8 @@ def _members(config: Config, overrides: Config, *, name: str) -> Iterator[Config
 
 
 def _with_local_paths(config: Config, folder: Path) -> Config:
-    """A local YAML's data paths are meant from the YAML's own folder; the harness would take them from the working
-    directory."""
+    """A local YAML's data paths are meant from the YAML's own folder; the harness would take them
+    from the working directory."""
 
     def resolve(value: Any) -> Any:
         if isinstance(value, list):
@@ -208,8 +225,8 @@ def _with_local_paths(config: Config, folder: Path) -> Config:
 
 
 def local_files(entry: TaskEntry) -> list[Path]:
-    """Local files that decide what an entry measures: its data, and for a task YAML the YAML, the Python beside it and
-    the data it names."""
+    """Local files that decide what an entry measures: its data, and for a task YAML the YAML, the
+    Python beside it and the data it names."""
     files = [Path(p) for p in (entry.data, entry.fewshot_data) if p is not None]
     if entry.task in own_benchmarks():
         files.append(Path(own_benchmarks()[entry.task]))
@@ -217,7 +234,10 @@ def local_files(entry: TaskEntry) -> list[Path]:
         path = Path(entry.task)
         files += [path, *sorted(path.parent.glob("*.py"))]
         for config in _find_configs(entry):
-            values: list[Any] = [(config.get("dataset_kwargs") or {}).get("data_files"), config.get("dataset_path")]
+            values: list[Any] = [
+                (config.get("dataset_kwargs") or {}).get("data_files"),
+                config.get("dataset_path"),
+            ]
             while values:
                 value = values.pop()
                 if isinstance(value, Mapping):
@@ -242,7 +262,7 @@ def names_hub_data(entry: TaskEntry) -> bool:
     return False
 
 
-# ----------------------------------------------------------------------------------------------------------- building
+# ----------------------------------------------------------------------------------------- building
 
 
 def load_tasks(entry: TaskEntry) -> Tasks:
@@ -260,7 +280,8 @@ def load_tasks(entry: TaskEntry) -> Tasks:
         name = str(config["task"])
         if config.get("unsafe_code"):
             raise ConfigError(
-                f"The task '{name}' runs code that the model writes outside a sandbox. Take it out; humaneval and "
+                f"The task '{name}' runs code that the model writes outside a sandbox. Take it "
+                "out; humaneval and "
                 f"mbpp run in holdfast's sandbox."
             )
         if entry.num_fewshot is not None:
@@ -286,7 +307,8 @@ _SUBSET_COLUMNS = ("subject", "subset", "config", "task", "category", "dataset_n
 
 
 def _rows_of_task(config: Config, rows: Any) -> Any:
-    """The rows of one task's data set, where the file holds others beside it (one subject out of MMLU's file)."""
+    """The rows of one task's data set, where the file holds others beside it (one subject out of
+    MMLU's file)."""
     name = config.get("dataset_name")
     for column in _SUBSET_COLUMNS if isinstance(name, str) else ():
         if column in rows.column_names:
@@ -297,7 +319,8 @@ def _rows_of_task(config: Config, rows: Any) -> Any:
 
 
 def _divide(entry: TaskEntry, configs: list[Config], rows: Any) -> list[Any]:
-    """One file's rows by subtask, along the column whose values are the subtasks' data set names."""
+    """One file's rows by subtask, along the column whose values are the subtasks' data set
+    names."""
     names = [str(config.get("dataset_name")) for config in configs]
     if len(set(names)) == 1 and all(config.get("process_docs") is not None for config in configs):
         return [rows] * len(configs)  # every subtask picks its own rows (MMLU-Pro)
@@ -310,9 +333,11 @@ def _divide(entry: TaskEntry, configs: list[Config], rows: Any) -> list[Any]:
             numbers.setdefault(value, []).append(number)
         return [rows.select(numbers[name]) for name in names]
     raise DataError(
-        f"'{entry.task}' is a group of {len(configs)} tasks. To replace their data by one file, it needs a column "
+        f"'{entry.task}' is a group of {len(configs)} tasks. To replace their data by one file, "
+        "it needs a column "
         f"with the subtasks' data set names "
-        f"({', '.join(names[:3])}, ...), and {entry.data} has none. Give one task of the group its own file, or add "
+        f"({', '.join(names[:3])}, ...), and {entry.data} has none. Give one task of the group "
+        "its own file, or add "
         f"the column."
     )
 
@@ -329,10 +354,15 @@ def _redirect(config: Config, rows: Any, examples: Any, entry: TaskEntry) -> Con
     if "samples" not in fewshot or examples is not None:
         if shots and examples is None and len(rows) <= shots:
             raise DataError(
-                f"{entry.data} has {len(rows)} rows, too few for {shots} examples before each question. Lower "
+                f"{entry.data} has {len(rows)} rows, too few for {shots} examples before each "
+                "question. Lower "
                 f"`num_fewshot` or add `fewshot_data`."
             )
-        for key in ("split", "samples", "fewshot_indices"):  # they name rows of the original data set
+        for key in (
+            "split",
+            "samples",
+            "fewshot_indices",
+        ):  # they name rows of the original data set
             fewshot.pop(key, None)
         split = "test" if examples is None else "examples"
     return {
@@ -350,7 +380,9 @@ def _redirect(config: Config, rows: Any, examples: Any, entry: TaskEntry) -> Con
 def _build(config: Config, entry: TaskEntry) -> Any:
     from lm_eval.api.task import ConfigurableTask
 
-    config = {key: value for key, value in config.items() if key not in ("tag", "group", "task_list")}
+    config = {
+        key: value for key, value in config.items() if key not in ("tag", "group", "task_list")
+    }
     metadata = config.get("metadata")
     if isinstance(metadata, Mapping):
         config["metadata"] = dict(metadata)
@@ -361,7 +393,8 @@ def _build(config: Config, entry: TaskEntry) -> Any:
     takes_config = "config" in inspect.signature(cls.__init__).parameters
     if entry.data is not None and not (takes_config and issubclass(cls, ConfigurableTask)):
         raise ConfigError(
-            f"The task '{name}' is written in Python and loads its own data, so `data` cannot replace it. Take `data` "
+            f"The task '{name}' is written in Python and loads its own data, so `data` cannot "
+            "replace it. Take `data` "
             f"out."
         )
     try:
@@ -386,14 +419,21 @@ def _reading_problem(error: Exception, config: Config, entry: TaskEntry) -> str 
     reason = str(error).strip().split("\n")[0] or type(error).__name__
     if entry.data is not None:
         return (
-            f"The task '{name}' cannot read {entry.data}: {type(error).__name__}: {reason}. The file needs the columns "
+            f"The task '{name}' cannot read {entry.data}: {type(error).__name__}: {reason}. The "
+            "file needs the columns "
             f"and values of the task's own data set ({data})."
         )
-    if isinstance(error, IndexError):  # the harness asks whether the first option begins with a space
-        return f"The task '{name}' has an empty option in its first question, or none. Check the choices."
+    if isinstance(
+        error, IndexError
+    ):  # the harness asks whether the first option begins with a space
+        return (
+            f"The task '{name}' has an empty option in its first question, or none. Check the "
+            "choices."
+        )
     if isinstance(error, (OSError, ValueError, KeyError, RuntimeError)):
         return (
-            f"The data of the task '{name}' ({data}) could not be loaded: {type(error).__name__}: {reason}. Without a "
+            f"The data of the task '{name}' ({data}) could not be loaded: {type(error).__name__}: "
+            f"{reason}. Without a "
             f"network, give a local copy with `data: FILE` (`--data {entry.name}=FILE`)."
         )
     return None
@@ -405,12 +445,12 @@ def _data_of(config: Config) -> str:
     return " ".join(names) or "its own"
 
 
-# ----------------------------------------------------------------------------------------------------------- checking
+# ----------------------------------------------------------------------------------------- checking
 
 
 def _require_columns(config: Config, columns: list[str], entry: TaskEntry) -> None:
-    """Names the columns that the templates read and the file lacks. Python functions cannot be looked into; they fail
-    when the task is built."""
+    """Names the columns that the templates read and the file lacks. Python functions cannot be
+    looked into; they fail when the task is built."""
     if config.get("process_docs") is not None:  # it may make the columns
         return
     needed: dict[str, None] = {}
@@ -421,7 +461,8 @@ def _require_columns(config: Config, columns: list[str], entry: TaskEntry) -> No
 
 
 def _columns_of(template: Any) -> list[str]:
-    """Columns that a harness template reads: a bare column name, or the free variables of a Jinja text."""
+    """Columns that a harness template reads: a bare column name, or the free variables of a Jinja
+    text."""
     import jinja2
     import jinja2.meta
 
@@ -436,8 +477,8 @@ def _columns_of(template: Any) -> list[str]:
 
 
 def _check_targets(task: Any, entry: TaskEntry) -> None:
-    """Every question of a multiple-choice task must have a right answer among its choices; the harness would score such
-    a question 0 in silence."""
+    """Every question of a multiple-choice task must have a right answer among its choices; the
+    harness would score such a question 0 in silence."""
     if (
         getattr(task, "OUTPUT_TYPE", None) != "multiple_choice"
         or getattr(task, "multiple_input", 0)
@@ -448,9 +489,12 @@ def _check_targets(task: Any, entry: TaskEntry) -> None:
     for doc in task.eval_docs:
         total += 1
         target, choices = task.doc_to_target(doc), task.doc_to_choice(doc)
-        if any(not str(choice).strip() for choice in choices):  # the harness would score the space in front of it
+        if any(
+            not str(choice).strip() for choice in choices
+        ):  # the harness would score the space in front of it
             raise DataError(
-                f"The task '{task.config.task}' has an empty option in question {total} of {entry.data or entry.task} "
+                f"The task '{task.config.task}' has an empty option in question {total} of "
+                f"{entry.data or entry.task} "
                 f"({choices!r})."
             )
         for answer in target if isinstance(target, list) else [target]:
@@ -461,6 +505,8 @@ def _check_targets(task: Any, entry: TaskEntry) -> None:
                 break
     if bad:
         raise DataError(
-            f"The task '{task.config.task}' finds no right answer among the choices in {bad} of {total} questions of "
-            f"{entry.data or entry.task} (for example {example}). Check the column with the answers."
+            f"The task '{task.config.task}' finds no right answer among the choices in {bad} of "
+            f"{total} questions of "
+            f"{entry.data or entry.task} (for example {example}). Check the column with the "
+            "answers."
         )

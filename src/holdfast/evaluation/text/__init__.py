@@ -1,1 +1,2 @@
-"""Log-likelihoods and replies on text: perplexity, options, classes, answer positions, instructions."""
+"""Log-likelihoods and replies on text: perplexity, options, classes, answer positions,
+instructions."""

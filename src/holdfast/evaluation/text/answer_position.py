@@ -1,19 +1,21 @@
-"""What a model says at the answer position of a multiple-choice question, before any option is read to it: for the
-kinds `answer_distribution` (tasks of the harness) and `multiple_choice_letters` (files).
+"""What a model says at the answer position of a multiple-choice question, before any option is read
+to it: for the kinds `answer_distribution` (tasks of the harness) and `multiple_choice_letters`
+(files).
 
-With p the next-token distribution after the prompt ("...\\nAnswer:") over the whole vocabulary and O_i the tokens that
-say option i ("A" and " A", as the tokenizer has them):
+With p the next-token distribution after the prompt ("...\\nAnswer:") over the whole vocabulary and
+O_i the tokens that say option i ("A" and " A", as the tokenizer has them):
 
-- mass = sum_i p(O_i): how much of p falls on the options at all. The answer's format is learnt when it stays at 0.95 or
-  more.
-- entropy = -sum_v p_v log p_v in nats, over the vocabulary, and option_entropy of p(O_i) / mass over the options. A
-  steady decline after the format is learnt is over-confidence.
+- mass = sum_i p(O_i): how much of p falls on the options at all. The answer's format is learnt when
+  it stays at 0.95 or more.
+- entropy = -sum_v p_v log p_v in nats, over the vocabulary, and option_entropy of p(O_i) / mass
+  over the options. A steady decline after the format is learnt is over-confidence.
 - the answer is the option with the largest p(O_i); probabilities are p(O_i) / mass.
 
-Every option must be one token: letters, yes / no. One forward a question, shared beginnings computed once
-(`shared_prefix`); logits and their logarithms are float32.
+Every option must be one token: letters, yes / no. One forward a question, shared beginnings
+computed once (`shared_prefix`); logits and their logarithms are float32.
 
-Source: the format and knowledge alignment of the stages of forgetting (Pattern Shifting or Knowledge Losing, section
+Source: the format and knowledge alignment of the stages of forgetting (Pattern Shifting or
+    Knowledge Losing, section
 5).
 """
 
@@ -69,7 +71,8 @@ class OptionTokens:
             bare = text.strip()
             if not bare:
                 raise DataError(
-                    f"{self.entry.path}: an option is empty ({text!r}), so no token can say it. Check the choices."
+                    f"{self.entry.path}: an option is empty ({text!r}), so no token can say it. "
+                    "Check the choices."
                 )
             forms = [self._ids(f" {bare}"), self._ids(bare)]
             mark, behind_mark = self._ids(":"), self._ids(f":{bare}")
@@ -79,8 +82,10 @@ class OptionTokens:
             single = sorted({ids[0] for ids in forms if len(ids) == 1})
             if not single:
                 raise ModelError(
-                    f"`{self.entry.kind}` needs options that are one token each, but the tokenizer has {bare!r} as "
-                    f"{len(forms[0])} tokens ({self.tokenizer.convert_ids_to_tokens(forms[0])}). {self.advice}"
+                    f"`{self.entry.kind}` needs options that are one token each, but the "
+                    f"tokenizer has {bare!r} as "
+                    f"{len(forms[0])} tokens ({self.tokenizer.convert_ids_to_tokens(forms[0])}). "
+                    f"{self.advice}"
                 )
             self.known[text] = single
         return self.known[text]
@@ -100,7 +105,8 @@ def distributions(
 
     Args:
         on: the model.
-        contexts: token ids, none empty, or prompts with images; ids of more than `length` lose their beginning.
+        contexts: token ids, none empty, or prompts with images; ids of more than `length` lose
+            their beginning.
         options: of every context and option the ids that say it.
         length: the most tokens that the model takes.
 
@@ -124,12 +130,16 @@ def distributions(
         states = scorer.states(row)[torch.as_tensor([int(places[-1]) for places in row.where])]
         slices = states.to(scorer.head.weight_VH.device).split(64)
         logp_NV = torch.cat([project(slice_NH, scorer.head).log_softmax(-1) for slice_NH in slices])
-        for path, logp_V, entropy in zip(row.paths, logp_NV, entropies(logp_NV).double().tolist(), strict=True):
+        for path, logp_V, entropy in zip(
+            row.paths, logp_NV, entropies(logp_NV).double().tolist(), strict=True
+        ):
             shares, nats = [], []
             for tokens in options[numbers[path.index]]:
                 logs = logp_V[list(tokens)].double()
                 shares.append(float(logs.exp().sum()))
-                nats.append(-float(logs.logsumexp(-1)))  # a share is 0 where float64 cannot say how little it is
+                nats.append(
+                    -float(logs.logsumexp(-1))
+                )  # a share is 0 where float64 cannot say how little it is
             yield {"entropy": entropy, "shares": shares, "nats": nats}
 
     return [answer for [answer] in ask(on, questions, name="answer", length=length, find=find)]
@@ -144,7 +154,9 @@ def answered(distribution: dict[str, Any], gold: int | list[int]) -> dict[str, A
     """
     shares = distribution["shares"]
     mass = sum(shares)
-    probabilities = [share / mass for share in shares] if mass > 0 else [1 / len(shares)] * len(shares)
+    probabilities = (
+        [share / mass for share in shares] if mass > 0 else [1 / len(shares)] * len(shares)
+    )
     answer = shares.index(max(shares))
     return {
         "entropy": distribution["entropy"],

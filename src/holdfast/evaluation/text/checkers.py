@@ -1,13 +1,15 @@
 """Programs that decide whether a reply follows an instruction, by id.
 
-IFEval's own instructions (`keywords:existence`, ...) are lm-evaluation-harness's: its task `ifeval` takes a file of
-them (`data:`). These here are what IFEval has no instruction for, or decides in another way: it has no exact number of
-words, no beginning, no brackets and no repeated line; for capitals and lower case it asks langdetect, which guesses for
-replies of a few words; its lists may have other lines. These look at the text alone, and decide the same everywhere.
+IFEval's own instructions (`keywords:existence`, ...) are lm-evaluation-harness's: its task `ifeval`
+takes a file of them (`data:`). These here are what IFEval has no instruction for, or decides in
+another way: it has no exact number of words, no beginning, no brackets and no repeated line; for
+capitals and lower case it asks langdetect, which guesses for replies of a few words; its lists may
+have other lines. These look at the text alone, and decide the same everywhere.
 
-Strict and loose are IFEval's (Zhou et al. 2023, "Instruction-Following Evaluation for Large Language Models", section
-2.2): strict takes the reply as it is; loose takes it as following where one of eight variants does, without asterisks,
-without its first line, without its last, and combinations. An empty reply follows nothing.
+Strict and loose are IFEval's (Zhou et al. 2023, "Instruction-Following Evaluation for Large
+Language Models", section 2.2): strict takes the reply as it is; loose takes it as following where
+one of eight variants does, without asterisks, without its first line, without its last, and
+combinations. An empty reply follows nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from typing import Any
 from holdfast.errors import did_you_mean
 
 RULES = 1
-"""Raised when a checker decides otherwise than before, so that older figures are not compared with."""
+"""Raised when a checker decides otherwise than before, so that older figures are not compared
+with."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ CHECKERS: dict[str, Checker] = {
     # with something between
     "plain:quotes": Checker(_is_quoted),
     "plain:brackets": Checker(_is_bracketed),
-    # exactly so many runs of letters and digits, lines with a hyphen or an asterisk and no others, equal lines
+    # exactly so many runs of letters and digits, lines with a hyphen or an asterisk and no others,
+    # equal lines
     "plain:words": Checker(_counts, {"count": int}),
     "plain:list": Checker(_is_list, {"items": int}),
     "plain:repeat": Checker(_repeats, {"times": int}),
@@ -109,7 +113,9 @@ CHECKERS: dict[str, Checker] = {
 """By id."""
 
 
-def follow(reply: str, ids: Sequence[str], arguments: Sequence[Mapping[str, Any]], *, loose: bool) -> list[bool]:
+def follow(
+    reply: str, ids: Sequence[str], arguments: Sequence[Mapping[str, Any]], *, loose: bool
+) -> list[bool]:
     """Whether a reply follows each instruction.
 
     Args:
@@ -127,11 +133,14 @@ def follow(reply: str, ids: Sequence[str], arguments: Sequence[Mapping[str, Any]
 
 
 def mistake_in(id_: str, arguments: Mapping[str, Any]) -> str | None:
-    """What is wrong with one instruction: an id that nobody knows, a missing or an unexpected argument. None:
-    nothing."""
+    """What is wrong with one instruction: an id that nobody knows, a missing or an unexpected
+    argument. None: nothing."""
     if id_ not in CHECKERS:
         hint = did_you_mean(id_, CHECKERS) or f" Known: {', '.join(CHECKERS)}."
-        return f"unknown instruction '{id_}'.{hint} IFEval's own are asked by `task: ifeval` with `data:`"
+        return (
+            f"unknown instruction '{id_}'.{hint} IFEval's own are asked by `task: ifeval` with "
+            "`data:`"
+        )
     values, types = _not_none(arguments), CHECKERS[id_].arguments
     for name in types:
         if name not in values:
@@ -155,7 +164,9 @@ _EXPECTED = {str: "a text", int: "a whole number of at least 1", list: "a list o
 
 def _is_sound(value: Any, kind: type) -> bool:
     if kind is list:
-        return isinstance(value, list) and bool(value) and all(isinstance(v, str) and v for v in value)
+        return (
+            isinstance(value, list) and bool(value) and all(isinstance(v, str) and v for v in value)
+        )
     if kind is int:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return is_number and float(value).is_integer() and value >= 1

@@ -2,17 +2,21 @@
 
 A document is one of
 - a string: all of it is scored;
-- a pair (prompt, completion), both strings or both lists of chat messages: the completion is scored given the prompt;
+- a pair (prompt, completion), both strings or both lists of chat messages: the completion is scored
+  given the prompt;
 - a list of chat messages: what the assistant says is scored, each turn given all before it;
-- either of the latter two as a `ChatDocument`, with what the chat template reads beside the messages (tools).
+- either of the latter two as a `ChatDocument`, with what the chat template reads beside the
+  messages (tools).
 
 Conventions, the same for every model:
-- Strings start with the tokenizer's BOS token where it has one, added exactly once whether or not the tokenizer adds it
-  itself. Chat text is taken as the chat template renders it, which writes its own BOS. The first token of a text is
-  scored only if a BOS stands before it: without one there is no distribution to score it by, and its bytes do not count
-  either.
-- The border between given and scored text is the longest common prefix of the token ids of the given text and of the
-  whole: a token that straddles the border is scored. (Tokenising both sides separately would score a text that the
+- Strings start with the tokenizer's BOS token where it has one, added exactly once whether or not
+  the tokenizer adds it itself. Chat text is taken as the chat template renders it, which writes its
+  own BOS. The first token of a text is scored only if a BOS stands before it: without one there is
+  no distribution to score it by, and its bytes do not count either.
+- The border between given and scored text is the longest common prefix of the token ids of the
+  given text and of the
+  whole: a token that straddles the border is scored. (Tokenising both sides separately would score
+      a text that the
   tokenizer never produces.)
 """
 
@@ -52,7 +56,9 @@ class ChatDocument:
         try:
             tools = json.loads(self.tools) if isinstance(self.tools, str) else self.tools
         except ValueError as error:
-            raise DataError(f"tools: expected a list of functions, or JSON text of one: {error}.") from error
+            raise DataError(
+                f"tools: expected a list of functions, or JSON text of one: {error}."
+            ) from error
         return {"tools": tools, **self.chat_template_kwargs}
 
 
@@ -72,8 +78,8 @@ class EncodedDocument:
     bytes: int
     """UTF-8 bytes of the scored text."""
     rewritten: int = 0
-    """Assistant turns that the chat template writes differently once more turns follow (reasoning taken out); scored up
-    to the difference."""
+    """Assistant turns that the chat template writes differently once more turns follow (reasoning
+    taken out); scored up to the difference."""
 
     @property
     def tokens(self) -> int:
@@ -82,12 +88,12 @@ class EncodedDocument:
 
 
 def documents_from(dataset: Iterable[Row]) -> list[Document]:
-    """Documents of a data set in one of the layouts of `holdfast.data.formats.standardise`: text, messages, or prompt
-    and completion.
+    """Documents of a data set in one of the layouts of `holdfast.data.formats.standardise`: text,
+    messages, or prompt and completion.
 
     Args:
-        dataset: rows with the columns {"text"}, {"messages"} or {"prompt", "completion"}; beside messages, tools and
-            chat_template_kwargs.
+        dataset: rows with the columns {"text"}, {"messages"} or {"prompt", "completion"}; beside
+            messages, tools and chat_template_kwargs.
 
     Raises:
         DataError: other columns, or no rows.
@@ -102,11 +108,14 @@ def documents_from(dataset: Iterable[Row]) -> list[Document]:
             documents.append(row["text"])
         else:
             raise DataError(
-                f"Expected the columns text, messages, or prompt and completion, got {', '.join(row)}. Name them with "
+                "Expected the columns text, messages, or prompt and completion, got "
+                f"{', '.join(row)}. Name them with "
                 f"a template."
             )
     if not documents:
-        raise DataError("Expected at least one document to score, got none. Check the data file and its split.")
+        raise DataError(
+            "Expected at least one document to score, got none. Check the data file and its split."
+        )
     return documents
 
 
@@ -124,7 +133,9 @@ def encode_document(document: Document, tokenizer: Any) -> EncodedDocument:
         DataError: not a document.
         ModelError: chat messages and a tokenizer without a chat template.
     """
-    ids, stretches = _of_text(document, tokenizer) if _is_text(document) else _of_chat(document, tokenizer)
+    ids, stretches = (
+        _of_text(document, tokenizer) if _is_text(document) else _of_chat(document, tokenizer)
+    )
     spans: list[tuple[int, int]] = []
     scored_bytes = 0
     for stretch in stretches:
@@ -145,7 +156,8 @@ def encode_document(document: Document, tokenizer: Any) -> EncodedDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class _Stretch:
-    """One scored stretch: token positions `[start, end)`, the whole text up to its end, and its own UTF-8 bytes."""
+    """One scored stretch: token positions `[start, end)`, the whole text up to its end, and its own
+    UTF-8 bytes."""
 
     start: int
     end: int
@@ -158,7 +170,11 @@ def _of_text(document: Any, tokenizer: Any) -> tuple[list[int], list[_Stretch]]:
     prompt, completion = ("", document) if isinstance(document, str) else document
     ids = _string_ids(prompt + completion, tokenizer)
     start = _common_prefix(_string_ids(prompt, tokenizer), ids)
-    return ids, [_Stretch(start=start, end=len(ids), text=prompt + completion, bytes=len(completion.encode()))]
+    return ids, [
+        _Stretch(
+            start=start, end=len(ids), text=prompt + completion, bytes=len(completion.encode())
+        )
+    ]
 
 
 def _of_chat(document: Any, tokenizer: Any) -> tuple[list[int], list[_Stretch]]:
@@ -173,7 +189,9 @@ def _of_chat(document: Any, tokenizer: Any) -> tuple[list[int], list[_Stretch]]:
         before = _render(messages[:first], tokenizer, reply=True, **variables) if first else ""
         text = _render(messages[:end_turn], tokenizer, **variables)
         start = _common_prefix(_tokens(before, tokenizer), ids)
-        end = len(ids) if end_turn == len(messages) else _common_prefix(_tokens(text, tokenizer), ids)
+        end = (
+            len(ids) if end_turn == len(messages) else _common_prefix(_tokens(text, tokenizer), ids)
+        )
         rewritten = not conversation.startswith(text)
         if rewritten:
             size = len(tokenizer.decode(ids[start:end]).encode())
@@ -198,7 +216,8 @@ def _turns(document: Any) -> tuple[list[Any], list[tuple[int, int]]]:
                 turns.append((number, number + 1))
         return list(document), turns
     raise DataError(
-        "Expected a document to be a text, a (prompt, completion) pair or a list of chat messages with role and "
+        "Expected a document to be a text, a (prompt, completion) pair or a list of chat messages "
+        "with role and "
         f"content, got {str(document)[:80]!r}."
     )
 
@@ -214,9 +233,12 @@ def _content_bytes(message: Mapping[str, Any]) -> int:
     return len(str(content).encode())
 
 
-def border_ids(prompt: str, completion: str, tokenizer: Any, *, chat: bool = False) -> tuple[list[int], list[int]]:
-    """(given, scored) token ids of a text in two parts, by the conventions above. A text without BOS gives its first
-    token away; `chat`: the prompt was written by a chat template, BOS and all."""
+def border_ids(
+    prompt: str, completion: str, tokenizer: Any, *, chat: bool = False
+) -> tuple[list[int], list[int]]:
+    """(given, scored) token ids of a text in two parts, by the conventions above. A text without
+    BOS gives its first token away; `chat`: the prompt was written by a chat template, BOS and
+    all."""
     encode = _tokens if chat else _string_ids
     ids = encode(prompt + completion, tokenizer)
     start = max(1, _common_prefix(encode(prompt, tokenizer), ids))
@@ -233,7 +255,8 @@ def chat_prompt(messages: Messages, tokenizer: Any) -> str:
 
 
 def prompt_ids(prompt: str, tokenizer: Any, *, chat: bool = False) -> list[int]:
-    """Token ids of a text to be gone on with, by the conventions above; `chat` as in `border_ids`."""
+    """Token ids of a text to be gone on with, by the conventions above; `chat` as in
+    `border_ids`."""
     return _tokens(prompt, tokenizer) if chat else _string_ids(prompt, tokenizer)
 
 
@@ -249,17 +272,22 @@ def _string_ids(text: str, tokenizer: Any) -> list[int]:
 
 
 def _tokens(text: str, tokenizer: Any) -> list[int]:
-    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []
+    return (
+        list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []
+    )
 
 
 def _render(messages: Any, tokenizer: Any, *, reply: bool = False, **variables: Any) -> str:
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
-            "The data holds chat messages, but the tokenizer has no chat template to write them with. Use the "
+            "The data holds chat messages, but the tokenizer has no chat template to write them "
+            "with. Use the "
             "tokenizer of an "
             "instruction-tuned model, or name plain text with `prompt` and `completion` templates."
         )
-    return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=reply, **variables)
+    return tokenizer.apply_chat_template(
+        list(messages), tokenize=False, add_generation_prompt=reply, **variables
+    )
 
 
 def _are_messages(value: Any) -> bool:

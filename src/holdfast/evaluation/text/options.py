@@ -1,6 +1,8 @@
-"""Options of a question by their likelihood: scores, the probabilities among the options, and the likeliest one.
+"""Options of a question by their likelihood: scores, the probabilities among the options, and the
+likeliest one.
 
-score(o) = log p(o | x) / |o|  (or the sum)      p(o) = softmax_o score(o)      answer = argmax_o score(o)
+score(o) = log p(o | x) / |o|  (or the sum)      p(o) = softmax_o score(o)      answer = argmax_o
+score(o)
 """
 
 from __future__ import annotations
@@ -42,9 +44,11 @@ class Scored:
 
 
 Question = Sequence[Request] | ImageQuestion
-"""What is scored behind one prompt: (context, continuation) token ids, or continuations of a prompt with images."""
+"""What is scored behind one prompt: (context, continuation) token ids, or continuations of a prompt
+with images."""
 Find = Callable[[Any, Sequence[int], PackedRow], Iterable[Any]]
-"""The answers to a row's paths in order; takes the scorer, and by the `index` of a path the number of its question."""
+"""The answers to a row's paths in order; takes the scorer, and by the `index` of a path the number
+of its question."""
 
 
 def score_options(
@@ -63,7 +67,9 @@ def score_options(
     """
     length, _ = resolve_window(on.model)
     scored = []
-    for question, answers in zip(questions, ask(on, questions, name=name, length=length), strict=True):
+    for question, answers in zip(
+        questions, ask(on, questions, name=name, length=length), strict=True
+    ):
         options = question.continuations if isinstance(question, ImageQuestion) else question
         tokens = [len(ids) for _, ids in options]
         scored.append(_scored([float(answer[0]) for answer in answers], tokens, length_normalised))
@@ -73,7 +79,8 @@ def score_options(
 def ask(
     on: Subject, questions: Sequence[Question], *, name: str, length: int, find: Find | None = None
 ) -> list[list[Any]]:
-    """What `find` gives for every continuation of every question; what an interrupted call had is not asked again.
+    """What `find` gives for every continuation of every question; what an interrupted call had is
+    not asked again.
 
     Args:
         on: the model.
@@ -83,8 +90,8 @@ def ask(
         find: None: the log-likelihood, and whether every token was the most likely one.
 
     Raises:
-        DataError: a continuation without a token, or of more than the model takes; images that the model or its
-            processor refuses.
+        DataError: a continuation without a token, or of more than the model takes; images that the
+            model or its processor refuses.
     """
     requests: list[Request] = []
     of_texts: list[int] = []  # the question of each request
@@ -135,4 +142,6 @@ def _scored(logs: list[float], tokens: list[int], length_normalised: bool) -> Sc
     top = max(scores)
     total = top + math.log(sum(math.exp(score - top) for score in scores))
     probabilities = [math.exp(score - total) for score in scores]
-    return Scored(loglikelihoods=logs, tokens=tokens, scores=scores, probabilities=probabilities, total=total)
+    return Scored(
+        loglikelihoods=logs, tokens=tokens, scores=scores, probabilities=probabilities, total=total
+    )

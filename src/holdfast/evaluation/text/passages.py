@@ -1,11 +1,13 @@
-"""Nats a token of many short texts, at the rate of the model's forward pass: what passages are ranked by.
+"""Nats a token of many short texts, at the rate of the model's forward pass: what passages are
+ranked by.
 
     nats_per_token(x) = - (1 / T) sum_t log p(x_t | BOS, x_<t)
 
-Texts of a call are rows of one batch, padded to the right: a causal model's real tokens never see padding, so no mask
-is needed, and callers who bring rows of like length pad hardly anything. Padding is neither multiplied by the head nor
-counted. Logits are as the model's own forward has them (in the weights' dtype), log-softmax is in float32, sums are in
-float64. `perplexity` reads documents of any length, in windows; this does not.
+Texts of a call are rows of one batch, padded to the right: a causal model's real tokens never see
+padding, so no mask is needed, and callers who bring rows of like length pad hardly anything.
+Padding is neither multiplied by the head nor counted. Logits are as the model's own forward has
+them (in the weights' dtype), log-softmax is in float32, sums are in float64. `perplexity` reads
+documents of any length, in windows; this does not.
 """
 
 from __future__ import annotations
@@ -25,12 +27,13 @@ def passage_scorer(model: Any, tokenizer: Any) -> Callable[[Sequence[Sequence[in
     """What gives each of a batch of texts its nats a token.
 
     Args:
-        model: a Hugging Face causal LM on any device, in any floating dtype. Left in the train / eval state it came in.
+        model: a Hugging Face causal LM on any device, in any floating dtype. Left in the train /
+            eval state it came in.
         tokenizer: its tokenizer; where it has a BOS, that stands before every text.
 
     Returns:
-        A function of token ids, rows of at least two tokens without BOS, to one float a row. It raises `ModelError`
-        where an id is none of the model's.
+        A function of token ids, rows of at least two tokens without BOS, to one float a row. It
+        raises `ModelError` where an id is none of the model's.
 
     Raises:
         ModelError: no causal LM, or one that computes its logits in a way that is not known.
@@ -45,7 +48,9 @@ def passage_scorer(model: Any, tokenizer: Any) -> Callable[[Sequence[Sequence[in
     check_head(model, torch.arange(2, min(10, known), device=device)[None])
     with torch.no_grad():
         head = describe_head(model)
-    at_once = max(64, (_CPU_CELLS if device.type == "cpu" else _ACCELERATOR_CELLS) // head.vocabulary)
+    at_once = max(
+        64, (_CPU_CELLS if device.type == "cpu" else _ACCELERATOR_CELLS) // head.vocabulary
+    )
 
     def score(rows: Sequence[Sequence[int]]) -> list[float]:
         check_ids(model, max(map(max, rows)))
@@ -62,7 +67,11 @@ def passage_scorer(model: Any, tokenizer: Any) -> Callable[[Sequence[Sequence[in
             for start in range(0, len(row_N), at_once):
                 row, position = row_N[start : start + at_once], position_N[start : start + at_once]
                 logits_NV = project(hidden_BTH[row, position], head, as_stored=True)
-                losses.append(torch.nn.functional.cross_entropy(logits_NV, ids_BT[row, position + 1], reduction="none"))
+                losses.append(
+                    torch.nn.functional.cross_entropy(
+                        logits_NV, ids_BT[row, position + 1], reduction="none"
+                    )
+                )
             sums_B = torch.zeros(len(rows), dtype=torch.float64, device=device)
             sums_B.index_add_(0, row_N, torch.cat(losses).double())
         nats: list[float] = (sums_B.cpu() / (lengths - 1)).tolist()

@@ -1,17 +1,20 @@
 """Exact log-likelihood of documents, in nats a document, at the speed of training.
 
-For scored tokens t of a document, `nats = - sum_t log p(x_t | x_<t)`. The backbone runs once over the tokens; the head
-and the cross-entropy run over slices of rows, so no `[tokens, vocabulary]` array exists. Logits and the sum are float32
-whatever the model's dtype.
+For scored tokens t of a document, `nats = - sum_t log p(x_t | x_<t)`. The backbone runs once over
+the tokens; the head and the cross-entropy run over slices of rows, so no `[tokens, vocabulary]`
+array exists. Logits and the sum are float32 whatever the model's dtype.
 
-- Short documents share a row, one after another, with position ids that restart and no attention mask: transformers
-  reads the restarts as borders and keeps the documents apart. An architecture or attention implementation that does not
-  is found out on the first shared row (other text in front must change nothing) and gets its documents one by one.
-- Documents longer than the window W are read in windows of W tokens that advance by the stride S; only tokens not yet
-  scored count, each with at least W - S tokens of context. Cost grows as W / S, and the figure depends on both, so both
-  are reported.
+- Short documents share a row, one after another, with position ids that restart and no attention
+  mask: transformers reads the restarts as borders and keeps the documents apart. An architecture or
+      attention implementation that does not
+  is found out on the first shared row (other text in front must change nothing) and gets its
+  documents one by one.
+- Documents longer than the window W are read in windows of W tokens that advance by the stride S;
+  only tokens not yet scored count, each with at least W - S tokens of context. Cost grows as W / S,
+  and the figure depends on both, so both are reported.
 
-Which tokens are scored, BOS included, stands in `holdfast.evaluation.text.documents`. Nothing is truncated. Does not
+Which tokens are scored, BOS included, stands in `holdfast.evaluation.text.documents`. Nothing is
+truncated. Does not
 average: figures come out of the rows in `holdfast.statistics.estimates`.
 """
 
@@ -54,8 +57,8 @@ class Windows:
     stride: int | None = None
     """S; None: half of the window."""
     batch_tokens: int | None = None
-    """A forward pass; None: 8192 on an accelerator, 512 on a CPU, whose attention computes the masked blocks of a
-    shared row too. Changes speed and memory, not the result."""
+    """A forward pass; None: 8192 on an accelerator, 512 on a CPU, whose attention computes the
+    masked blocks of a shared row too. Changes speed and memory, not the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +74,13 @@ class Piece:
 def context_of(model: Any) -> int | None:
     """The most tokens that a model was built for; None where its configuration does not say."""
     config = text_config(model)
-    for name in ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length"):
+    for name in (
+        "max_position_embeddings",
+        "n_positions",
+        "max_sequence_length",
+        "max_seq_len",
+        "seq_length",
+    ):
         value = getattr(config, name, None)
         if isinstance(value, int) and value > 0:
             return int(value)
@@ -79,11 +88,16 @@ def context_of(model: Any) -> int | None:
 
 
 def text_config(model: Any) -> Any:
-    """The configuration of a model's language model, which is a part of that of a vision-language model."""
-    return model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    """The configuration of a model's language model, which is a part of that of a vision-language
+    model."""
+    return (
+        model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    )
 
 
-def resolve_window(model: Any, window: int | None = None, stride: int | None = None) -> tuple[int, int]:
+def resolve_window(
+    model: Any, window: int | None = None, stride: int | None = None
+) -> tuple[int, int]:
     """(W, S) in tokens: the model's maximum and half of it unless given.
 
     Raises:
@@ -93,21 +107,24 @@ def resolve_window(model: Any, window: int | None = None, stride: int | None = N
     longest = context_of(model)
     if window is not None and longest is not None and window > longest:
         raise ModelError(
-            f"Expected a window of at most {longest} tokens, which the model was built for, got {window}. Lower "
+            f"Expected a window of at most {longest} tokens, which the model was built for, got "
+            f"{window}. Lower "
             f"`window`."
         )
     window = window or longest or 2048
     stride = stride or max(1, window // 2)
     if stride >= window:
         raise DataError(
-            f"Expected a stride below the window ({window} tokens), got {stride}: a token needs at least one before "
+            f"Expected a stride below the window ({window} tokens), got {stride}: a token needs "
+            "at least one before "
             f"it. Lower `stride`."
         )
     return window, stride
 
 
 def cut(encoded: Sequence[EncodedDocument], *, window: int, stride: int) -> list[Piece]:
-    """Documents as pieces of at most `window` tokens; every scored token is a target of exactly one piece."""
+    """Documents as pieces of at most `window` tokens; every scored token is a target of exactly one
+    piece."""
     pieces = []
     for index, document in enumerate(encoded):
         scored = list(itertools.chain(*(range(*span) for span in document.spans)))
@@ -116,7 +133,13 @@ def cut(encoded: Sequence[EncodedDocument], *, window: int, stride: int) -> list
             stop = bisect.bisect_left(scored, end, lo=next_target)
             if stop > next_target:
                 targets = [t - begin for t in scored[next_target:stop]]
-                pieces.append(Piece(document=index, ids=document.ids[begin : targets[-1] + begin + 1], targets=targets))
+                pieces.append(
+                    Piece(
+                        document=index,
+                        ids=document.ids[begin : targets[-1] + begin + 1],
+                        targets=targets,
+                    )
+                )
                 next_target = stop
             end = min(end + stride, len(document.ids))
             begin = max(0, end - window)
@@ -124,7 +147,8 @@ def cut(encoded: Sequence[EncodedDocument], *, window: int, stride: int) -> list
 
 
 def pack(pieces: Sequence[Piece], *, batch_tokens: int) -> list[list[Piece]]:
-    """Pieces in order, as many a row as fit into `batch_tokens`; a longer piece has a row of its own."""
+    """Pieces in order, as many a row as fit into `batch_tokens`; a longer piece has a row of its
+    own."""
     rows: list[list[Piece]] = []
     filled = 0
     for piece in pieces:
@@ -151,24 +175,25 @@ def score_documents(
     """Scores every document.
 
     Args:
-        model: a Hugging Face causal LM, PEFT-wrapped or not, on any device in any floating dtype. Left in the train /
-            eval state it came in.
+        model: a Hugging Face causal LM, PEFT-wrapped or not, on any device in any floating dtype.
+            Left in the train / eval state it came in.
         tokenizer: its tokenizer.
         documents: see `holdfast.evaluation.text.documents`.
         windows: how much of a document goes through the model at once.
         progress: called with (tokens done, tokens in all) after each forward pass.
         notes: remarks for the reader of the result are appended.
-        memorisation: adds `"exact"`, the scored tokens that were the most likely one (Tirumala et al. 2022, section 2),
-            and `"entropy"`, the entropies of the distributions that they were scored by, summed, in nats.
+        memorisation: adds `"exact"`, the scored tokens that were the most likely one (Tirumala et
+            al. 2022, section 2), and `"entropy"`, the entropies of the distributions that they were
+            scored by, summed, in nats.
         partial: where sums of finished rows are kept, so that an interrupted measurement goes on.
 
     Returns:
-        One row a document, in order: `{"doc": hash, "nats": float, "tokens": int, "bytes": int}`, where tokens and
-            bytes are the scored ones.
+        One row a document, in order: `{"doc": hash, "nats": float, "tokens": int, "bytes": int}`,
+            where tokens and bytes are the scored ones.
 
     Raises:
-        DataError: nothing to score. ModelError: the tokenizer does not belong to the model, or the model is no causal
-            LM.
+        DataError: nothing to score. ModelError: the tokenizer does not belong to the model, or the
+            model is no causal LM.
     """
     import numpy as np
 
@@ -177,14 +202,16 @@ def score_documents(
     encoded = [encode_document(document, tokenizer) for document in documents]
     if not any(document.spans for document in encoded):
         raise DataError(
-            f"Expected text to score, but none of the {len(encoded)} documents has a token that can be scored. Check "
+            f"Expected text to score, but none of the {len(encoded)} documents has a token that "
+            "can be scored. Check "
             f"the data and its templates."
         )
     _check_vocabulary(model, encoded)
     rewritten = sum(document.rewritten for document in encoded)
     if rewritten:
         _note(
-            f"The chat template writes {rewritten} earlier replies differently once the conversation goes on; they "
+            f"The chat template writes {rewritten} earlier replies differently once the "
+            "conversation goes on; they "
             f"are scored in part.",
             notes,
         )
@@ -194,7 +221,10 @@ def score_documents(
     with evaluation_mode(model):
         if isinstance(model, ServedModel):
             rows = [[piece] for piece in pieces]
-            batches, sums_of = in_groups(range(len(rows)), model.at_once), functools.partial(_served_sums, model, rows)
+            batches, sums_of = (
+                in_groups(range(len(rows)), model.at_once),
+                functools.partial(_served_sums, model, rows),
+            )
         else:
             head = float_head(describe_head(model))
             rows = _rows(model, head, pieces, windows.batch_tokens, notes)
@@ -213,7 +243,12 @@ def score_documents(
         np.add.at(sums, [piece.document for piece in row], np.array(values))
     scored = []
     for document, (nats, *more) in zip(encoded, sums.tolist(), strict=True):
-        figures = {"doc": document.doc, "nats": nats, "tokens": document.tokens, "bytes": document.bytes}
+        figures = {
+            "doc": document.doc,
+            "nats": nats,
+            "tokens": document.tokens,
+            "bytes": document.bytes,
+        }
         if memorisation:
             figures |= {"exact": round(more[0]), "entropy": more[1]}
         scored.append(figures)
@@ -232,22 +267,34 @@ def _served_sums(
 
 
 def _rows(
-    model: Any, head: Head, pieces: Sequence[Piece], batch_tokens: int | None, notes: list[str] | None
+    model: Any,
+    head: Head,
+    pieces: Sequence[Piece],
+    batch_tokens: int | None,
+    notes: list[str] | None,
 ) -> list[list[Piece]]:
     """Pieces in rows that they may share."""
-    batch_tokens = batch_tokens or (512 if model.get_input_embeddings().weight.device.type == "cpu" else 8192)
+    batch_tokens = batch_tokens or (
+        512 if model.get_input_embeddings().weight.device.type == "cpu" else 8192
+    )
     rows = pack(pieces, batch_tokens=batch_tokens)
     shared = [row for row in rows if len(row) > 1]
     if not shared or documents_stay_apart(model, head, *shared[0][:2]):
         return rows
     _note(
-        f"{type(model).__name__} does not keep documents apart that share a row, so they were scored one by one.", notes
+        f"{type(model).__name__} does not keep documents apart that share a row, so they were "
+        "scored one by one.",
+        notes,
     )
     return [[piece] for piece in pieces]
 
 
 def _computed_sums(
-    model: Any, head: Head, rows: Sequence[Sequence[Piece]], memorisation: bool, numbers: Sequence[int]
+    model: Any,
+    head: Head,
+    rows: Sequence[Sequence[Piece]],
+    memorisation: bool,
+    numbers: Sequence[int],
 ) -> list[list[list[float]]]:
     """Of some of the rows the sums `[pieces, columns]`."""
     import numpy as np
@@ -260,19 +307,24 @@ def _computed_sums(
         np.add.at(values, of_piece, scores)
         if len(row) > 1 and not np.isfinite(values).all():
             # 0 times NaN is NaN: one document spoils all of its row, whatever the mask says
-            alone = _computed_sums(model, head, [[piece] for piece in row], memorisation, range(len(row)))
+            alone = _computed_sums(
+                model, head, [[piece] for piece in row], memorisation, range(len(row))
+            )
             sums.append(list(itertools.chain(*alone)))
         else:
             sums.append(values.tolist())
     return sums
 
 
-def documents_stay_apart(model: Any, head: Head, first: Piece, second: Piece, *, tokens: int = 32) -> bool:
-    """True where the model scores `second` behind `first` as in a row of its own, and whatever `first` is.
+def documents_stay_apart(
+    model: Any, head: Head, first: Piece, second: Piece, *, tokens: int = 32
+) -> bool:
+    """True where the model scores `second` behind `first` as in a row of its own, and whatever
+    `first` is.
 
-    Two tests, as each is blind where the other sees: other text in front gives the same kernels the same shapes, so
-    that any difference is a leak, in every dtype; the piece in its own row finds positions that did not restart, within
-    what the dtype explains.
+    Two tests, as each is blind where the other sees: other text in front gives the same kernels the
+    same shapes, so that any difference is a leak, in every dtype; the piece in its own row finds
+    positions that did not restart, within what the dtype explains.
 
     Args:
         tokens: how many tokens of each piece are tried.
@@ -313,9 +365,11 @@ def takes_positions(model: Any) -> bool:
     return "position_ids" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def score_row(model: Any, head: Head, row: Sequence[Piece], *, memorisation: bool = False) -> torch.Tensor:
-    """Nats `[targets of the row, 1]`, float32, in the order of pieces and their targets; with `memorisation` `[.., 3]`:
-    nats, whether the target was the most likely token, entropy."""
+def score_row(
+    model: Any, head: Head, row: Sequence[Piece], *, memorisation: bool = False
+) -> torch.Tensor:
+    """Nats `[targets of the row, 1]`, float32, in the order of pieces and their targets; with
+    `memorisation` `[.., 3]`: nats, whether the target was the most likely token, entropy."""
     import torch
 
     from holdfast.ops.heads import project, run_backbone
@@ -324,7 +378,9 @@ def score_row(model: Any, head: Head, row: Sequence[Piece], *, memorisation: boo
     input_ids = torch.tensor([list(itertools.chain(*(piece.ids for piece in row)))], device=device)
     inputs: dict[str, Any] = {"input_ids": input_ids}
     if len(row) > 1:
-        inputs["position_ids"] = torch.cat([torch.arange(len(piece.ids)) for piece in row])[None].to(device)
+        inputs["position_ids"] = torch.cat([torch.arange(len(piece.ids)) for piece in row])[
+            None
+        ].to(device)
     hidden_TH = run_backbone(model, **inputs)[0]
     offsets: list[int] = []
     offset = 0
@@ -346,7 +402,11 @@ def score_row(model: Any, head: Head, row: Sequence[Piece], *, memorisation: boo
             losses.append(torch.stack([losses_N, exact_N, entropy_N], dim=-1))
         else:
             losses.append(losses_N[:, None])
-    return torch.cat(losses) if losses else hidden_NH.new_zeros((0, 3 if memorisation else 1), dtype=torch.float32)
+    return (
+        torch.cat(losses)
+        if losses
+        else hidden_NH.new_zeros((0, 3 if memorisation else 1), dtype=torch.float32)
+    )
 
 
 def entropies(logp_NV: torch.Tensor) -> torch.Tensor:
@@ -356,8 +416,8 @@ def entropies(logp_NV: torch.Tensor) -> torch.Tensor:
 
 
 def float_head(head: Head) -> Head:
-    """The head with float32 tensors, converted once and not again for every slice. Costs 4 V H bytes for a
-    half-precision model."""
+    """The head with float32 tensors, converted once and not again for every slice. Costs 4 V H
+    bytes for a half-precision model."""
     import torch
 
     keep = (torch.float32, torch.float64)
@@ -380,6 +440,7 @@ def check_ids(model: Any, largest: int) -> None:
     known = int(model.get_input_embeddings().weight.shape[0])
     if largest >= known:
         raise ModelError(
-            f"The tokenizer gives the token id {largest}, but the model has embeddings for {known} tokens only. Use "
+            f"The tokenizer gives the token id {largest}, but the model has embeddings for "
+            f"{known} tokens only. Use "
             f"the tokenizer that belongs to the model."
         )

@@ -15,7 +15,11 @@ def first_rows(entry: DataEntry) -> Any:
     from holdfast.data.sources import load_rows
 
     rows = load_rows(entry.data, split=entry.split, config=entry.config)
-    return rows if entry.max_documents is None else rows.select(range(min(entry.max_documents, len(rows))))
+    return (
+        rows
+        if entry.max_documents is None
+        else rows.select(range(min(entry.max_documents, len(rows))))
+    )
 
 
 def question_rows(entry: DataEntry, needed: Sequence[str] = ()) -> Any:
@@ -32,20 +36,22 @@ def question_rows(entry: DataEntry, needed: Sequence[str] = ()) -> Any:
     if missing:
         plural = "s" if len(missing) > 1 else ""
         raise DataError(
-            f"{entry.data} lacks the column{plural} {', '.join(missing)} (it has {', '.join(columns)})."
+            f"{entry.data} lacks the column{plural} {', '.join(missing)} (it has "
+            f"{', '.join(columns)})."
             f"{did_you_mean(missing[0], columns)} Rename or add what is missing."
         )
     return rows
 
 
 def refuse_images(entry: DataEntry, rows: Any, prompts: Sequence[str] | None = None) -> None:
-    """Stops where rows hold images and an entry asks by text alone, so that it would be asked blind.
+    """Stops where rows hold images and an entry asks by text alone, so that it would be asked
+    blind.
 
     Args:
         entry: of the rows.
         rows: its data.
-        prompts: what is asked; a column of images that none of them has a place for may stand beside. None: rows are
-            read as training data is, images and all.
+        prompts: what is asked; a column of images that none of them has a place for may stand
+            beside. None: rows are read as training data is, images and all.
 
     Raises:
         DataError: a row holds one.
@@ -61,7 +67,8 @@ def refuse_images(entry: DataEntry, rows: Any, prompts: Sequence[str] | None = N
     for number, row in enumerate(looked_at):
         if vision.holds_images(row, columns):
             raise DataError(
-                f"{entry.data}, row {number} holds an image (column '{columns[0]}'), but '{entry.name}' asks by text "
+                f"{entry.data}, row {number} holds an image (column '{columns[0]}'), but "
+                f"'{entry.name}' asks by text "
                 f"alone. Ask about images with `multiple_choice`, or take rows without them."
             )
 
@@ -76,16 +83,19 @@ def fill_template(entry: DataEntry, template: str, row: Row, number: int) -> str
         return template.format(**row)
     except (KeyError, IndexError) as error:
         raise DataError(
-            f"The prompt of '{entry.name}' names the column {error}, but {entry.data} has {', '.join(row)}."
+            f"The prompt of '{entry.name}' names the column {error}, but {entry.data} has "
+            f"{', '.join(row)}."
         ) from None
     except (ValueError, AttributeError, TypeError) as error:
         raise DataError(
-            f"The prompt of '{entry.name}' cannot be filled from row {number} of {entry.data}: {error}."
+            f"The prompt of '{entry.name}' cannot be filled from row {number} of {entry.data}: "
+            f"{error}."
         ) from None
 
 
 class RowMistakes:
-    """Mistakes by what is expected; each kind is named once, with the number of rows and the first of them.
+    """Mistakes by what is expected; each kind is named once, with the number of rows and the first
+    of them.
 
     Args:
         data: the file, for the message.

@@ -1,6 +1,8 @@
-"""Questions with options of their own, from a file: the base of `multiple_choice` and `multiple_choice_letters`.
+"""Questions with options of their own, from a file: the base of `multiple_choice` and
+`multiple_choice_letters`.
 
-Rows have a prompt, options and the index of the right one, and image or images where there are some.
+Rows have a prompt, options and the index of the right one, and image or images where there are
+some.
 """
 
 from __future__ import annotations
@@ -25,27 +27,30 @@ COLUMNS = ("prompt", "options", "answer")
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionsEntry(DataEntry):
-    """What entries over questions with options of their own have in common: rows of prompt, options and answer (the
-    right option's index from 0), and image or images where there are some."""
+    """What entries over questions with options of their own have in common: rows of prompt, options
+    and answer (the right option's index from 0), and image or images where there are some."""
 
     takes_images = True
     most_options: ClassVar[int | None] = None
     """That a question may have; None: as many as it likes."""
 
     apply_chat_template: bool = False
-    """The prompt becomes a user's message in the tokenizer's chat template, and an option begins the reply."""
+    """The prompt becomes a user's message in the tokenizer's chat template, and an option begins
+    the reply."""
     group: WordOrNone = None
     """Column whose values the report draws apart, such as the subject."""
     cluster: Annotated[WordOrNone, Meta(former=("unit",))] = None
-    """Column that questions about the same thing share: they are one sample, whose accuracy is their mean. Without it
-    questions that hang together count as so many samples, and intervals are too narrow."""
+    """Column that questions about the same thing share: they are one sample, whose accuracy is
+    their mean. Without it questions that hang together count as so many samples, and intervals are
+    too narrow."""
 
     def local_files(self) -> list[Path]:
         """The data file, and those of its images."""
         return [*super().local_files(), *image_files(self)]
 
     def deciding(self) -> dict[str, Any]:
-        """As of every entry; without `cluster` where it is not used, so that evaluations from before it are found."""
+        """As of every entry; without `cluster` where it is not used, so that evaluations from
+        before it are found."""
         settings = super().deciding()
         if self.cluster is None:
             del settings["cluster"]
@@ -76,8 +81,8 @@ class Question:
     """The prompt with its images, where it has some."""
 
     def sample(self) -> dict[str, Any]:
-        """What a per-sample row says of the question: `doc`, which comparisons join on, the prompt's hash, the group
-        and the names of its images."""
+        """What a per-sample row says of the question: `doc`, which comparisons join on, the
+        prompt's hash, the group and the names of its images."""
         identity: list[Any] = [self.asked, list(self.options)]
         sample: dict[str, Any] = {}
         if self.images is None:
@@ -92,7 +97,9 @@ class Question:
         return {**sample, "question": self.asked, "choices": list(self.options)}
 
 
-def read_questions(entry: QuestionsEntry, tokenizer: Any, processor: Processor | None = None) -> list[Question]:
+def read_questions(
+    entry: QuestionsEntry, tokenizer: Any, processor: Processor | None = None
+) -> list[Question]:
     """The questions of an entry.
 
     Args:
@@ -101,11 +108,12 @@ def read_questions(entry: QuestionsEntry, tokenizer: Any, processor: Processor |
         processor: of a vision-language model, for rows with images.
 
     Raises:
-        DataError: no rows, columns are missing, or rows do not hold a prompt, at least two different options and the
-            index of one, or images that cannot be read or have no place in the prompt; all mistakes of the file in one
-            message, each kind with the first row that has it. Images for a model that takes text only.
-        ModelError: the chat template is asked for, and the tokenizer has none, or it opens a thought; no processor for
-            images.
+        DataError: no rows, columns are missing, or rows do not hold a prompt, at least two
+            different options and the index of one, or images that cannot be read or have no place
+            in the prompt; all mistakes of the file in one message, each kind with the first row
+            that has it. Images for a model that takes text only.
+        ModelError: the chat template is asked for, and the tokenizer has none, or it opens a
+            thought; no processor for images.
     """
     if entry.apply_chat_template:
         refuse_open_thought(tokenizer, entry.path)
@@ -129,8 +137,14 @@ def read_questions(entry: QuestionsEntry, tokenizer: Any, processor: Processor |
                 mistakes.add(expected, row=number, got=str(problem))
                 continue
             prompt = image_prompt.text
-        elif processor is not None and MARKER in text:  # to the tokenizer it is an image that nobody gave
-            mistakes.add("an image for each place in the prompt", row=number, got=f"none, and the text says {MARKER}")
+        elif (
+            processor is not None and MARKER in text
+        ):  # to the tokenizer it is an image that nobody gave
+            mistakes.add(
+                "an image for each place in the prompt",
+                row=number,
+                got=f"none, and the text says {MARKER}",
+            )
             continue
         elif entry.apply_chat_template:
             prompt = chat_prompt([{"role": "user", "content": prompt}], tokenizer)
@@ -158,7 +172,9 @@ def _is_sound(row: Row, number: int, mistakes: RowMistakes, most: int | None) ->
         expected = "options that are a list of at least two different texts, none empty"
         return mistakes.add(expected, row=number, got=shown(options))
     if most is not None and len(options) > most:
-        return mistakes.add(f"at most {most} options, a letter each", row=number, got=f"{len(options)} options")
+        return mistakes.add(
+            f"at most {most} options, a letter each", row=number, got=f"{len(options)} options"
+        )
     if isinstance(answer, bool) or answer not in range(len(options)):
         expected = "an answer that is the index of one of the options, from 0"
         return mistakes.add(expected, row=number, got=f"{shown(answer)} of {len(options)} options")
@@ -170,9 +186,11 @@ def groups_of(questions: Sequence[Question]) -> list[str]:
     return sorted({question.group for question in questions if question.group is not None})
 
 
-def by_cluster(rows: Sequence[Row], questions: Sequence[Question], *, means: Sequence[str]) -> list[dict[str, Any]]:
-    """One sample for all questions of a cluster, in the order in which clusters first come: the means of some columns,
-    and the nats and tokens of all.
+def by_cluster(
+    rows: Sequence[Row], questions: Sequence[Question], *, means: Sequence[str]
+) -> list[dict[str, Any]]:
+    """One sample for all questions of a cluster, in the order in which clusters first come: the
+    means of some columns, and the nats and tokens of all.
 
     Args:
         rows: one a question.

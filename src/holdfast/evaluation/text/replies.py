@@ -1,4 +1,5 @@
-"""Greedy replies of a model, in memory or behind a server: what `instructions` and `win_rate` entries judge.
+"""Greedy replies of a model, in memory or behind a server: what `instructions` and `win_rate`
+entries judge.
 
 A batch is kept on disk as soon as it is written, so an interruption costs one.
 """
@@ -31,7 +32,8 @@ class Replies:
 
 
 def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int, *, chat: bool) -> Replies:
-    """Greedy replies without their thoughts; a prompt that leaves no room for one loses its beginning.
+    """Greedy replies without their thoughts; a prompt that leaves no room for one loses its
+    beginning.
 
     Args:
         on: the model.
@@ -40,20 +42,25 @@ def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int, *, chat: 
         chat: as of `generate`.
 
     Raises:
-        ModelError: the context has no room for so long a reply, or the tokenizer has no end of sequence.
+        ModelError: the context has no room for so long a reply, or the tokenizer has no end of
+            sequence.
     """
     window, _ = resolve_window(on.model)
     if longest >= window:
         raise ModelError(
-            f"max_new_tokens: expected fewer than the model's context of {window} tokens, got {longest}; the prompt "
+            f"max_new_tokens: expected fewer than the model's context of {window} tokens, got "
+            f"{longest}; the prompt "
             f"needs room too. Lower it."
         )
     room = window - longest
-    texts, broken = generate(on, [ids[-room:] for ids in encoded], max_new_tokens=longest, chat=chat)
+    texts, broken = generate(
+        on, [ids[-room:] for ids in encoded], max_new_tokens=longest, chat=chat
+    )
     notes = remarks_on_cut(sum(len(ids) > room for ids in encoded), len(encoded), room)
     if chat and open_thought(on.tokenizer) and (unfinished := texts.count("")):
         notes.append(
-            f"{unfinished} of {len(texts)} replies are thoughts without an end: {longest} tokens were allowed."
+            f"{unfinished} of {len(texts)} replies are thoughts without an end: {longest} tokens "
+            "were allowed."
         )
     return Replies(texts=texts, broken=BROKEN if broken else "", notes=notes)
 
@@ -61,8 +68,9 @@ def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int, *, chat: 
 def generate(
     on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: int, chat: bool = True
 ) -> tuple[list[str], bool]:
-    """Greedy continuations as text, special tokens and thoughts left out; each ends before the model's end of sequence,
-    or after `max_new_tokens`. And whether some of them were chosen by logits that are not finite.
+    """Greedy continuations as text, special tokens and thoughts left out; each ends before the
+    model's end of sequence, or after `max_new_tokens`. And whether some of them were chosen by
+    logits that are not finite.
 
     Args:
         on: the model; the batch size is the plan's, and prompts of similar length share a batch.
@@ -76,7 +84,8 @@ def generate(
     """
     if not end_tokens(on.model, on.tokenizer):
         raise ModelError(
-            "Expected a tokenizer with an end of sequence (eos_token), where replies end; this one has none. Set one."
+            "Expected a tokenizer with an end of sequence (eos_token), where replies end; this "
+            "one has none. Set one."
         )
 
     opened = open_thought(on.tokenizer) if chat else None
@@ -88,7 +97,9 @@ def generate(
             texts = on.model.completions(prompts, [{"max_tokens": max_new_tokens}] * len(prompts))
             return [without_thought(text, opened) for text in texts]
         with evaluation_mode(on.model):
-            continuations = continued(on.model, on.tokenizer, prompts, max_new_tokens=max_new_tokens)
+            continuations = continued(
+                on.model, on.tokenizer, prompts, max_new_tokens=max_new_tokens
+            )
         texts = []
         for continuation in continuations:
             ids = continuation.ids[:-1] if continuation.ended else continuation.ids

@@ -1,8 +1,8 @@
 """Log-likelihoods of continuations, with every shared prefix computed once.
 
-A question with four options is asked as four texts that begin alike; questions of one subject begin with the same
-examples. Texts that begin alike are merged into a tree of tokens (a trie), trees stand one after another in a row, and
-the row goes through the model once:
+A question with four options is asked as four texts that begin alike; questions of one subject begin
+with the same examples. Texts that begin alike are merged into a tree of tokens (a trie), trees
+stand one after another in a row, and the row goes through the model once:
 
     tokens in depth-first order; token i sees token j  <=>  j <= i < end(j)
                                                        end(j):
@@ -13,17 +13,18 @@ the row goes through the model once:
                                                        ends
     position of a token: its depth
 
-so that a token sees its own beginning and nothing else, as in a row of its own. The head is multiplied at the
-scored positions only. The results are those of one text a row (float32: 1e-5 nats); what changes is how often a token
-is computed. With P tokens of prefix and four options of C tokens the row holds P + 4 C tokens in place of 4 (P + C).
+so that a token sees its own beginning and nothing else, as in a row of its own. The head is
+multiplied at the scored positions only. The results are those of one text a row (float32: 1e-5
+nats); what changes is how often a token is computed. With P tokens of prefix and four options of C
+tokens the row holds P + 4 C tokens in place of 4 (P + C).
 
-Rows grow while that is cheaper than to begin a new one: a token more costs its own products and the attention of the
-whole row, cost(T) = T + T^2 / (6 H) in units of one token's products, with H the hidden width (attention 4 T^2 H
-against 24 H^2 T a layer).
+Rows grow while that is cheaper than to begin a new one: a token more costs its own products and the
+attention of the whole row, cost(T) = T + T^2 / (6 H) in units of one token's products, with H the
+hidden width (attention 4 T^2 H against 24 H^2 T a layer).
 
-It needs a model that takes position ids and a mask of its own (`[1, 1, T, T]`: "sdpa" or "eager" attention). Whether it
-does is tried on a few tokens of the first branching row; state-space and other architectures that read a row as one
-text are found out and left to the caller.
+It needs a model that takes position ids and a mask of its own (`[1, 1, T, T]`: "sdpa" or "eager"
+attention). Whether it does is tried on a few tokens of the first branching row; state-space and
+other architectures that read a row as one text are found out and left to the caller.
 
 Shapes: T tokens of a row, H hidden width, V vocabulary, N scored positions.
 """
@@ -57,7 +58,8 @@ Request = tuple[Sequence[int], Sequence[int]]
 """(context, continuation) as token ids, neither empty."""
 
 Images = Callable[[int], Mapping[str, "torch.Tensor"]]
-"""What a model takes beside the tokens for the images among them, such as their pixels; of a row of so many tokens."""
+"""What a model takes beside the tokens for the images among them, such as their pixels; of a row of
+so many tokens."""
 
 _SLICE_CELLS = 2**24
 """Logits alive at once: 64 MiB in float32."""
@@ -70,7 +72,8 @@ class Path:
     index: int
     """Of the request."""
     ids: tuple[int, ...]
-    """Input tokens: context and continuation without its last token, cut from the left to the model's length."""
+    """Input tokens: context and continuation without its last token, cut from the left to the
+    model's length."""
     targets: tuple[int, ...]
     """The continuation; its first token is predicted at position `len(ids) - len(targets)`."""
 
@@ -102,23 +105,27 @@ def paths_of(requests: Sequence[Request], *, length: int) -> list[Path]:
 
     Args:
         requests: see `Request`.
-        length: the most input tokens that the model takes; longer contexts lose their beginning, as in
-            lm-evaluation-harness.
+        length: the most input tokens that the model takes; longer contexts lose their beginning, as
+            in lm-evaluation-harness.
 
     Raises:
-        DataError: an empty context or continuation, or a continuation longer than the model's length.
+        DataError: an empty context or continuation, or a continuation longer than the model's
+            length.
     """
     paths = []
     for index, (context, continuation) in enumerate(requests):
         if not context or not continuation:
             raise DataError(
-                f"Expected a context and an option of at least one token each, got {len(context)} and "
+                f"Expected a context and an option of at least one token each, got {len(context)} "
+                "and "
                 f"{len(continuation)} tokens "
-                f"(request {index}). An empty option cannot be scored; check the choices of the task."
+                f"(request {index}). An empty option cannot be scored; check the choices of the "
+                "task."
             )
         if len(continuation) > length:
             raise DataError(
-                f"An option has {len(continuation)} tokens, more than the model's context of {length} (request "
+                f"An option has {len(continuation)} tokens, more than the model's context of "
+                f"{length} (request "
                 f"{index}), so that it cannot be scored "
                 "whole. Take the question out, or use a model with a longer context."
             )
@@ -137,8 +144,8 @@ def rows_of(
         hidden: H, which decides what attention costs beside the rest.
         least: rows grow to so many tokens in any case, where one pass costs more than its tokens.
         most: rows never grow beyond, unless one text does.
-        longest: texts of more tokens are rows of their own (sliding windows, which a mask of our own would not
-            respect).
+        longest: texts of more tokens are rows of their own (sliding windows, which a mask of our
+            own would not respect).
     """
 
     def cost(tokens: int) -> float:
@@ -217,7 +224,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     return low
 
 
-# -------------------------------------------------------------------------------------------------------------- model
+# -------------------------------------------------------------------------------------------- model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,9 +268,12 @@ class Scorer:
             ends = torch.as_tensor(row.ends, device=device)
             visible = (places[None, :] <= places[:, None]) & (places[:, None] < ends[None, :])
             # additive, which "sdpa" and "eager" both take
-            mask = torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(~visible, torch.finfo(dtype).min)
+            mask = torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(
+                ~visible, torch.finfo(dtype).min
+            )
             inputs.update(
-                attention_mask=mask[None, None], position_ids=torch.as_tensor(row.depths, device=device)[None]
+                attention_mask=mask[None, None],
+                position_ids=torch.as_tensor(row.depths, device=device)[None],
             )
         return run_backbone(self.model, **inputs)[0]
 
@@ -295,7 +305,9 @@ class Scorer:
             name, batches, lambda row: self.answers_of(row, find), total=len(paths), report=report
         )
 
-    def answers_of(self, row: PackedRow, find: Callable[[PackedRow], Iterable[Any]] | None = None) -> list[Any]:
+    def answers_of(
+        self, row: PackedRow, find: Callable[[PackedRow], Iterable[Any]] | None = None
+    ) -> list[Any]:
         """What `find` gives for the paths of one row in order; arguments as of `answers`."""
         find = find or self.score_row
         answers = list(find(row))
@@ -305,8 +317,8 @@ class Scorer:
         return answers
 
     def score_row(self, row: PackedRow) -> list[tuple[float, bool]]:
-        """(log-likelihood in nats, whether every token was the most likely one) of the paths of one row in its order;
-        logits in float32."""
+        """(log-likelihood in nats, whether every token was the most likely one) of the paths of one
+        row in its order; logits in float32."""
         import torch
 
         from holdfast.ops.heads import project
@@ -324,10 +336,14 @@ class Scorer:
         for start in range(0, len(places), at_once):
             stop = min(start + at_once, len(places))
             pairs = order[borders[start] : borders[stop]]
-            logits_NV = project(hidden_TH[torch.as_tensor(places[start:stop], device=device)], self.head)
+            logits_NV = project(
+                hidden_TH[torch.as_tensor(places[start:stop], device=device)], self.head
+            )
             rows = torch.as_tensor(inverse[pairs] - start, device=device)
             gold = torch.as_tensor(targets[pairs], device=device)
-            chosen[pairs] = (logits_NV[rows, gold] - logits_NV.logsumexp(-1)[rows]).double().cpu().numpy()
+            chosen[pairs] = (
+                (logits_NV[rows, gold] - logits_NV.logsumexp(-1)[rows]).double().cpu().numpy()
+            )
             best[pairs] = (logits_NV.argmax(-1)[rows] == gold).cpu().numpy()
         stop = 0
         answers = []
@@ -338,8 +354,8 @@ class Scorer:
 
 
 def scorer_for(model: Any, paths: Sequence[Path] = ()) -> Scorer | ServedScorer:
-    """What scores a model's texts: in rows of shared prefixes, or one text a row where the model cannot share them (see
-    the module's docstring).
+    """What scores a model's texts: in rows of shared prefixes, or one text a row where the model
+    cannot share them (see the module's docstring).
 
     Args:
         model: a Hugging Face causal LM, PEFT-wrapped or not, in evaluation mode; or a served one.
@@ -373,7 +389,9 @@ def scorer_for(model: Any, paths: Sequence[Path] = ()) -> Scorer | ServedScorer:
         most=4096 if on_cpu else 16384,
         window=min(windows, default=None),
     )
-    pair = branching_pair(paths, tokens=48 if scorer.window is None else max(1, min(48, scorer.window // 2)))
+    pair = branching_pair(
+        paths, tokens=48 if scorer.window is None else max(1, min(48, scorer.window // 2))
+    )
     return scorer if pair is None or branches_stay_apart(scorer, *pair) else single
 
 
@@ -385,11 +403,12 @@ def branches_stay_apart(
     images: Images | None = None,
     reserved: Container[int] = (),
 ) -> bool:
-    """True where the states of `second` in one tree with `first` are its own, and whatever `first` says.
+    """True where the states of `second` in one tree with `first` are its own, and whatever `first`
+    says.
 
-    Two tests, as each is blind where the other sees: other tokens in the other branch give the same kernels the same
-    shapes, so that any difference is a leak, in every dtype; a row of its own finds positions and masks that were not
-    taken, within what the dtype explains.
+    Two tests, as each is blind where the other sees: other tokens in the other branch give the same
+    kernels the same shapes, so that any difference is a leak, in every dtype; a row of its own
+    finds positions and masks that were not taken, within what the dtype explains.
 
     Args:
         first: a text that shares a beginning with `second`.
@@ -402,7 +421,9 @@ def branches_stay_apart(
     vocabulary = scorer.head.vocabulary
     shared = _common(first.ids, second.ids)
     others = [(i * 7 + 13) % vocabulary for i in first.ids[shared:]]
-    changed = dataclasses.replace(first, ids=(*first.ids[:shared], *(0 if i in reserved else i for i in others)))
+    changed = dataclasses.replace(
+        first, ids=(*first.ids[:shared], *(0 if i in reserved else i for i in others))
+    )
     if _common(changed.ids, second.ids) != shared:
         return False
     scored = dataclasses.replace(second, targets=second.ids[shared:])
@@ -438,8 +459,8 @@ def same_states(behind: torch.Tensor, other: torch.Tensor, own: torch.Tensor) ->
 
 
 def branching_pair(paths: Sequence[Path], *, tokens: int) -> tuple[Path, Path] | None:
-    """The first two paths (in order of tokens) that begin alike and then part, cut to `tokens` before and after the
-    place where they do."""
+    """The first two paths (in order of tokens) that begin alike and then part, cut to `tokens`
+    before and after the place where they do."""
     ordered = sorted(paths, key=lambda p: p.ids)
     for first, second in itertools.pairwise(ordered):
         shared = _common(first.ids, second.ids)
@@ -454,6 +475,7 @@ def branching_pair(paths: Sequence[Path], *, tokens: int) -> tuple[Path, Path] |
 
 
 def _has_virtual_tokens(model: Any) -> bool:
-    """PEFT's prompt learning puts learnt tokens in front of every text, where the bare backbone has none."""
+    """PEFT's prompt learning puts learnt tokens in front of every text, where the bare backbone has
+    none."""
     configs = getattr(model, "peft_config", None) or {}
     return any(getattr(c, "is_prompt_learning", False) for c in configs.values())

@@ -1,9 +1,10 @@
-"""Templates of models that think before they reply: does a reply begin inside an open thought, and what of a reply is
-no thought?
+"""Templates of models that think before they reply: does a reply begin inside an open thought, and
+what of a reply is no thought?
 
-A template whose prompt ends in `<think>` has options and letters scored as the first words of a thought, which says
-nothing of the answer: such an entry is refused, with the variable that closes the thought where the template has one.
-Replies are judged without their thought; one that never ends its thought is empty.
+A template whose prompt ends in `<think>` has options and letters scored as the first words of a
+thought, which says nothing of the answer: such an entry is refused, with the variable that closes
+the thought where the template has one. Replies are judged without their thought; one that never
+ends its thought is empty.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ SWITCHES = ("enable_thinking", "thinking")
 
 
 def with_variables(processing: Any, variables: Mapping[str, Any]) -> Any:
-    """A tokenizer or processor whose chat template gets variables wherever it writes; the caller's own win."""
+    """A tokenizer or processor whose chat template gets variables wherever it writes; the caller's
+    own win."""
     if not variables:
         return processing
     changed = copy.copy(processing)
@@ -43,14 +45,19 @@ def with_variables(processing: Any, variables: Mapping[str, Any]) -> Any:
 
 
 def _prompt(tokenizer: Any, **variables: Any) -> str:
-    """How the template begins a reply; empty where there is none, or it takes no such conversation."""
+    """How the template begins a reply; empty where there is none, or it takes no such
+    conversation."""
     from jinja2 import TemplateError
 
     if not getattr(tokenizer, "chat_template", None):
         return ""
     try:
         messages = [{"role": "user", "content": "Hello"}]
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **variables))
+        return str(
+            tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **variables
+            )
+        )
     except (TemplateError, ValueError, TypeError):
         return ""
 
@@ -69,7 +76,8 @@ def open_thought(tokenizer: Any) -> Marks | None:
 
 
 def _switch(tokenizer: Any) -> str | None:
-    """The variable that makes the template begin a reply without a thought; None where it has none, or does so."""
+    """The variable that makes the template begin a reply without a thought; None where it has none,
+    or does so."""
     usual = _prompt(tokenizer)
     for name in SWITCHES if usual else ():
         prompt = _prompt(tokenizer, **{name: False})
@@ -91,10 +99,16 @@ def refuse_open_thought(tokenizer: Any, what: str) -> None:
     if (marks := open_thought(tokenizer)) is None:
         return
     switch = _switch(tokenizer)
-    advice = f"Close it by `chat_template_kwargs: {{{switch}: false}}`" if switch else "This template cannot close it"
+    advice = (
+        f"Close it by `chat_template_kwargs: {{{switch}: false}}`"
+        if switch
+        else "This template cannot close it"
+    )
     raise ModelError(
-        f"{what}: expected a reply that begins with the answer, but the chat template opens a thought ({marks[0]}) in "
-        f"the prompt, where options and letters would be its first words. {advice}, ask without apply_chat_template, "
+        f"{what}: expected a reply that begins with the answer, but the chat template opens a "
+        f"thought ({marks[0]}) in "
+        f"the prompt, where options and letters would be its first words. {advice}, ask without "
+        "apply_chat_template, "
         f"or by replies (`instructions`, or a task that generates)."
     )
 
@@ -102,10 +116,16 @@ def refuse_open_thought(tokenizer: Any, what: str) -> None:
 def remarks_on_thoughts(tokenizer: Any) -> list[str]:
     """What is to be said of an entry that writes its prompts by the chat template."""
     if (marks := open_thought(tokenizer)) is not None:
-        return [f"The chat template opens a thought ({marks[0]}): replies are judged by what comes after {marks[1]}."]
+        return [
+            f"The chat template opens a thought ({marks[0]}): replies are judged by what comes "
+            f"after {marks[1]}."
+        ]
     if (switch := _switch(tokenizer)) is not None:
         off = f"`chat_template_kwargs: {{{switch}: false}}`"
-        return [f"The chat template leaves thinking on, so that replies may begin with a thought; {off} turns it off."]
+        return [
+            "The chat template leaves thinking on, so that replies may begin with a thought; "
+            f"{off} turns it off."
+        ]
     return []
 
 
@@ -131,7 +151,8 @@ def without_thought(text: str, opened: Marks | None) -> str:
 
 
 def reply_text(tokenizer: Any, ids: Sequence[int], opened: Marks | None) -> str:
-    """The text of a reply's tokens without special ones and without its thought, whose marks may be special."""
+    """The text of a reply's tokens without special ones and without its thought, whose marks may be
+    special."""
 
     def text_of(tokens: Sequence[int], *, special: bool) -> str:
         return str(tokenizer.decode(tokens, skip_special_tokens=not special))

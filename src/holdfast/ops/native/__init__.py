@@ -1,13 +1,14 @@
-"""The annealing op's inner loops in C (`annealing.c`), built at first use with the machine's own C compiler and loaded
-through ctypes.
+"""The annealing op's inner loops in C (`annealing.c`), built at first use with the machine's own C
+compiler and loaded through ctypes.
 
-`holdfast.support.native` builds and keeps the library. Before anything uses it, every entry point has to reproduce
-PyTorch's result on a small problem. Without a compiler, with `HOLDFAST_NATIVE=0`, or where the check fails, `load()`
-gives None and `why_not()` the reason; the callers then use PyTorch alone.
+`holdfast.support.native` builds and keeps the library. Before anything uses it, every entry point
+has to reproduce PyTorch's result on a small problem. Without a compiler, with `HOLDFAST_NATIVE=0`,
+or where the check fails, `load()` gives None and `why_not()` the reason; the callers then use
+PyTorch alone.
 
-The bfloat16 products use PyTorch's own small product (`at::native::cpublas::brgemm`, oneDNN inside) by its exported
-name, because no public function multiplies bfloat16 matrices into float32 on CPUs. Where that name is missing or gives
-other numbers, only these products are off.
+The bfloat16 products use PyTorch's own small product (`at::native::cpublas::brgemm`, oneDNN inside)
+by its exported name, because no public function multiplies bfloat16 matrices into float32 on CPUs.
+Where that name is missing or gives other numbers, only these products are off.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Native:
     """The compiler's first line about itself."""
     product: int | None
     release: int | None
-    """Addresses of PyTorch's small bfloat16 product and of what it frees; None where it is not to be had."""
+    """Addresses of PyTorch's small bfloat16 product and of what it frees; None where it is not to
+    be had."""
 
     @property
     def has_bfloat16(self) -> bool:
@@ -88,7 +90,8 @@ class Native:
         gradient_CV: Tensor | None,
         figures_CF: Tensor,
     ) -> None:
-        """The row stage (see `ops.annealing_rows`) for float32 logits that already carry bias, scale and cap.
+        """The row stage (see `ops.annealing_rows`) for float32 logits that already carry bias,
+        scale and cap.
 
         Args:
             z_CV, w_CU: `[C, V]`, `[C, U]` float32, rows contiguous; `w_CU` is destroyed.
@@ -144,7 +147,10 @@ class Native:
             figures_CF.stride(0),
         )
         if failed:
-            raise MemoryError(f"The row stage found no memory for {4 * z_CV.shape[1] * 4} bytes of scratch a thread.")
+            raise MemoryError(
+                f"The row stage found no memory for {4 * z_CV.shape[1] * 4} bytes of scratch a "
+                "thread."
+            )
 
     def fresh(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
         """An uninitialised `[rows, columns]` tensor on large pages where the system has them."""
@@ -153,7 +159,8 @@ class Native:
         return tensor
 
     def pack(self, weight_VH: Tensor, empty: Empty | None = None) -> Tensor:
-        """`[V, H]` bfloat16 weights in the order `logits` reads them; H even. Rounded up to whole blocks of 64 rows.
+        """`[V, H]` bfloat16 weights in the order `logits` reads them; H even. Rounded up to whole
+        blocks of 64 rows.
 
         Args:
             weight_VH: `[V, H]` bfloat16, rows contiguous.
@@ -161,11 +168,14 @@ class Native:
         """
         vocabulary, width = weight_VH.shape
         packed = (empty or self.fresh)(-(-vocabulary // 64) * 64, width, torch.bfloat16)
-        self.library.holdfast_pack(vocabulary, width, _at(weight_VH), weight_VH.stride(0), _at(packed))
+        self.library.holdfast_pack(
+            vocabulary, width, _at(weight_VH), weight_VH.stride(0), _at(packed)
+        )
         return packed
 
     def logits(self, hidden_CH: Tensor, packed: Tensor, out_CV: Tensor) -> None:
-        """`out_CV = hidden_CH @ weight_VH.T` in float32, of bfloat16 hidden states and packed weights."""
+        """`out_CV = hidden_CH @ weight_VH.T` in float32, of bfloat16 hidden states and packed
+        weights."""
         (rows, width), vocabulary = hidden_CH.shape, out_CV.shape[1]
         self.library.holdfast_logits(
             self.product,
@@ -181,20 +191,26 @@ class Native:
         )
 
     def pack_pairs(self, weight_VH: Tensor, empty: Empty | None = None) -> Tensor:
-        """`[V, H]` bfloat16 weights in the order `hidden_gradient` reads them; arguments as of `pack`."""
+        """`[V, H]` bfloat16 weights in the order `hidden_gradient` reads them; arguments as of
+        `pack`."""
         vocabulary, width = weight_VH.shape
         packed = (empty or self.fresh)(vocabulary + vocabulary % 2, width, torch.bfloat16)
-        self.library.holdfast_pack_pairs(vocabulary, width, _at(weight_VH), weight_VH.stride(0), _at(packed))
+        self.library.holdfast_pack_pairs(
+            vocabulary, width, _at(weight_VH), weight_VH.stride(0), _at(packed)
+        )
         return packed
 
     def hidden_gradient(self, gradient_CV: Tensor, packed: Tensor, out_CH: Tensor) -> None:
-        """`out_CH = gradient_CV @ weight_VH` in float32, of bfloat16 gradients and weights from `pack_pairs`.
+        """`out_CH = gradient_CV @ weight_VH` in float32, of bfloat16 gradients and weights from
+        `pack_pairs`.
 
-        Where V is odd, a 0 must follow each row of the gradient in memory (the row stage writes it).
+        Where V is odd, a 0 must follow each row of the gradient in memory (the row stage writes
+        it).
         """
         (rows, vocabulary), width = gradient_CV.shape, out_CH.shape[1]
         assert (
-            gradient_CV.stride(1) == out_CH.stride(1) == 1 and gradient_CV.stride(0) >= vocabulary + vocabulary % 2
+            gradient_CV.stride(1) == out_CH.stride(1) == 1
+            and gradient_CV.stride(0) >= vocabulary + vocabulary % 2
         ), "native hidden gradient"
         self.library.holdfast_hidden_gradient(
             self.product,
@@ -209,11 +225,15 @@ class Native:
             out_CH.stride(0),
         )
 
-    def add_weight_gradient(self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool = True) -> None:
-        """`out_VH += gradient_CV.T @ hidden_CH` (without `add`: `=`) in float32, of bfloat16 inputs; `out_VH`
-        contiguous."""
+    def add_weight_gradient(
+        self, gradient_CV: Tensor, hidden_CH: Tensor, out_VH: Tensor, *, add: bool = True
+    ) -> None:
+        """`out_VH += gradient_CV.T @ hidden_CH` (without `add`: `=`) in float32, of bfloat16
+        inputs; `out_VH` contiguous."""
         (rows, vocabulary), width = gradient_CV.shape, hidden_CH.shape[1]
-        assert out_VH.is_contiguous() and gradient_CV.stride(1) == hidden_CH.stride(1) == 1, "native weight gradient"
+        assert out_VH.is_contiguous() and gradient_CV.stride(1) == hidden_CH.stride(1) == 1, (
+            "native weight gradient"
+        )
         failed = self.library.holdfast_weight_gradient(
             self.product,
             self.release,
@@ -228,7 +248,10 @@ class Native:
             add,
         )
         if failed:
-            raise MemoryError(f"The weight gradient found no memory for {128 * rows * 2} bytes of scratch a thread.")
+            raise MemoryError(
+                f"The weight gradient found no memory for {128 * rows * 2} bytes of scratch a "
+                "thread."
+            )
 
 
 def load() -> Native | None:
@@ -243,8 +266,8 @@ def why_not() -> str | None:
 
 @functools.lru_cache(maxsize=4)
 def _load(wanted: Settings) -> tuple[Native | None, str | None]:
-    # Compiled with OpenMP, linked without: the symbols come from the OpenMP that PyTorch has loaded, so that there is
-    # one pool of threads.
+    # Compiled with OpenMP, linked without: the symbols come from the OpenMP that PyTorch has
+    # loaded, so that there is one pool of threads.
     built = build(SOURCE, flags=FLAGS, wanted=wanted)
     if isinstance(built, str):
         return None, built
@@ -259,10 +282,31 @@ def _load(wanted: Settings) -> tuple[Native | None, str | None]:
 
 def _declare(library: Any) -> None:
     pointer, whole = ctypes.c_void_p, ctypes.c_int64
-    library.holdfast_rows.argtypes = [whole, pointer, whole, pointer, whole, *[pointer] * 6, whole, pointer, whole]
+    library.holdfast_rows.argtypes = [
+        whole,
+        pointer,
+        whole,
+        pointer,
+        whole,
+        *[pointer] * 6,
+        whole,
+        pointer,
+        whole,
+    ]
     library.holdfast_pack.argtypes = [whole, whole, pointer, whole, pointer]
     library.holdfast_pack.restype = None
-    library.holdfast_logits.argtypes = [pointer, pointer, whole, whole, whole, pointer, whole, pointer, pointer, whole]
+    library.holdfast_logits.argtypes = [
+        pointer,
+        pointer,
+        whole,
+        whole,
+        whole,
+        pointer,
+        whole,
+        pointer,
+        pointer,
+        whole,
+    ]
     library.holdfast_logits.restype = None
     library.holdfast_pack_pairs.argtypes = library.holdfast_pack.argtypes
     library.holdfast_pack_pairs.restype = None
@@ -271,7 +315,15 @@ def _declare(library: Any) -> None:
     library.holdfast_large_pages.argtypes = [pointer, whole]
     library.holdfast_large_pages.restype = None
     sizes = [pointer, pointer, whole, whole, whole]
-    library.holdfast_weight_gradient.argtypes = [*sizes, pointer, whole, pointer, whole, pointer, ctypes.c_int]
+    library.holdfast_weight_gradient.argtypes = [
+        *sizes,
+        pointer,
+        whole,
+        pointer,
+        whole,
+        pointer,
+        ctypes.c_int,
+    ]
 
 
 def _torch_product() -> tuple[int | None, int | None]:
@@ -293,7 +345,10 @@ def _rows_are_right(native: Native) -> bool:
     g = torch.Generator().manual_seed(0)
     z, w = 3 * torch.randn(5, 83, generator=g), 3 * torch.randn(5, 83, generator=g)
     ce_weights, kl_weights = torch.rand(5, generator=g), torch.rand(5, generator=g)
-    labels, kept = torch.tensor([3, -100, 82, 0, 41]), torch.tensor([True, True, False, True, False])
+    labels, kept = (
+        torch.tensor([3, -100, 82, 0, 41]),
+        torch.tensor([True, True, False, True, False]),
+    )
     q, p = z.double().softmax(1), w.double().softmax(1)
     ce_N, kl_N = (labels >= 0).double(), kept.double()
     ce_row, kl_row = ce_N * 0.5 * ce_weights, kl_N * 0.25 * kl_weights
@@ -321,10 +376,16 @@ def _rows_are_right(native: Native) -> bool:
 def _products_are_right(native: Native) -> bool:
     """The bfloat16 products against PyTorch in float64, on sizes that fill no block."""
     g = torch.Generator().manual_seed(0)
-    hidden, weight, padded = (torch.randn(*shape, generator=g).bfloat16() for shape in ((37, 26), (131, 26), (37, 134)))
+    hidden, weight, padded = (
+        torch.randn(*shape, generator=g).bfloat16() for shape in ((37, 26), (131, 26), (37, 134))
+    )
     gradient = padded[:, :131]
     padded[:, 131] = 0
-    z, dw, dh = torch.full((37, 131), torch.nan), torch.ones(131, 26), torch.full((37, 26), torch.nan)
+    z, dw, dh = (
+        torch.full((37, 131), torch.nan),
+        torch.ones(131, 26),
+        torch.full((37, 26), torch.nan),
+    )
     native.logits(hidden, native.pack(weight), z)
     native.add_weight_gradient(gradient, hidden, dw)
     native.hidden_gradient(gradient, native.pack_pairs(weight), dh)
@@ -333,7 +394,10 @@ def _products_are_right(native: Native) -> bool:
         1 + gradient.double().T @ hidden.double(),
         gradient.double() @ weight.double(),
     )
-    return all(bool((got - right).abs().max() < 1e-4) for got, right in zip((z, dw, dh), exact, strict=True))
+    return all(
+        bool((got - right).abs().max() < 1e-4)
+        for got, right in zip((z, dw, dh), exact, strict=True)
+    )
 
 
 def _at(tensor: Tensor | None) -> int | None:

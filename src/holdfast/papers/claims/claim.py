@@ -1,11 +1,12 @@
-"""Claims held against studies: a statement, where it is from, the rule that judges it, what has to be so before the
-rule may speak, and the verdict: holds, does not hold, or cannot tell.
+"""Claims held against studies: a statement, where it is from, the rule that judges it, what has to
+be so before the rule may speak, and the verdict: holds, does not hold, or cannot tell.
 
-- A *warning* says that one seed, one base or one pair carries a verdict: with it left out, the figures themselves
-  (their intervals at level 0) would say otherwise.
-- *Family-wise*: which claims of one paper hold at once at 5 % (Holm 1979, "A simple sequentially rejective multiple
-  test procedure"). A rule that holds with intervals at the level 1 - a has a p-value of at most a (of several parts the
-  largest counts: intersection-union, Berger 1982), so that Holm's steps are looks at the rules with wider intervals.
+- A *warning* says that one seed, one base or one pair carries a verdict: with it left out, the
+  figures themselves (their intervals at level 0) would say otherwise.
+- *Family-wise*: which claims of one paper hold at once at 5 % (Holm 1979, "A simple sequentially
+  rejective multiple test procedure"). A rule that holds with intervals at the level 1 - a has a
+  p-value of at most a (of several parts the largest counts: intersection-union, Berger 1982), so
+  that Holm's steps are looks at the rules with wider intervals.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from holdfast.papers.claims.rules import HOLDS, UNKNOWN, ClaimFigure, R, Rule, j
 from holdfast.records.figure import CONFIDENCE
 
 RULES = 2
-"""Grows with every change of a rule or a bound of any paper: an outcome counts under the rules it was judged by."""
+"""Grows with every change of a rule or a bound of any paper: an outcome counts under the rules it
+was judged by."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,8 +45,8 @@ class Claim:
     warnings: list[str] = dataclasses.field(default_factory=list)
     """What the verdict hangs on: one seed, one base, a way to compare."""
     family: bool | None = None
-    """Whether it holds at a family-wise level of 5 % over all claims that were judged with it; None where it does not
-    hold by itself."""
+    """Whether it holds at a family-wise level of 5 % over all claims that were judged with it; None
+    where it does not hold by itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,8 @@ class Statement(Generic[R]):
     paper: str
     rule: Rule[R]
     preconditions: Sequence[Callable[[R], Sequence[Precondition]]] = ()
-    """What has to be so before the rule may speak; a function that returns none does not concern the record."""
+    """What has to be so before the rule may speak; a function that returns none does not concern
+    the record."""
     lacking: Callable[[R], str | None] = lambda record: None
     """Why neither rule nor preconditions can be applied to a record; None where they can."""
     resumable_changes: bool = True
@@ -77,21 +80,30 @@ class Evidence(Generic[R]):
     noun: str = "trial"
     """What a job is called."""
     without: Mapping[str, R] = dataclasses.field(default_factory=dict)
-    """The record with one thing left out, by the name of what is left out: "seed 1", "the base llama-3"."""
+    """The record with one thing left out, by the name of what is left out: "seed 1", "the base
+    llama-3"."""
 
     @classmethod
     def of(cls, record: R | None, jobs: Iterable[Any], **about: Any) -> Evidence[R]:
         """A study with its jobs (models, trials); `about` are the other fields."""
-        return cls(record=record, waiting=sum(job.state in ("waiting", "running") for job in jobs), **about)
+        return cls(
+            record=record, waiting=sum(job.state in ("waiting", "running") for job in jobs), **about
+        )
 
 
 def failed_models(models: Iterable[Any]) -> str | None:
     """Why a study with models that failed cannot be judged; None where none did."""
     count = sum(model.state == "failed" for model in models)
-    return f"{count} {'model' if count == 1 else 'models'} failed; the same command tries them again" if count else None
+    return (
+        f"{count} {'model' if count == 1 else 'models'} failed; the same command tries them again"
+        if count
+        else None
+    )
 
 
-def judge_claims(statements: Iterable[Statement[R]], evidence: Mapping[str, Evidence[R]]) -> list[Claim]:
+def judge_claims(
+    statements: Iterable[Statement[R]], evidence: Mapping[str, Evidence[R]]
+) -> list[Claim]:
     """Every statement, held against the study of its recipe.
 
     Args:
@@ -150,14 +162,19 @@ def _judged(statement: Statement[R], evidence: Evidence[R]) -> Claim:
     reasons = [*unmet, *reasons]
     if evidence.waiting and statement.resumable_changes and verdict != UNKNOWN:
         are = f"{evidence.waiting} {evidence.noun}{'s are' if evidence.waiting > 1 else ' is'}"
-        verdict, reasons = UNKNOWN, [f"{are} not finished and may change it; so far: {by_rule}", *reasons]
+        verdict, reasons = (
+            UNKNOWN,
+            [f"{are} not finished and may change it; so far: {by_rule}", *reasons],
+        )
     figures: list[ClaimFigure] = []
     for condition in parts:
         figures += condition.figures
     warnings = [condition.warning for condition in parts if condition.warning]
     if verdict != UNKNOWN:
         if evidence.seeds == 1:
-            warnings.append("one seed: intervals cover the samples alone, and another seed may say otherwise")
+            warnings.append(
+                "one seed: intervals cover the samples alone, and another seed may say otherwise"
+            )
         warnings += _leave_one_out_warnings(statement, evidence, verdict)
     return Claim(
         number=statement.number,
@@ -180,11 +197,14 @@ def _sentences(texts: Iterable[str]) -> str:
     return " ".join(sentences)
 
 
-# ------------------------------------------------------------------------------------------- one alone, several at once
+# ----------------------------------------------------------------------- one alone, several at once
 
 
-def _leave_one_out_warnings(statement: Statement[R], evidence: Evidence[R], verdict: str) -> list[str]:
-    """What carries a verdict: left out, the figures themselves, whatever their intervals, would say otherwise."""
+def _leave_one_out_warnings(
+    statement: Statement[R], evidence: Evidence[R], verdict: str
+) -> list[str]:
+    """What carries a verdict: left out, the figures themselves, whatever their intervals, would say
+    otherwise."""
     names: dict[str, list[str]] = {}
     for name, record in evidence.without.items():
         other = UNKNOWN
@@ -192,19 +212,24 @@ def _leave_one_out_warnings(statement: Statement[R], evidence: Evidence[R], verd
             other = joint(condition.verdict for condition in statement.rule(record, 0.0))
         if other != verdict:
             names.setdefault(other, []).append(name)
-    return [f"{', '.join(those)} carries it: left out, the verdict would be: {other}" for other, those in names.items()]
+    return [
+        f"{', '.join(those)} carries it: left out, the verdict would be: {other}"
+        for other, those in names.items()
+    ]
 
 
 def _holds(statement: Statement[R], evidence: Evidence[R]) -> Callable[[float], bool]:
     """Whether the rule of a claim that holds does so with intervals of another level."""
     record = evidence.record
     assert record is not None, "a claim without a study does not hold"
-    return lambda level: joint(condition.verdict for condition in statement.rule(record, level)) == HOLDS
+    return lambda level: (
+        joint(condition.verdict for condition in statement.rule(record, level)) == HOLDS
+    )
 
 
 def _holm(holds: Sequence[Callable[[float], bool] | None]) -> set[int]:
-    """Holm's procedure at 1 - `CONFIDENCE` over claims; None for one that does not hold by itself, which counts in the
-    family all the same."""
+    """Holm's procedure at 1 - `CONFIDENCE` over claims; None for one that does not hold by itself,
+    which counts in the family all the same."""
     surviving: set[int] = set()
     while True:
         level = 1 - (1 - CONFIDENCE) / max(1, len(holds) - len(surviving))
@@ -223,9 +248,14 @@ def family_line(claims: Sequence[Claim]) -> str:
     alone = [c.number for c in claims if c.family is False]
     what = f"{len(both)} hold{'s' if len(both) == 1 else ''}"
     line = (
-        f"Of {len(claims)} claims {what} at a family-wise level of 5 % (Holm){': ' if both else ''}{', '.join(both)}."
+        f"Of {len(claims)} claims {what} at a family-wise level of 5 % "
+        f"(Holm){': ' if both else ''}{', '.join(both)}."
     )
-    return f"{line} By {'itself' if len(alone) == 1 else 'themselves'} only: {', '.join(alone)}." if alone else line
+    return (
+        f"{line} By {'itself' if len(alone) == 1 else 'themselves'} only: {', '.join(alone)}."
+        if alone
+        else line
+    )
 
 
 def claims_json(claims: Iterable[Claim]) -> list[dict[str, Any]]:
@@ -234,6 +264,8 @@ def claims_json(claims: Iterable[Claim]) -> list[dict[str, Any]]:
     for claim in claims:
         preconditions = []
         for p in claim.preconditions:
-            preconditions.append({**dataclasses.asdict(p), "met": p.met, "by": p.by, "sentence": p.sentence})
+            preconditions.append(
+                {**dataclasses.asdict(p), "met": p.met, "by": p.by, "sentence": p.sentence}
+            )
         record.append({**dataclasses.asdict(claim), "preconditions": preconditions})
     return record

@@ -1,7 +1,8 @@
 """One page on a paper's claims: what it says, what came out here, and whether the claim holds.
 
-Reads claims.json as `holdfast reproduce` writes it, nothing else; the figures' intervals and the rules behind the
-verdicts are those of the record (`holdfast.papers.label_annealing.claims`). Every study's own report is linked.
+Reads claims.json as `holdfast reproduce` writes it, nothing else; the figures' intervals and the
+rules behind the verdicts are those of the record (`holdfast.papers.label_annealing.claims`). Every
+study's own report is linked.
 """
 
 from __future__ import annotations
@@ -36,19 +37,27 @@ TONES = {"holds": "good", "does not hold": "bad", "cannot tell": "warn"}
 SHARES = ("share of direct's gain", "share of direct's loss")
 READING = (
     "A gain is a measure's change against the start, signed so that more is better.",
-    "Kept: a trial's gain on the target as a share of what direct fine-tuning gained. Avoided: 1 minus its loss on "
+    "Kept: a trial's gain on the target as a share of what direct fine-tuning gained. Avoided: 1 "
+    "minus its loss on "
     "the source as a share of what "
     "direct fine-tuning lost. 1 is all of it.",
-    "Intervals are at 95 % and cover training seeds and evaluated samples; with one seed the samples only. A claim "
+    "Intervals are at 95 % and cover training seeds and evaluated samples; with one seed the "
+    "samples only. A claim "
     "about some of several weights "
     "has wider ones, for there were several chances.",
-    "A bound stands with every figure that it is held against. Lowers, improves and better mean: by at least an effect "
-    "that counts, with the whole interval. Keeping the start's level and alike mean: within 20 % of what direct "
+    "A bound stands with every figure that it is held against. Lowers, improves and better mean: "
+    "by at least an effect "
+    "that counts, with the whole interval. Keeping the start's level and alike mean: within 20 % "
+    "of what direct "
     "fine-tuning lost or gained, with the whole interval.",
-    "A method is judged at equal target: what its grid, interpolated, keeps of the source where it has learnt the "
-    "share of direct fine-tuning's gain that the claim speaks of. What the trial would say that the paper's rule takes "
-    "(of those whose target improves on the start, the best source) is a warning where it says otherwise.",
-    "Cannot tell: the interval contains the bound, something is missing, or a precondition is not met. It is not "
+    "A method is judged at equal target: what its grid, interpolated, keeps of the source where "
+    "it has learnt the "
+    "share of direct fine-tuning's gain that the claim speaks of. What the trial would say that "
+    "the paper's rule takes "
+    "(of those whose target improves on the start, the best source) is a warning where it says "
+    "otherwise.",
+    "Cannot tell: the interval contains the bound, something is missing, or a precondition is not "
+    "met. It is not "
     "'does not hold'.",
 )
 
@@ -59,13 +68,18 @@ SIZES = {
     "medium": "twins of the paper's recipes",
     "study": "a study of one's own",
 }
-QUICK = "This was a quick check that everything works: a few steps on a few documents. Its verdicts mean nothing."
+QUICK = (
+    "This was a quick check that everything works: a few steps on a few documents. Its verdicts "
+    "mean nothing."
+)
 SMALL = (
-    "This is the small size: fewer seeds, arms and steps than the study files have. Its verdicts say what is likely; "
+    "This is the small size: fewer seeds, arms and steps than the study files have. Its verdicts "
+    "say what is likely; "
     "'--medium' runs the small twins in whole."
 )
 TOY_SCALE = (
-    "Models of a million parameters on text that every Python carries: a claim that holds here holds in its shape, not "
+    "Models of a million parameters on text that every Python carries: a claim that holds here "
+    "holds in its shape, not "
     "at the paper's size. What each twin cannot show stands at the head of its study file."
 )
 
@@ -76,7 +90,10 @@ def claims_page(found: Mapping[str, Any]) -> Page:
     size = SIZES.get(found["size"], SIZES["medium"])
     written = f"{str(found['created'])[:16].replace('T', ' ')} UTC"
     titles = ", ".join(_title(recipe, studies) for recipe in studies)
-    blocks: list[Block | None] = [*_banners(found, studies), Tiles([_tile(verdict, claims) for verdict in TONES])]
+    blocks: list[Block | None] = [
+        *_banners(found, studies),
+        Tiles([_tile(verdict, claims) for verdict in TONES]),
+    ]
     if found.get("family"):
         blocks.append(Banner(str(found["family"])))
     if claims:
@@ -97,7 +114,10 @@ def claims_page(found: Mapping[str, Any]) -> Page:
 
 def _made_with(found: Mapping[str, Any], written: str) -> list[Block | None]:
     machine = hardware_text(dict(found.get("hardware") or {})) or "not recorded"
-    versions = [(str(name), str(version)) for name, version in sorted(dict(found.get("versions") or {}).items())]
+    versions = [
+        (str(name), str(version))
+        for name, version in sorted(dict(found.get("versions") or {}).items())
+    ]
     facts = Panel([Facts([("machine", machine), ("written", written)])], "card")
     return [facts, Fold("Versions", [Facts(versions)]) if versions else None]
 
@@ -133,16 +153,24 @@ def _banners(found: Mapping[str, Any], studies: Mapping[str, Any]) -> list[Block
         if found["size"] == "small":
             banners.append(Banner(SMALL, "warn"))
         banners.append(Banner(TOY_SCALE))
-    late = [_title(recipe, studies) for recipe, study in studies.items() if study["status"] != "finished"]
+    late = [
+        _title(recipe, studies)
+        for recipe, study in studies.items()
+        if study["status"] != "finished"
+    ]
     if late:
-        banners.append(Banner(f"Not finished: {', '.join(late)}. The same command continues.", "warn"))
+        banners.append(
+            Banner(f"Not finished: {', '.join(late)}. The same command continues.", "warn")
+        )
     return banners
 
 
 def _tile(verdict: str, claims: Sequence[Mapping[str, Any]]) -> Tile:
     numbers = [claim["number"] for claim in claims if claim["verdict"] == verdict]
     tone = TONES[verdict]
-    return Tile(verdict, str(len(numbers)), ", ".join(numbers) or "none", tone if tone != "warn" else "flat")
+    return Tile(
+        verdict, str(len(numbers)), ", ".join(numbers) or "none", tone if tone != "warn" else "flat"
+    )
 
 
 def verdict_table(claims: Sequence[Mapping[str, Any]]) -> Table:
@@ -150,14 +178,23 @@ def verdict_table(claims: Sequence[Mapping[str, Any]]) -> Table:
     rows: list[list[Text]] = []
     for claim in claims:
         here = figure_line(claim["figures"][0]) if claim["figures"] else str(claim["reason"])
-        rows.append([f"{claim['number']}. {claim['text']}", chip(claim["verdict"], TONES[claim["verdict"]]), here])
+        rows.append(
+            [
+                f"{claim['number']}. {claim['text']}",
+                chip(claim["verdict"], TONES[claim["verdict"]]),
+                here,
+            ]
+        )
     return Table(columns=columns("Claim", "Verdict", "Here", right=()), rows=rows)
 
 
 def _claims(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> Table:
     rows = []
     for claim in claims:
-        text = f"{claim['number']}. {claim['text']}", sub(_link(claim["recipe"], studies.get(claim["recipe"])))
+        text = (
+            f"{claim['number']}. {claim['text']}",
+            sub(_link(claim["recipe"], studies.get(claim["recipe"]))),
+        )
         verdict = [chip(claim["verdict"], TONES[claim["verdict"]]), *map(sub, _why(claim))]
         rows.append([text, claim["paper"], _figures(claim["figures"]), verdict])
     heads = columns("Claim", "Paper", "Here", "Verdict", right=(), wide=(1, 2, 3))
@@ -165,12 +202,16 @@ def _claims(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> 
 
 
 def _why(claim: Mapping[str, Any]) -> list[str]:
-    """The lines below a verdict: the reason, how it stands among all claims, the preconditions, the warnings."""
+    """The lines below a verdict: the reason, how it stands among all claims, the preconditions, the
+    warnings."""
     preconditions = list(claim.get("preconditions") or [])
     met = sum(bool(p["met"]) for p in preconditions)
     lines = [str(claim["reason"])]
     if claim.get("family") is not None:
-        lines.append(f"Among all claims at once (5 %): {'it holds' if claim['family'] else 'it does not stand out'}.")
+        lines.append(
+            "Among all claims at once (5 %): "
+            f"{'it holds' if claim['family'] else 'it does not stand out'}."
+        )
     if preconditions:
         lines.append(f"Preconditions met: {met} of {len(preconditions)}.")
     return lines + [f"Warning: {warning}" for warning in claim.get("warnings") or []]

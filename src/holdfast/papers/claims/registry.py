@@ -1,5 +1,5 @@
-"""Papers that `holdfast reproduce` knows. A study that reproduces one registers itself by a file `paper.py` beside it,
-which declares `PAPER`; it is read without loading the study."""
+"""Papers that `holdfast reproduce` knows. A study that reproduces one registers itself by a file
+`paper.py` beside it, which declares `PAPER`; it is read without loading the study."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ SIZES: dict[str, str] = {
     "small": "the small twins with fewer seeds, arms and steps: what is likely, soon",
     "medium": "the small twins in whole, as their study files say",
 }
-"""How much of a paper is run, smallest first. "small" is what a reproduction does where it is not told."""
+"""How much of a paper is run, smallest first. "small" is what a reproduction does where it is not
+told."""
 SMALL = "small"
 
 

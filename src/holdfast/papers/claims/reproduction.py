@@ -1,14 +1,14 @@
 """A paper's studies run, or found finished, and its claims held against what came out.
 
-A study file is the medium size. What a smaller size changes of it stands in `sizes.yaml` as mappings like the file's
-own, which `changed` lays over it:
+A study file is the medium size. What a smaller size changes of it stands in `sizes.yaml` as
+mappings like the file's own, which `changed` lays over it:
 
 ```python
 settings = StudyConfig.read(changed(yaml.safe_load(file), size_changes()[study][size]))
 ```
 
-A paper declares its small studies, with a file and its changes for each, and how its claims are held against them,
-as `Twins`.
+A paper declares its small studies, with a file and its changes for each, and how its claims are
+held against them, as `Twins`.
 
 output_dir/
   <recipe>/       the studies, each with its report.html
@@ -26,7 +26,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean, first_line
+from holdfast.errors import (
+    ConfigError,
+    DataError,
+    HoldfastError,
+    Interrupted,
+    did_you_mean,
+    first_line,
+)
 from holdfast.papers.claims.claim import RULES, Claim, claims_json, family_line
 from holdfast.papers.claims.registry import SMALL, Paper
 from holdfast.printable import lines
@@ -64,7 +71,11 @@ class Recipe:
 
     def is_done(self, record: Any) -> bool:
         """Whether a record is of this study, finished: a wider search adds jobs."""
-        if record is None or record.status != "finished" or self.settings.differences(record.config):
+        if (
+            record is None
+            or record.status != "finished"
+            or self.settings.differences(record.config)
+        ):
             return False
         return bool(self.settings.resolved.get("search") == record.config.get("search"))
 
@@ -132,22 +143,33 @@ class Twins:
             The claims, as in claims.json.
 
         Raises:
-            ConfigError: no such study or size here, or the folder holds another study (what differs).
+            ConfigError: no such study or size here, or the folder holds another study (what
+                differs).
             Interrupted, HoldfastError: see `run_and_judge`.
         """
         if unknown := [name for name in recipes if name not in self.studies]:
             hint = did_you_mean(unknown[0], self.studies)
-            raise ConfigError(f"recipes: expected some of {', '.join(self.studies)}, got {unknown[0]!r}.{hint}")
+            raise ConfigError(
+                f"recipes: expected some of {', '.join(self.studies)}, got {unknown[0]!r}.{hint}"
+            )
         available = [name for name, study in self.studies.items() if size in study.sizes]
         if not available:
             known = dict.fromkeys(size for study in self.studies.values() for size in study.sizes)
-            raise ConfigError(f"size: expected one of {', '.join(known)}, got {size!r}.{did_you_mean(size, known)}")
+            raise ConfigError(
+                f"size: expected one of {', '.join(known)}, got "
+                f"{size!r}.{did_you_mean(size, known)}"
+            )
         chosen = [name for name in dict.fromkeys(recipes or available) if name in available]
         if not chosen:
-            raise ConfigError(f"recipes: of these, a size of {size} has {', '.join(available)}. Choose another size.")
+            raise ConfigError(
+                f"recipes: of these, a size of {size} has {', '.join(available)}. Choose another "
+                "size."
+            )
         out = Path(output_dir or f"reproduce-{self.paper.name}")
         studies = [self._recipe(name, size, out / name, console) for name in chosen]
-        return self.run_and_judge(studies, size=size, output_dir=out, workers=workers, console=console)
+        return self.run_and_judge(
+            studies, size=size, output_dir=out, workers=workers, console=console
+        )
 
     def _recipe(self, name: str, size: str, folder: Path, console: Any) -> Recipe:
         import yaml
@@ -160,11 +182,17 @@ class Twins:
             settings = twin.settings(name=name, output_dir=folder, **twin.sizes[size])
             return Recipe(name=name, settings=settings, run=twin.run)
         path = Path(__file__).resolve().parents[1] / "recipes" / twin.file
-        values = changed({**yaml.safe_load(path.read_text(encoding="utf-8")), "name": name}, twin.own)
+        values = changed(
+            {**yaml.safe_load(path.read_text(encoding="utf-8")), "name": name}, twin.own
+        )
         values = changed(values, twin.sizes[size])
-        if size == "quick" and values.get("toy") in SETTINGS:  # with a base of seconds; a world has its own
+        if (
+            size == "quick" and values.get("toy") in SETTINGS
+        ):  # with a base of seconds; a world has its own
             toy, seed = values.pop("toy"), int(values.get("seed", 0))
-            values = fill(values, make_setting(toy, folder / "data", seed=seed, quick=True, console=console))
+            values = fill(
+                values, make_setting(toy, folder / "data", seed=seed, quick=True, console=console)
+            )
         config = self.config({**values, "output_dir": str(folder)}, source=path.name)
         return Recipe(name=name, settings=config, run=self.run)
 
@@ -191,7 +219,8 @@ class Twins:
 
         Raises:
             ConfigError, DataError: settings, or a folder with another study.
-            Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
+            Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can
+                be told.
             HoldfastError: a study failed, after the others ended and the claims were written.
         """
         from rich.console import Console
@@ -208,7 +237,9 @@ class Twins:
                     continue
                 say(console, where)
                 try:
-                    records[recipe.name] = recipe.run(recipe.settings, console=console, workers=workers)
+                    records[recipe.name] = recipe.run(
+                        recipe.settings, console=console, workers=workers
+                    )
                 except (ConfigError, DataError, Interrupted):
                     raise
                 except HoldfastError as error:
@@ -238,8 +269,8 @@ class Twins:
 
         Args:
             folders: the studies'.
-            recipes: which of the paper's studies they stand for, in order; one folder may stand for several. Empty:
-                those of their names, else the first ones.
+            recipes: which of the paper's studies they stand for, in order; one folder may stand for
+                several. Empty: those of their names, else the first ones.
             output_dir: gets claims.json and claims.html; None: the first study's folder.
             console: a `rich.console.Console`; None: a new one on standard output.
 
@@ -256,16 +287,27 @@ class Twins:
         if len(records) == 1:
             records, folders = records * len(names), list(folders) * len(names)
         if len(names) != len(records):
-            expected = f"expected {len(names)} {'study' if len(names) == 1 else 'studies'} ({', '.join(names)})"
+            expected = (
+                f"expected {len(names)} {'study' if len(names) == 1 else 'studies'} "
+                f"({', '.join(names)})"
+            )
             raise ConfigError(f"study: {expected}, got {len(records)}.")
         by_name = dict(zip(names, records, strict=True))
         out = Path(output_dir or folders[0])
-        return self.write(by_name, dict(zip(names, folders, strict=True)), OWN_STUDY, out, console or Console())
+        return self.write(
+            by_name, dict(zip(names, folders, strict=True)), OWN_STUDY, out, console or Console()
+        )
 
     def write(
-        self, records: Mapping[str, Any], folders: Mapping[str, Path], size: str, out: Path, console: Any = None
+        self,
+        records: Mapping[str, Any],
+        folders: Mapping[str, Path],
+        size: str,
+        out: Path,
+        console: Any = None,
     ) -> list[Claim]:
-        """Writes claims.json and the page made of it, and prints the claims to a console, if there is one.
+        """Writes claims.json and the page made of it, and prints the claims to a console, if there
+        is one.
 
         Args:
             records: by recipe; None: not run.
@@ -283,9 +325,18 @@ class Twins:
         for name, record in records.items():
             page = folders[name] / STUDY_PAGE
             link = Path(os.path.relpath(page, out)).as_posix() if page.is_file() else None
-            studies[name] = {"title": self.paper.recipes[name], "report": link, **study_facts(record)}
+            studies[name] = {
+                "title": self.paper.recipes[name],
+                "report": link,
+                **study_facts(record),
+            }
         about: dict[str, Any] = {"reading": list(self.reading)} if self.reading else {}
-        about |= {"created": now(), "studies": studies, "versions": versions(), "hardware": hardware()}
+        about |= {
+            "created": now(),
+            "studies": studies,
+            "versions": versions(),
+            "hardware": hardware(),
+        }
         write_json(out / CLAIMS_FILE, claims_record(self.paper, size, claims, **about))
         written = read_json(out / CLAIMS_FILE)
         write_page(claims_page(written), out / PAGE)
@@ -306,7 +357,8 @@ class Twins:
 
 
 def study_facts(record: Any) -> dict[str, Any]:
-    """What a paper's page says of a study: how far it is, its seeds, how many of its jobs are complete."""
+    """What a paper's page says of a study: how far it is, its seeds, how many of its jobs are
+    complete."""
     if record is None:
         return {"status": "not run", "seeds": [], "trials": 0}
     jobs = record.trials if isinstance(record, StudyRecord) else record.models
@@ -315,7 +367,8 @@ def study_facts(record: Any) -> dict[str, Any]:
 
 
 def changed(values: Any, changes: Any) -> Any:
-    """Settings with others laid over them: mappings are joined key by key at any depth, all else is replaced.
+    """Settings with others laid over them: mappings are joined key by key at any depth, all else is
+    replaced.
 
     Args:
         values: as a study's YAML has them; left as they are.
@@ -349,5 +402,9 @@ def claims_record(paper: Paper, size: str, claims: Sequence[Claim], **about: Any
         claims: as `check` gave them.
         about: what else is kept, as plain JSON: studies, versions, hardware.
     """
-    judged = {"rules": RULES + paper.rules, "claims": claims_json(claims), "family": family_line(claims)}
+    judged = {
+        "rules": RULES + paper.rules,
+        "claims": claims_json(claims),
+        "family": family_line(claims),
+    }
     return {"paper": paper.title, "size": size, **judged, **about}

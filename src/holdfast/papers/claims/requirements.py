@@ -1,5 +1,6 @@
-"""What has to be so before a rule may speak: a figure with a bound. Was this an experiment that the claim speaks of?
-Where a precondition is not met, the verdict is "cannot tell", whatever the rule says."""
+"""What has to be so before a rule may speak: a figure with a bound. Was this an experiment that the
+claim speaks of? Where a precondition is not met, the verdict is "cannot tell", whatever the rule
+says."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from holdfast.records.figure import NotMeasured
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Precondition:
-    """What has to be so before a rule may speak, and how it is. Made by `at_most` and `at_least`."""
+    """What has to be so before a rule may speak, and how it is. Made by `at_most` and
+    `at_least`."""
 
     name: str
     """What is required: "direct fine-tuning forgets moderately"."""
@@ -30,7 +32,9 @@ class Precondition:
     @property
     def met(self) -> bool:
         """Whether the value is on the right side of the bound; False where there is none."""
-        return self.by is not None and self.by <= 1e-9  # a mean of shares may be off by its last bit
+        return (
+            self.by is not None and self.by <= 1e-9
+        )  # a mean of shares may be off by its last bit
 
     @property
     def by(self) -> float | None:
@@ -53,20 +57,29 @@ class Precondition:
         return f"precondition not met, {self.name}: {state}{off}; {self.advice}"
 
 
-def at_most(name: str, value: float | None, bound: float, *, figure: str, advice: str) -> Precondition:
+def at_most(
+    name: str, value: float | None, bound: float, *, figure: str, advice: str
+) -> Precondition:
     """A figure that may be as large as a bound; the arguments are the fields of `Precondition`."""
-    return Precondition(name=name, figure=figure, value=value, bound=bound, sense="at most", advice=advice)
+    return Precondition(
+        name=name, figure=figure, value=value, bound=bound, sense="at most", advice=advice
+    )
 
 
-def at_least(name: str, value: float | None, bound: float, *, figure: str, advice: str) -> Precondition:
-    """A figure that has to be as large as a bound; the arguments are the fields of `Precondition`."""
-    return Precondition(name=name, figure=figure, value=value, bound=bound, sense="at least", advice=advice)
+def at_least(
+    name: str, value: float | None, bound: float, *, figure: str, advice: str
+) -> Precondition:
+    """A figure that has to be as large as a bound; the arguments are the fields of
+    `Precondition`."""
+    return Precondition(
+        name=name, figure=figure, value=value, bound=bound, sense="at least", advice=advice
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Requirement:
-    """A precondition before it meets a study: one of `Statement.preconditions`. `{case}` in its texts stands for the
-    case."""
+    """A precondition before it meets a study: one of `Statement.preconditions`. `{case}` in its
+    texts stands for the case."""
 
     name: str
     """As in `Precondition`; `figure` and `advice` too."""
@@ -92,4 +105,6 @@ class Requirement:
         name, figure = self.name.format(case=case), self.figure.format(case=case)
         if self.at_most is not None:
             return at_most(name, value, self.at_most, figure=figure, advice=self.advice)
-        return at_least(name, value, for_case(case, self.at_least), figure=figure, advice=self.advice)
+        return at_least(
+            name, value, for_case(case, self.at_least), figure=figure, advice=self.advice
+        )

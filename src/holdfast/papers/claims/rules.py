@@ -1,14 +1,16 @@
-"""Rules that judge claims: what a study has to show for a claim to hold, not to hold, or not to be told.
+"""Rules that judge claims: what a study has to show for a claim to hold, not to hold, or not to be
+told.
 
-- A *rule* (`Rule`) gives parts of a study's record and of the level of its intervals; a claim holds if all of its parts
-  do, and does not hold if one does not. A figure's interval decides: wholly beyond a bound, wholly on the other side of
-  it, or not to be told. A bound of a claim of direction is not zero but the least effect that counts.
-- Most rules are declared: `rule`, `some` and `rising` say in which *cases* (an order with one of its old tasks, a
-  checkpoint, a learning rate) which `Check` has to hold. A figure that was not measured raises `NotMeasured`, and the
-  part cannot be told.
-- *Cannot tell* is what an experiment says that was not able to decide; it never counts against a claim. An interval
-  that contains the bound is one reason, a study or a trial that is missing another, a precondition that is not met a
-  third.
+- A *rule* (`Rule`) gives parts of a study's record and of the level of its intervals; a claim holds
+  if all of its parts do, and does not hold if one does not. A figure's interval decides: wholly
+  beyond a bound, wholly on the other side of it, or not to be told. A bound of a claim of direction
+  is not zero but the least effect that counts.
+- Most rules are declared: `rule`, `some` and `rising` say in which *cases* (an order with one of
+  its old tasks, a checkpoint, a learning rate) which `Check` has to hold. A figure that was not
+  measured raises `NotMeasured`, and the part cannot be told.
+- *Cannot tell* is what an experiment says that was not able to decide; it never counts against a
+  claim. An interval that contains the bound is one reason, a study or a trial that is missing
+  another, a precondition that is not met a third.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Rule(Generic[R]):
-    """What a claim is judged by. Called with a record and the level of its intervals it gives the parts."""
+    """What a claim is judged by. Called with a record and the level of its intervals it gives the
+    parts."""
 
     says: str
     """The rule for people; the table of claims in the docs shows it."""
@@ -72,7 +75,7 @@ class Rule(Generic[R]):
             return [not_measured(missing)]
 
 
-# ---------------------------------------------------------------------------------------------------------------- rules
+# -------------------------------------------------------------------------------------------- rules
 
 
 def joint(verdicts: Iterable[str]) -> str:
@@ -105,21 +108,27 @@ def all_of(parts: Sequence[Part]) -> Part:
     verdict = joint(condition.verdict for condition in parts)
     reasons = [condition.reason for condition in parts if condition.verdict == verdict]
     return Part(
-        verdict=verdict, reason="; ".join(reasons), figures=[f for condition in parts for f in condition.figures]
+        verdict=verdict,
+        reason="; ".join(reasons),
+        figures=[f for condition in parts for f in condition.figures],
     )
 
 
 def one_of(parts: Sequence[Part]) -> Part:
-    """Of several conditions, at least one: the first that holds, else the first that cannot be told; it does not hold
-    where none does."""
+    """Of several conditions, at least one: the first that holds, else the first that cannot be
+    told; it does not hold where none does."""
     for verdict in (HOLDS, UNKNOWN):
         for condition in parts:
             if condition.verdict == verdict:
                 return condition
-    return dataclasses.replace(parts[0], reason="; ".join(condition.reason for condition in parts[:3]))
+    return dataclasses.replace(
+        parts[0], reason="; ".join(condition.reason for condition in parts[:3])
+    )
 
 
-def side_of_bound(interval: tuple[float, float] | None, bound: float, *, inclusive: bool = False) -> str:
+def side_of_bound(
+    interval: tuple[float, float] | None, bound: float, *, inclusive: bool = False
+) -> str:
     """Whether an interval lies above a bound: "holds" wholly above, "does not hold" wholly below.
 
     Args:
@@ -130,46 +139,75 @@ def side_of_bound(interval: tuple[float, float] | None, bound: float, *, inclusi
     if interval is None or not all(map(math.isfinite, interval)):
         return UNKNOWN
     low, high = interval
-    return HOLDS if low > bound or (inclusive and low == bound) else FAILS if high < bound else UNKNOWN
+    return (
+        HOLDS if low > bound or (inclusive and low == bound) else FAILS if high < bound else UNKNOWN
+    )
 
 
 def above(
-    figure: ClaimFigure, bound: float, *, yes: str, no: str, between: str | None = None, inclusive: bool = False
+    figure: ClaimFigure,
+    bound: float,
+    *,
+    yes: str,
+    no: str,
+    between: str | None = None,
+    inclusive: bool = False,
 ) -> Part:
     """A figure that has to lie above a bound with its whole interval.
 
     Args:
         figure: with its interval.
         bound: in the figure's unit; of a claim of direction the least effect that counts.
-        yes, no, between: the reason for each verdict; `between` is made from `yes` where it is left out.
+        yes, no, between: the reason for each verdict; `between` is made from `yes` where it is left
+            out.
         inclusive: see `side_of_bound`.
     """
-    figure = dataclasses.replace(figure, needs=f"{'at least' if inclusive else 'above'} {bound:.3g}")
-    return _judged(figure, side_of_bound(figure.interval, bound, inclusive=inclusive), yes, no, between)
+    figure = dataclasses.replace(
+        figure, needs=f"{'at least' if inclusive else 'above'} {bound:.3g}"
+    )
+    return _judged(
+        figure, side_of_bound(figure.interval, bound, inclusive=inclusive), yes, no, between
+    )
 
 
 def below(
-    figure: ClaimFigure, bound: float, *, yes: str, no: str, between: str | None = None, inclusive: bool = False
+    figure: ClaimFigure,
+    bound: float,
+    *,
+    yes: str,
+    no: str,
+    between: str | None = None,
+    inclusive: bool = False,
 ) -> Part:
-    """A figure that has to lie below a bound with its whole interval; the arguments of `above`. With `inclusive`, an
-    interval that begins at the bound is not below it."""
+    """A figure that has to lie below a bound with its whole interval; the arguments of `above`.
+    With `inclusive`, an interval that begins at the bound is not below it."""
     figure = dataclasses.replace(figure, needs=f"below {bound:.3g}")
     is_above = side_of_bound(figure.interval, bound, inclusive=inclusive)
-    return _judged(figure, {HOLDS: FAILS, FAILS: HOLDS, UNKNOWN: UNKNOWN}[is_above], yes, no, between)
+    return _judged(
+        figure, {HOLDS: FAILS, FAILS: HOLDS, UNKNOWN: UNKNOWN}[is_above], yes, no, between
+    )
 
 
-def within(figure: ClaimFigure, margin: float, *, yes: str, no: str, between: str | None = None) -> Part:
-    """A figure that has to lie within -margin and margin with its whole interval, which is an equivalence (two
-    one-sided tests; Schuirmann 1987); wholly beyond one end it does not hold. Finding no difference is no equivalence.
+def within(
+    figure: ClaimFigure, margin: float, *, yes: str, no: str, between: str | None = None
+) -> Part:
+    """A figure that has to lie within -margin and margin with its whole interval, which is an
+    equivalence (two one-sided tests; Schuirmann 1987); wholly beyond one end it does not hold.
+    Finding no difference is no equivalence.
     """
     figure = dataclasses.replace(figure, needs=f"within ±{margin:.3g}")
-    sides = {side_of_bound(figure.interval, -margin, inclusive=True), _turned(figure.interval, margin)}
+    sides = {
+        side_of_bound(figure.interval, -margin, inclusive=True),
+        _turned(figure.interval, margin),
+    }
     return _judged(figure, joint(sides), yes, no, between)
 
 
 def _turned(interval: tuple[float, float] | None, bound: float) -> str:
     """Whether an interval lies at or below a bound."""
-    return side_of_bound(None if interval is None else (-interval[1], -interval[0]), -bound, inclusive=True)
+    return side_of_bound(
+        None if interval is None else (-interval[1], -interval[0]), -bound, inclusive=True
+    )
 
 
 def _judged(figure: ClaimFigure, verdict: str, yes: str, no: str, between: str | None) -> Part:
@@ -195,15 +233,20 @@ class Trend:
     """What the line is a line of, in a word."""
 
 
-def monotone(line: Sequence[tuple[str, Figure]], trend: Trend, *, what: str, level: float, n: str, unit: str) -> Part:
-    """Whether a figure rises (or falls) along a line of points, at least two: its ends differ by more than the trend's
-    `least`, and between no two points does it go back by more than its `margin`, for all pairs at once.
+def monotone(
+    line: Sequence[tuple[str, Figure]], trend: Trend, *, what: str, level: float, n: str, unit: str
+) -> Part:
+    """Whether a figure rises (or falls) along a line of points, at least two: its ends differ by
+    more than the trend's `least`, and between no two points does it go back by more than its
+    `margin`, for all pairs at once.
 
-    The pairs' intervals are widened to 1 - (1 - level) / pairs (Bonferroni). It holds only where each of them shows
-    that the way back is less than the margin: that no step contradicts is not enough.
+    The pairs' intervals are widened to 1 - (1 - level) / pairs (Bonferroni). It holds only where
+    each of them shows that the way back is less than the margin: that no step contradicts is not
+    enough.
 
     Args:
-        line: names of the points, such as "weight 0.3", with what was measured there, over the same seeds.
+        line: names of the points, such as "weight 0.3", with what was measured there, over the same
+            seeds.
         trend: how it has to change.
         what: the figure, in a word.
         level: of the intervals.
@@ -215,7 +258,11 @@ def monotone(line: Sequence[tuple[str, Figure]], trend: Trend, *, what: str, lev
     (first, start), (last, end) = line[0], line[-1]
     rise = end - start
     figure = ClaimFigure(
-        what=f"{what}: {last} - {first}", value=rise.value, interval=rise.interval_at(level), n=n, unit=unit
+        what=f"{what}: {last} - {first}",
+        value=rise.value,
+        interval=rise.interval_at(level),
+        n=n,
+        unit=unit,
     )
     doubtful, backwards = [], []
     for (a, before), (b, after) in pairs:
@@ -228,22 +275,29 @@ def monotone(line: Sequence[tuple[str, Figure]], trend: Trend, *, what: str, lev
         elif least_ahead < -margin:
             doubtful.append(f"{a} to {b}")
     judge, bound, way = (above, least, "rise") if trend.rises else (below, -least, "fall")
-    yes, no = f"the {what} {way}s with the {trend.along}", f"the {what} does not {way} by the least that counts"
+    yes, no = (
+        f"the {what} {way}s with the {trend.along}",
+        f"the {what} does not {way} by the least that counts",
+    )
     ends = judge(figure, bound, yes=yes, no=no)
     if backwards:
         reason = f"the {what} goes back by more than {margin:.3g} from {', '.join(backwards)}"
         return dataclasses.replace(ends, verdict=FAILS, reason=reason)
     if doubtful and ends.verdict == HOLDS:
-        reason = f"whether the {what} goes back by more than {margin:.3g} cannot be told from {', '.join(doubtful)}"
+        reason = (
+            f"whether the {what} goes back by more than {margin:.3g} cannot be told from "
+            f"{', '.join(doubtful)}"
+        )
         return dataclasses.replace(ends, verdict=UNKNOWN, reason=reason)
     return ends
 
 
-# ------------------------------------------------------------------------------------------------------ declared rules
+# ----------------------------------------------------------------------------------- declared rules
 
 
 class Case(Protocol):
-    """What a claim has to hold for: an order with one of its old tasks, a checkpoint, a learning rate."""
+    """What a claim has to hold for: an order with one of its old tasks, a checkpoint, a learning
+    rate."""
 
     @property
     def where(self) -> str:
@@ -268,8 +322,8 @@ def for_case(case: Any, value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Check:
-    """A figure that has to lie beyond a bound with its whole interval. `{case}` in its texts stands for the case,
-    `{arm}` and `{other}` for what `some` looks at."""
+    """A figure that has to lie beyond a bound with its whole interval. `{case}` in its texts stands
+    for the case, `{arm}` and `{other}` for what `some` looks at."""
 
     what: str
     of: Callable[..., Figure]
@@ -288,7 +342,9 @@ class Check:
             value = self.of(case, **options)
         except NotMeasured as missing:
             return not_measured(missing, case.where)
-        what, yes, no = (text.format(case=case, **options) for text in (self.what, self.yes, self.no))
+        what, yes, no = (
+            text.format(case=case, **options) for text in (self.what, self.yes, self.no)
+        )
         figure = ClaimFigure(
             what=_at(case.where, what),
             value=value.value,
@@ -320,16 +376,19 @@ def rule(says: str, cases: Cases, *checks: Check) -> Rule[Any]:
 
 
 def some(
-    says: str, cases: Cases, options: Callable[[Any], Iterable[tuple[Any, Sequence[Any]]]], *checks: Check
+    says: str,
+    cases: Cases,
+    options: Callable[[Any], Iterable[tuple[Any, Sequence[Any]]]],
+    *checks: Check,
 ) -> Rule[Any]:
-    """In every case, beside every rival, one of several arms passes all checks, with intervals widened for the number
-    of arms.
+    """In every case, beside every rival, one of several arms passes all checks, with intervals
+    widened for the number of arms.
 
     Args:
         says: the rule for people.
         cases: of a record.
-        options: of a case, each rival (`other`) with the arms (`arm`) beside it; raises `NotMeasured` where there is
-            none.
+        options: of a case, each rival (`other`) with the arms (`arm`) beside it; raises
+            `NotMeasured` where there is none.
         checks: see `Check`.
     """
 
@@ -345,7 +404,9 @@ def some(
                 each = widened(level, len(arms))
                 looks = []
                 for arm in arms:
-                    looks.append(all_of([check.part(case, each, arm=arm, other=other) for check in checks]))
+                    looks.append(
+                        all_of([check.part(case, each, arm=arm, other=other) for check in checks])
+                    )
                 parts.append(one_of(looks))
         return parts
 

@@ -1,6 +1,8 @@
-"""Scanned digits of 8 x 8 pixels with a label each: scikit-learn's 1,797 images, so nothing is downloaded.
+"""Scanned digits of 8 x 8 pixels with a label each: scikit-learn's 1,797 images, so nothing is
+downloaded.
 
-A task of small networks is some of the classes: the even digits, then the odd ones. Pixels are scaled to [0, 1].
+A task of small networks is some of the classes: the even digits, then the odd ones. Pixels are
+scaled to [0, 1].
 """
 
 from __future__ import annotations
@@ -54,4 +56,6 @@ def read_digits(*, seed: int = 0) -> Images:
     order = np.random.default_rng(seed).permutation(len(labels))
     cut = round(TESTED * len(labels))
     test, train = np.sort(order[:cut]), np.sort(order[cut:])
-    return Images(train=pixels[train], train_labels=labels[train], test=pixels[test], test_labels=labels[test])
+    return Images(
+        train=pixels[train], train_labels=labels[train], test=pixels[test], test_labels=labels[test]
+    )

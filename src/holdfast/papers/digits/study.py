@@ -1,11 +1,13 @@
-"""Figure 1 of "Soup to Go" in small: a network of 64 neurons learns the even digits and then the odd ones.
+"""Figure 1 of "Soup to Go" in small: a network of 64 neurons learns the even digits and then the
+odd ones.
 
-The paper trains a small network on two halves of MNIST. Here the images are scikit-learn's scanned digits of 8 x 8
-pixels. All ten classes stand against each other at a question: which half it belongs to is not said. Of each way to
-train on the odd digits (an *arm*) the study keeps which held-out images the network answers rightly.
+The paper trains a small network on two halves of MNIST. Here the images are scikit-learn's scanned
+digits of 8 x 8 pixels. All ten classes stand against each other at a question: which half it
+belongs to is not said. Of each way to train on the odd digits (an *arm*) the study keeps which
+held-out images the network answers rightly.
 
-The training loop is plain PyTorch; the methods act through `attach_retention`. A seed's results are written when all
-its networks are trained, so a study that was stopped goes on with the next seed.
+The training loop is plain PyTorch; the methods act through `attach_retention`. A seed's results are
+written when all its networks are trained, so a study that was stopped goes on with the next seed.
 
 output_dir/
   seeds/seed-0.json   right answers of every arm's network
@@ -67,7 +69,8 @@ class DigitsSettings:
     name: str
     output_dir: Path
     arms: Sequence[Any]
-    """Ways to train, as under `arms` of `holdfast sequence`; sequential fine-tuning is always among them."""
+    """Ways to train, as under `arms` of `holdfast sequence`; sequential fine-tuning is always among
+    them."""
     epochs: int = 20
     """Passes over each task's images."""
     seeds: Sequence[int] = (0, 1, 2)
@@ -97,11 +100,16 @@ class Samples:
     """`[N]` int64."""
 
 
-# ------------------------------------------------------------------------------------------------------------- training
+# ----------------------------------------------------------------------------------------- training
 
 
 def train(
-    model: nn.Module, samples: Samples, *, epochs: int, seed: int, methods: Sequence[RetentionMethod] = ()
+    model: nn.Module,
+    samples: Samples,
+    *,
+    epochs: int,
+    seed: int,
+    methods: Sequence[RetentionMethod] = (),
 ) -> nn.Module:
     """A copy of the model that has learnt the samples with plain SGD and the methods.
 
@@ -119,7 +127,9 @@ def train(
             optimizer.zero_grad()
             loss = cross_entropy(model(samples.inputs[numbers]), samples.labels[numbers])
             if not torch.isfinite(loss):
-                raise TrainingDiverged(f"The loss is {loss.item()}. Use a lower rate or coefficient.")
+                raise TrainingDiverged(
+                    f"The loss is {loss.item()}. Use a lower rate or coefficient."
+                )
             loss.backward()
             retention.add_gradients()
             optimizer.step()
@@ -144,8 +154,8 @@ def with_replay(new: Samples, old: Samples, *, fraction: float, seed: int) -> Sa
 
 
 def write_fisher(model: nn.Module, samples: Samples, folder: Path) -> None:
-    """Writes the diagonal Fisher information of a model, the mean of squared gradients of `FISHER_SAMPLES` samples, as
-    EWC reads it."""
+    """Writes the diagonal Fisher information of a model, the mean of squared gradients of
+    `FISHER_SAMPLES` samples, as EWC reads it."""
     numbers = range(len(samples.labels))
     chosen = sorted(Random(0).sample(numbers, len(numbers))[:FISHER_SAMPLES])
     parameters = dict(model.named_parameters())
@@ -156,15 +166,17 @@ def write_fisher(model: nn.Module, samples: Samples, folder: Path) -> None:
         for total, gradient in zip(sums.values(), gradients, strict=True):
             total.addcmul_(gradient, gradient)
     means = {name: total / len(chosen) for name, total in sums.items()}
-    save_fisher(folder, means, {"samples": len(chosen), "model": {"weights": fingerprints(parameters)}})
+    save_fisher(
+        folder, means, {"samples": len(chosen), "model": {"weights": fingerprints(parameters)}}
+    )
 
 
 def train_seed(settings: DigitsSettings, arms: Sequence[Arm], seed: int) -> dict[str, Any]:
     """Trains every arm with a seed.
 
     Returns:
-        By model (the arms' labels, "base" and the old task's) which held-out images of each task it answers rightly
-        (0 or 1), and how far it is from the old task's model.
+        By model (the arms' labels, "base" and the old task's) which held-out images of each task it
+        answers rightly (0 or 1), and how far it is from the old task's model.
     """
     from holdfast.retention.registry import method_class
 
@@ -189,7 +201,9 @@ def train_seed(settings: DigitsSettings, arms: Sequence[Arm], seed: int) -> dict
             for item in arm.retention:
                 [(name, parameters)] = item.items()
                 if name == "replay":
-                    samples = with_replay(samples, training[OLD], fraction=parameters["fraction"], seed=seed)
+                    samples = with_replay(
+                        samples, training[OLD], fraction=parameters["fraction"], seed=seed
+                    )
                     continue
                 if name == "ewc":
                     parameters = {**parameters, "fisher": str(fisher)}
@@ -214,10 +228,12 @@ def distance(model: nn.Module, other: nn.Module) -> float:
     return math.sqrt(squares)
 
 
-# ------------------------------------------------------------------------------------------------------------ the study
+# ---------------------------------------------------------------------------------------- the study
 
 
-def run_digits(settings: DigitsSettings, *, console: Any = None, workers: int | None = None) -> SequenceRecord:
+def run_digits(
+    settings: DigitsSettings, *, console: Any = None, workers: int | None = None
+) -> SequenceRecord:
     """Runs the study, or goes on with it, and writes record and page.
 
     Args:
@@ -258,20 +274,37 @@ def run_digits(settings: DigitsSettings, *, console: Any = None, workers: int | 
 
 
 def digits_record(
-    settings: DigitsSettings, arms: Sequence[Arm], results: Mapping[int, Mapping[str, Any]], *, created: str
+    settings: DigitsSettings,
+    arms: Sequence[Arm],
+    results: Mapping[int, Mapping[str, Any]],
+    *,
+    created: str,
 ) -> SequenceRecord:
-    """The study's record: every arm's accuracy at the end, and how much better than sequential fine-tuning it is."""
+    """The study's record: every arm's accuracy at the end, and how much better than sequential
+    fine-tuning it is."""
     first = next(iter(results.values()))
-    accuracy: dict[str, Any] = {"name": "digits", "metric": "acc", "unit": "accuracy", "higher_is_better": True}
+    accuracy: dict[str, Any] = {
+        "name": "digits",
+        "metric": "acc",
+        "unit": "accuracy",
+        "higher_is_better": True,
+    }
     tasks = {}
     for task in TASKS:
-        tasks[task] = TaskScore(suite=task, before=statistics.fmean(first["base"]["right"][task]), **accuracy)
+        tasks[task] = TaskScore(
+            suite=task, before=statistics.fmean(first["base"]["right"][task]), **accuracy
+        )
     models = []
     for seed, networks in results.items():
         for label, network in networks.items():
             if label != "base":
-                about = {"trained": [OLD] if label == OLD else [OLD, NEW], "distance": network["distance"]}
-                models.append(SequenceModel(name=label, label=label, seed=seed, state="complete", **about))
+                about = {
+                    "trained": [OLD] if label == OLD else [OLD, NEW],
+                    "distance": network["distance"],
+                }
+                models.append(
+                    SequenceModel(name=label, label=label, seed=seed, state="complete", **about)
+                )
     return SequenceRecord(
         name=settings.name,
         status="finished",
@@ -288,7 +321,9 @@ def digits_record(
     )
 
 
-def arm_result(arm: Arm, results: Mapping[int, Mapping[str, Any]], tasks: Mapping[str, TaskScore]) -> ArmResult:
+def arm_result(
+    arm: Arm, results: Mapping[int, Mapping[str, Any]], tasks: Mapping[str, TaskScore]
+) -> ArmResult:
     """One arm with its figures."""
     sequential = read_arms([], [], [])[0].label
 
@@ -301,10 +336,14 @@ def arm_result(arm: Arm, results: Mapping[int, Mapping[str, Any]], tasks: Mappin
         after = right(OLD if arm.kind == SINGLE and task == OLD else arm.label, task)
         gain = gain_over(right("base", task), after)
         by_seed = {seed: about.before + difference for seed, difference in gain.by_seed.items()}
-        scores[task] = Figure(value=about.before + gain.value, by_seed=by_seed, samples_half=gain.samples_half)
+        scores[task] = Figure(
+            value=about.before + gain.value, by_seed=by_seed, samples_half=gain.samples_half
+        )
         if arm.kind != SEQUENTIAL:
             against[task] = gain_over(right(sequential, task), after)
-    moved = Figure.over_seeds({seed: networks[arm.label]["distance"] for seed, networks in results.items()})
+    moved = Figure.over_seeds(
+        {seed: networks[arm.label]["distance"] for seed, networks in results.items()}
+    )
     return ArmResult(
         arm=arm.label,
         kind=arm.kind,
@@ -320,7 +359,8 @@ def arm_result(arm: Arm, results: Mapping[int, Mapping[str, Any]], tasks: Mappin
 
 
 def gain_over(before: Mapping[int, Sequence[int]], after: Mapping[int, Sequence[int]]) -> Figure:
-    """How much more often `after` is right than `before`, paired by seed and image, with an interval over both."""
+    """How much more often `after` is right than `before`, paired by seed and image, with an
+    interval over both."""
     by_seed, halves = {}, []
     for seed, answers in after.items():
         pairs = list(zip(before[seed], answers, strict=True))

@@ -1,1 +1,2 @@
-"""Label annealing (Memory Retaining Finetuning): claims, the rules that judge them, reproduction."""
+"""Label annealing (Memory Retaining Finetuning): claims, the rules that judge them,
+reproduction."""

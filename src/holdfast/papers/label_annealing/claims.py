@@ -1,30 +1,34 @@
-"""What "Memory Retaining Finetuning" claims, held against studies: holds, does not hold, or cannot tell.
+"""What "Memory Retaining Finetuning" claims, held against studies: holds, does not hold, or cannot
+tell.
 
-Each claim is a value of `STATEMENTS`: the paper's sentence, the recipe, the rule and the bounds that it is judged by,
-and the preconditions without which the rule may not speak (`preconditions`). What the engine
-does with all of them, family-wise level and warnings among it, stands in `holdfast.papers.claims.claim`. The rules
-were written before any outcome under them was looked at:
+Each claim is a value of `STATEMENTS`: the paper's sentence, the recipe, the rule and the bounds
+that it is judged by, and the preconditions without which the rule may not speak (`preconditions`).
+What the engine does with all of them, family-wise level and warnings among it, stands in
+`holdfast.papers.claims.claim`. The rules were written before any outcome under them was looked at:
 
-- A figure is a gain against the start (`holdfast.statistics.gains.mean_gain`: mean over entries and seeds, more is
-  better), or a share of what direct fine-tuning did: *kept* = gain / direct's gain on the target, *avoided* = 1 - loss
-  / direct's loss on the source. *Direct* is direct fine-tuning at the rate that learns the target best, where a study
-  has several; best by its validation, where it has one.
+- A figure is a gain against the start (`holdfast.statistics.gains.mean_gain`: mean over entries and
+  seeds, more is better), or a share of what direct fine-tuning did: *kept* = gain / direct's gain
+  on the target, *avoided* = 1 - loss / direct's loss on the source. *Direct* is direct fine-tuning
+  at the rate that learns the target best, where a study has several; best by its validation, where
+  it has one.
 - Intervals are at 95 % and cover seeds and evaluated samples; shares have Fieller's.
-- "Lowers", "improves", "better" hold only beyond a least effect: `LEAST` in the metric's unit, `BETTER` as a share of
-  what direct fine-tuning loses. Above zero and below it is too little, which is not what the paper claims.
-- "Keeps the start's level", "alike": an equivalence with a margin of `MARGIN` (20 %) of what direct fine-tuning lost or
-  gained; the whole interval has to lie within.
-- A method is judged *at equal target*: what its grid, interpolated, keeps of the source where it has learnt the share
-  of direct's gain that the claim speaks of (`holdfast.statistics.equal_target`). Going on with the grid beyond that
-  does not move it. The trial that the paper's rule takes (drop those whose target does not improve on the start, then
-  the best source) moves with every stronger weight that joins the grid; what it would say stands beside, and a warning
-  where it says otherwise.
-- A claim that some weight does a thing ("with some choice ...") is judged on all of them, with the intervals widened to
-  1 - 0.05 / weights (Bonferroni).
+- "Lowers", "improves", "better" hold only beyond a least effect: `LEAST` in the metric's unit,
+  `BETTER` as a share of what direct fine-tuning loses. Above zero and below it is too little, which
+  is not what the paper claims.
+- "Keeps the start's level", "alike": an equivalence with a margin of `MARGIN` (20 %) of what direct
+  fine-tuning lost or gained; the whole interval has to lie within.
+- A method is judged *at equal target*: what its grid, interpolated, keeps of the source where it
+  has learnt the share of direct's gain that the claim speaks of
+  (`holdfast.statistics.equal_target`). Going on with the grid beyond that does not move it. The
+  trial that the paper's rule takes (drop those whose target does not improve on the start, then the
+  best source) moves with every stronger weight that joins the grid; what it would say stands
+  beside, and a warning where it says otherwise.
+- A claim that some weight does a thing ("with some choice ...") is judged on all of them, with the
+  intervals widened to 1 - 0.05 / weights (Bonferroni).
 - While trials of a study are still to come, claims that they may change cannot be told.
 
-The tables of the paper did not survive in the text that this project works from, so its figures are those that its
-sentences state.
+The tables of the paper did not survive in the text that this project works from, so its figures are
+those that its sentences state.
 """
 
 from __future__ import annotations
@@ -76,7 +80,8 @@ def check_claims(studies: Mapping[str, StudyRecord | None]) -> list[Claim]:
     """Every claim about the recipes that were asked for.
 
     Args:
-        studies: recipe -> its study, finished or not; None or a missing recipe among `RECIPES` that is a key: not run.
+        studies: recipe -> its study, finished or not; None or a missing recipe among `RECIPES` that
+            is a key: not run.
 
     Returns:
         In the order of their numbers. Recipes that are no key are left out.
@@ -89,15 +94,17 @@ def _evidence(study: StudyRecord) -> Evidence[StudyRecord]:
     for seed in study.seeds if len(study.seeds) > 1 else ():
         trials = []
         for trial in study.trials:
-            trials.append(dataclasses.replace(trial, runs=[run for run in trial.runs if run.seed != seed]))
+            trials.append(
+                dataclasses.replace(trial, runs=[run for run in trial.runs if run.seed != seed])
+            )
         seeds = [other for other in study.seeds if other != seed]
         without[f"seed {seed}"] = dataclasses.replace(study, seeds=seeds, trials=trials)
     return Evidence.of(study, study.trials, seeds=len(study.seeds), without=without)
 
 
 def _lacking(study: StudyRecord, methods: Iterable[Method]) -> str | None:
-    """Why a rule about trials of these methods cannot be applied: what everything is held against has to be finished,
-    and each method needs a trial to judge."""
+    """Why a rule about trials of these methods cannot be applied: what everything is held against
+    has to be finished, and each method needs a trial to judge."""
     if study.direct is None:
         return "direct fine-tuning, which everything is held against, is not finished"
     lacking = incomplete(study.direct, study)
@@ -106,7 +113,7 @@ def _lacking(study: StudyRecord, methods: Iterable[Method]) -> str | None:
     return "; ".join(why for m in methods if (why := why_no_trial(study, m)) is not None) or None
 
 
-# ---------------------------------------------------------------------------------------------------------- statements
+# --------------------------------------------------------------------------------------- statements
 
 Preconditions = tuple[Callable[[StudyRecord], Sequence[Precondition]], ...]
 _SOUND: Preconditions = (forgetting_is_moderate, converged, above_chance)
@@ -123,7 +130,8 @@ def _claim(
     sound: Preconditions = _SOUND,
     resumable_changes: bool = True,
 ) -> Statement[StudyRecord]:
-    """A statement about these methods, of which some have a grid that has to bite at a share of direct's gain."""
+    """A statement about these methods, of which some have a grid that has to bite at a share of
+    direct's gain."""
     return Statement(
         number=number,
         recipe=recipe,
@@ -146,13 +154,16 @@ def _by_win_rate(side: str, statement: Statement[StudyRecord]) -> Statement[Stud
 
 
 LEARNS_AND_FORGETS = Rule(
-    "Direct fine-tuning's target gain lies above the least change that counts (2 points, 0.05 nats) with its "
+    "Direct fine-tuning's target gain lies above the least change that counts (2 points, 0.05 "
+    "nats) with its "
     "whole interval, and its source gain below; strict and flexible matches stand beside.",
     learns_and_forgets,
 )
 CURVE = Rule(
-    "Along at least three weights of label annealing, at one temperature: from the weakest to the strongest the "
-    "source rises and the target falls, by at least a tenth of what direct fine-tuning did, and between no two "
+    "Along at least three weights of label annealing, at one temperature: from the weakest to the "
+    "strongest the "
+    "source rises and the target falls, by at least a tenth of what direct fine-tuning did, and "
+    "between no two "
     "weights does either go back by more than a tenth of that, for all pairs at once.",
     curve,
 )
@@ -177,7 +188,8 @@ STATEMENTS = (
         "2a",
         "math",
         "Label annealing keeps the source at the start's level at no loss on the target.",
-        '"fixes the forgetting in pretraining metrics (MMLU and TriviaQA) and in some cases" improves the target '
+        '"fixes the forgetting in pretraining metrics (MMLU and TriviaQA) and in some cases" '
+        "improves the target "
         "(section 3.2, table 1)",
         keeps(ANNEALING, kept=NO_LOSS, avoided=1 - MARGIN),
         ANNEALING,
@@ -187,7 +199,8 @@ STATEMENTS = (
         "2b",
         "code",
         "Label annealing keeps the source at the start's level and most of the target's gain.",
-        '"able to resolve the forgetting problem, and also preserve most of the improvement in HumanEval" (section '
+        '"able to resolve the forgetting problem, and also preserve most of the improvement in '
+        'HumanEval" (section '
         "3.2, table 2)",
         keeps(ANNEALING, kept=MOST, avoided=1 - MARGIN),
         ANNEALING,
@@ -197,11 +210,14 @@ STATEMENTS = (
         "2c",
         "math",
         "Label annealing keeps most of what fine-tuning brings to a related skill.",
-        'direct fine-tuning "does improve HumanEval performance, and label annealing can preserve most of the '
+        'direct fine-tuning "does improve HumanEval performance, and label annealing can preserve '
+        "most of the "
         'improvement" (section 3.2)',
         Rule(
-            "Where it has learnt 90 % of direct's gain, label annealing has more than half of what direct fine-"
-            "tuning gained on a skill that it was not trained for (the suite `related`, or HumanEval).",
+            "Where it has learnt 90 % of direct's gain, label annealing has more than half of "
+            "what direct fine-"
+            "tuning gained on a skill that it was not trained for (the suite `related`, or "
+            "HumanEval).",
             keeps_the_related_skill,
         ),
         ANNEALING,
@@ -214,7 +230,8 @@ STATEMENTS = (
         "In places label annealing learns more of the target than direct fine-tuning.",
         '"in some cases improving performance in target benchmarks" (section 3.2, table 1)',
         Rule(
-            "Some trial of label annealing learns more of the target than direct fine-tuning, by at least the "
+            "Some trial of label annealing learns more of the target than direct fine-tuning, by "
+            "at least the "
             "least change that counts, with intervals widened for the number of trials.",
             beats_direct,
         ),
@@ -237,9 +254,11 @@ STATEMENTS = (
         "3b",
         "code",
         "Label annealing keeps more of the source than L2 to the start.",
-        'L2 is "still losing performance in both MATH and GSM8K", label annealing is not (section 3.2, table 2)',
+        'L2 is "still losing performance in both MATH and GSM8K", label annealing is not (section '
+        "3.2, table 2)",
         Rule(
-            "At 90 % of direct's target gain label annealing keeps more of the source than L2, by at least a "
+            "At 90 % of direct's target gain label annealing keeps more of the source than L2, by "
+            "at least a "
             "tenth of what direct fine-tuning loses; at all of the gain stands beside it.",
             better_than_l2,
         ),
@@ -251,11 +270,14 @@ STATEMENTS = (
         "3c",
         "code",
         "L2 to the start restores the following of few-shot examples.",
-        '"the model sometimes loses its ability to follow few-shot prompts. L2 regularization is able to resolve this '
+        '"the model sometimes loses its ability to follow few-shot prompts. L2 regularization is '
+        "able to resolve this "
         'issue" (section 3.2)',
         Rule(
-            "Where it has learnt 90 % of direct's gain, L2 avoids at least 80 % of the answers that direct fine-"
-            "tuning no longer gives in the form of the few-shot examples: what it loses of the strict match "
+            "Where it has learnt 90 % of direct's gain, L2 avoids at least 80 % of the answers "
+            "that direct fine-"
+            "tuning no longer gives in the form of the few-shot examples: what it loses of the "
+            "strict match "
             "beyond the flexible one.",
             restores_format,
         ),
@@ -266,7 +288,8 @@ STATEMENTS = (
     _claim(
         "4a",
         "alignment_tax",
-        "The weight of label annealing draws a smooth trade-off between instruction following and what the base knew.",
+        "The weight of label annealing draws a smooth trade-off between instruction following and "
+        "what the base knew.",
         "a curve (section 3.3, figure 2)",
         CURVE,
         grids=[(ANNEALING, 1 - MARGIN)],
@@ -275,7 +298,8 @@ STATEMENTS = (
         "4b",
         "alignment_tax",
         "With some weight about half of the improvement comes without losing what the base knew.",
-        '"about half of improvement in instruction following ability without" losing MMLU (section 3.3, figures 2a, '
+        '"about half of improvement in instruction following ability without" losing MMLU '
+        "(section 3.3, figures 2a, "
         "2c)",
         some_weight(HALF),
         ANNEALING,
@@ -284,7 +308,8 @@ STATEMENTS = (
     _claim(
         "4c",
         "niche_knowledge",
-        "The weight of label annealing draws a smooth trade-off between the niche's knowledge and instruction "
+        "The weight of label annealing draws a smooth trade-off between the niche's knowledge and "
+        "instruction "
         "following.",
         "a curve (section 3.3, figure 3)",
         CURVE,
@@ -293,8 +318,10 @@ STATEMENTS = (
     _claim(
         "4d",
         "niche_knowledge",
-        "With some weight more than 80 % of the gain comes at a small loss of instruction following.",
-        'more than 80 % of the improvement on QuALITY "with a small reduction in IFEval" (section 3.3, figure 3b)',
+        "With some weight more than 80 % of the gain comes at a small loss of instruction "
+        "following.",
+        'more than 80 % of the improvement on QuALITY "with a small reduction in IFEval" (section '
+        "3.3, figure 3b)",
         some_weight(NICHE_KEPT),
         ANNEALING,
         grids=[(ANNEALING, NICHE_KEPT)],
@@ -304,7 +331,8 @@ STATEMENTS = (
         _claim(
             "4e",
             "alignment_tax",
-            "By a judge's win rate, too, the weight draws a smooth trade-off with what the base knew.",
+            "By a judge's win rate, too, the weight draws a smooth trade-off with what the base "
+            "knew.",
             "a curve with AlpacaEval as the target (section 3.3, figure 2)",
             CURVE,
             grids=[(ANNEALING, 1 - MARGIN)],
@@ -315,8 +343,10 @@ STATEMENTS = (
         _claim(
             "4f",
             "alignment_tax",
-            "With some weight about half of the win rate's improvement comes without losing what the base knew.",
-            '"about half of improvement in instruction following ability without" losing MMLU (section 3.3, '
+            "With some weight about half of the win rate's improvement comes without losing what "
+            "the base knew.",
+            '"about half of improvement in instruction following ability without" losing MMLU '
+            "(section 3.3, "
             "figures 2a, 2c)",
             some_weight(HALF),
             ANNEALING,
@@ -328,7 +358,8 @@ STATEMENTS = (
         _claim(
             "4g",
             "niche_knowledge",
-            "By a judge's win rate, too, the weight draws a smooth trade-off with the niche's knowledge.",
+            "By a judge's win rate, too, the weight draws a smooth trade-off with the niche's "
+            "knowledge.",
             "a curve with AlpacaEval as the source (section 3.3, figure 3)",
             CURVE,
             grids=[(ANNEALING, 1 - MARGIN)],
@@ -340,7 +371,8 @@ STATEMENTS = (
         "Replay of 10 % alone and replay with label annealing keep the source alike.",
         '"performing on par" on MMLU and TriviaQA (section 5, table 3)',
         Rule(
-            "The source of replay + label annealing differs from that of replay by at most a fifth of direct's "
+            "The source of replay + label annealing differs from that of replay by at most a "
+            "fifth of direct's "
             "loss, both by the trial that the paper's rule takes, for replay has no grid here.",
             replay_alike,
         ),
@@ -350,11 +382,15 @@ STATEMENTS = (
     _claim(
         "6",
         "code",
-        "The temperature of label annealing matters: at equal target another than 1 keeps more of the source.",
-        "weight and temperature are both swept (sections 2, 3.1); what the temperature brings is not printed",
+        "The temperature of label annealing matters: at equal target another than 1 keeps more of "
+        "the source.",
+        "weight and temperature are both swept (sections 2, 3.1); what the temperature brings is "
+        "not printed",
         Rule(
-            "Where it has learnt 90 % of direct's gain, label annealing at some temperature other than 1 keeps "
-            "more of the source than at 1, by at least a tenth of what direct fine-tuning loses, with intervals "
+            "Where it has learnt 90 % of direct's gain, label annealing at some temperature other "
+            "than 1 keeps "
+            "more of the source than at 1, by at least a tenth of what direct fine-tuning loses, "
+            "with intervals "
             "widened for the number of temperatures. It needs one below 1 and one above.",
             temperature_matters,
         ),

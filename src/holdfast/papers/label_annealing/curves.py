@@ -1,9 +1,10 @@
-"""A sweep as its claims look at it: trials by method, each method's grid as curves, gains and shares of
-direct fine-tuning.
+"""A sweep as its claims look at it: trials by method, each method's grid as curves, gains and
+shares of direct fine-tuning.
 
-A method is the set of its names ({"replay", "label_annealing"} for both together); direct fine-tuning is the empty one.
-A *line* is a method's complete trials that differ in nothing but its strength, weakest first. Fine-tuning without a
-method with the line's other settings is its start, at strength 0, where the study has it.
+A method is the set of its names ({"replay", "label_annealing"} for both together); direct
+fine-tuning is the empty one. A *line* is a method's complete trials that differ in nothing but its
+strength, weakest first. Fine-tuning without a method with the line's other settings is its start,
+at strength 0, where the study has it.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ NAMES = {
     BOTH: "replay with label annealing",
 }
 LEAST = {True: 0.02, False: 0.05}
-"""The least change that counts, by whether the metric is a share: 2 points, or 0.05 nats a token (5 % of the
-perplexity)."""
+"""The least change that counts, by whether the metric is a share: 2 points, or 0.05 nats a token (5
+% of the perplexity)."""
 _ASIDE = ("teacher", "teacher_dtype", "teacher_sharded")
 """Settings of a method that say how it is computed, not what it is."""
 
@@ -55,7 +56,8 @@ class Line:
     temperature: float
     """Of label annealing, 1 for the others."""
     start: TrialRecord | None
-    """Fine-tuning without a method with the line's other settings; None where the study has it not."""
+    """Fine-tuning without a method with the line's other settings; None where the study has it
+    not."""
 
 
 def method_of(trial: TrialRecord) -> Method:
@@ -82,8 +84,9 @@ def why_no_trial(study: StudyRecord, method: Method) -> str | None:
 
 
 def paper_choice(study: StudyRecord, method: Method) -> TrialRecord | None:
-    """The trial that the paper's rule takes among those of a method: of those that learn more than the start, the
-    one that keeps most, ties by what learns more; by the validation, where the study has one. None without one."""
+    """The trial that the paper's rule takes among those of a method: of those that learn more than
+    the start, the one that keeps most, ties by what learns more; by the validation, where the study
+    has one. None without one."""
     choice, best = None, (-math.inf, -math.inf)
     for trial in complete_trials(study, method):
         learnt = gain(trial, study, study.chooses_by).value
@@ -94,7 +97,8 @@ def paper_choice(study: StudyRecord, method: Method) -> TrialRecord | None:
 
 
 def lines(study: StudyRecord, method: Method) -> list[Line]:
-    """A method's grid, the longest line first; trials whose strength is not known or 0 are in none."""
+    """A method's grid, the longest line first; trials whose strength is not known or 0 are in
+    none."""
     groups: dict[str, Line] = {}
     trials = complete_trials(study, method)
     starts: dict[str, TrialRecord] = {}
@@ -113,7 +117,11 @@ def lines(study: StudyRecord, method: Method) -> list[Line]:
         for method_name, parameters in settings.items():
             for parameter, value in parameters.items():
                 is_default = parameter == "temperature" and value == 1
-                if (method_name, parameter) != (leading, name) and parameter not in _ASIDE and not is_default:
+                if (
+                    (method_name, parameter) != (leading, name)
+                    and parameter not in _ASIDE
+                    and not is_default
+                ):
                     rest.append((method_name, parameter, value))
         beside = _settings_without("retention", trial)
         key = repr((sorted(rest, key=repr), beside))
@@ -125,15 +133,19 @@ def lines(study: StudyRecord, method: Method) -> list[Line]:
 
 
 def from_direct(line: Line, study: StudyRecord) -> list[tuple[float, TrialRecord]]:
-    """A line's members from the end at which more is learnt: some methods hold on less at a higher value,
-    such as a weight on the new model."""
-    first, last = gain(line.members[0][1], study, "learn"), gain(line.members[-1][1], study, "learn")
+    """A line's members from the end at which more is learnt: some methods hold on less at a higher
+    value, such as a weight on the new model."""
+    first, last = (
+        gain(line.members[0][1], study, "learn"),
+        gain(line.members[-1][1], study, "learn"),
+    )
     return line.members if first.value >= last.value else line.members[::-1]
 
 
 def _strength(trials: Sequence[TrialRecord], method: Method) -> tuple[str, str]:
-    """The method and the parameter that say how strongly a grid holds on: of what their classes declare the first that
-    differs between the trials, those of data last; else the first. Empty where none declares any."""
+    """The method and the parameter that say how strongly a grid holds on: of what their classes
+    declare the first that differs between the trials, those of data last; else the first. Empty
+    where none declares any."""
     pairs, of_data = list[tuple[str, str]](), list[tuple[str, str]]()
     for method_name in sorted(method):
         cls = declared(method_name)
@@ -151,8 +163,8 @@ def _strength(trials: Sequence[TrialRecord], method: Method) -> tuple[str, str]:
 
 
 def method_settings(trial: TrialRecord) -> dict[str, dict[str, Any]]:
-    """What a trial says of each of its methods, by the method's own name; written either way that a configuration
-    takes."""
+    """What a trial says of each of its methods, by the method's own name; written either way that a
+    configuration takes."""
     retention = trial.settings.get("retention") or []
     by_method: dict[str, dict[str, Any]] = {}
     for method in retention if isinstance(retention, list) else [retention]:
@@ -176,7 +188,7 @@ def _settings_without(key: str, trial: TrialRecord) -> str:
     return repr(sorted(settings.items()))
 
 
-# ------------------------------------------------------------------------------------------------------------- figures
+# ------------------------------------------------------------------------------------------ figures
 
 
 def gain(trial: TrialRecord | None, study: StudyRecord, side: str | Objective) -> Gain:
@@ -188,11 +200,14 @@ def gain(trial: TrialRecord | None, study: StudyRecord, side: str | Objective) -
     return figure
 
 
-def share_of_direct(trial: TrialRecord, study: StudyRecord, side: str, confidence: float = CONFIDENCE) -> Share:
-    """What a trial kept of direct fine-tuning's gain ("learn"), or avoided of its loss ("keep"), with Fieller's
-    interval.
+def share_of_direct(
+    trial: TrialRecord, study: StudyRecord, side: str, confidence: float = CONFIDENCE
+) -> Share:
+    """What a trial kept of direct fine-tuning's gain ("learn"), or avoided of its loss ("keep"),
+    with Fieller's interval.
 
-    At `CONFIDENCE` this is what `holdfast.statistics.shares.shares` gives; other levels are for several looks at once.
+    At `CONFIDENCE` this is what `holdfast.statistics.shares.shares` gives; other levels are for
+    several looks at once.
     """
     ours, direct = gain(trial, study, side), gain(study.direct, study, side)
     return (kept_share if side == "learn" else avoided_share)(ours, direct, confidence=confidence)
@@ -206,8 +221,8 @@ def at_equal_target(
     of: Callable[[TrialRecord], Figure] | None = None,
     temperature: float | None = None,
 ) -> Figure | None:
-    """What a method keeps where it has learnt a share of what direct fine-tuning gains on what is learnt
-    (`holdfast.statistics.equal_target`).
+    """What a method keeps where it has learnt a share of what direct fine-tuning gains on what is
+    learnt (`holdfast.statistics.equal_target`).
 
     Args:
         study: with `direct` finished, tuned over its own rates.
@@ -227,10 +242,12 @@ def at_equal_target(
     return source_at(curves, least)
 
 
-def curves_of(study: StudyRecord, method: Method, *, temperature: float | None = None) -> list[list[TrialRecord]]:
-    """A method's complete trials as curves that are interpolated along: each line from its start on, what is on no line
-    by itself. Direct fine-tuning is one curve along its rates, from the largest down, at each of its other settings; so
-    is a method without a strength.
+def curves_of(
+    study: StudyRecord, method: Method, *, temperature: float | None = None
+) -> list[list[TrialRecord]]:
+    """A method's complete trials as curves that are interpolated along: each line from its start
+    on, what is on no line by itself. Direct fine-tuning is one curve along its rates, from the
+    largest down, at each of its other settings; so is a method without a strength.
 
     Args:
         study: as of `at_equal_target`.
@@ -243,7 +260,12 @@ def curves_of(study: StudyRecord, method: Method, *, temperature: float | None =
         for trial in trials:
             groups.setdefault(_settings_without("learning_rate", trial), []).append(trial)
         for group in groups.values():
-            group.sort(key=lambda t: (-float(t.settings.get("learning_rate") or 0.0), -gain(t, study, "learn").value))
+            group.sort(
+                key=lambda t: (
+                    -float(t.settings.get("learning_rate") or 0.0),
+                    -gain(t, study, "learn").value,
+                )
+            )
         return list(groups.values())
 
     if method == DIRECT:
@@ -263,44 +285,61 @@ def curves_of(study: StudyRecord, method: Method, *, temperature: float | None =
     return curves
 
 
-def point_of(trial: TrialRecord, study: StudyRecord, of: Callable[[TrialRecord], Figure] | None = None) -> Point:
+def point_of(
+    trial: TrialRecord, study: StudyRecord, of: Callable[[TrialRecord], Figure] | None = None
+) -> Point:
     """A complete trial as a point of a curve; `of` as of `at_equal_target`."""
     beside = None if of is None else of(trial)
-    return Point(target=gain(trial, study, "learn"), source=gain(trial, study, "keep"), beside=beside)
+    return Point(
+        target=gain(trial, study, "learn"), source=gain(trial, study, "keep"), beside=beside
+    )
 
 
 def avoided_at(study: StudyRecord, method: Method, share: float, confidence: float) -> Share:
     """Of direct fine-tuning's loss, what a method avoids at a target."""
     figure = at_equal_target(study, method, share)
     if figure is None:
-        why = f"{NAMES[method]} does not reach {100 * share:.0f} % of direct fine-tuning's gain in every seed"
+        why = (
+            f"{NAMES[method]} does not reach {100 * share:.0f} % of direct fine-tuning's gain in "
+            "every seed"
+        )
         return Share(value=None, interval=None, reason=why)
     return avoided_share(figure, gain(study.direct, study, "keep"), confidence=confidence)
 
 
 def difference_share(a: Figure, b: Figure, study: StudyRecord, confidence: float) -> Share:
-    """(a - b) on what is kept as a share of what direct fine-tuning loses there, positive where a is better."""
+    """(a - b) on what is kept as a share of what direct fine-tuning loses there, positive where a
+    is better."""
     direct = gain(study.direct, study, "keep")
     if direct.value >= 0:
-        return Share(value=None, interval=None, reason="direct fine-tuning lost nothing on what is kept")
+        return Share(
+            value=None, interval=None, reason="direct fine-tuning lost nothing on what is kept"
+        )
     return share_over_seeds(a - b, direct, confidence=confidence, what="loss").taken_from(0.0)
 
 
-# --------------------------------------------------------------------------------------------- beside learn and keep
+# ---------------------------------------------------------------------------- beside learn and keep
 
 RELATED = "related"
-"""The suite of what was neither trained for nor is to be kept; without it HumanEval, as in the paper."""
+"""The suite of what was neither trained for nor is to be kept; without it HumanEval, as in the
+paper."""
 STRICT, FLEXIBLE = "strict-match", "flexible-extract"
-"""Filters of the evaluation harness: the answer in the form of the few-shot examples, and anywhere in the text."""
+"""Filters of the evaluation harness: the answer in the form of the few-shot examples, and anywhere
+in the text."""
 
 
 def _reported(study: StudyRecord) -> list[Comparison]:
-    """What direct fine-tuning was measured by with every seed, but for the entries that it was chosen by."""
+    """What direct fine-tuning was measured by with every seed, but for the entries that it was
+    chosen by."""
     if study.direct is None or not study.direct.runs:
         return []
     measured = [set(map(_entry, run.comparisons)) for run in study.direct.runs]
     entries = set.intersection(*measured)
-    aside = [] if study.validation is None else [(suite, name) for suite, name, _ in study.validation.entries]
+    aside = (
+        []
+        if study.validation is None
+        else [(suite, name) for suite, name, _ in study.validation.entries]
+    )
     reported = []
     for comparison in study.direct.runs[0].comparisons:
         if _entry(comparison) in entries and (comparison.suite, comparison.name) not in aside:
@@ -317,7 +356,9 @@ def related_skill(study: StudyRecord) -> Objective | None:
     leading = [comparison for comparison in _reported(study) if comparison.primary]
     comparisons = [comparison for comparison in leading if comparison.suite == RELATED]
     if not comparisons:
-        comparisons = [comparison for comparison in leading if comparison.name.startswith("humaneval")]
+        comparisons = [
+            comparison for comparison in leading if comparison.name.startswith("humaneval")
+        ]
     if not comparisons:
         return None
     return Objective(
@@ -330,7 +371,8 @@ def related_skill(study: StudyRecord) -> Objective | None:
 
 
 def by_win_rate(study: StudyRecord, side: str) -> StudyRecord | None:
-    """The study with nothing but the win rates among a side's measures as that side; None where there are none."""
+    """The study with nothing but the win rates among a side's measures as that side; None where
+    there are none."""
     entries = []
     for comparison in _reported(study):
         if comparison.primary and comparison.suite == side and comparison.metric == "win_rate":
@@ -338,7 +380,9 @@ def by_win_rate(study: StudyRecord, side: str) -> StudyRecord | None:
     if not entries:
         return None
     label = ", ".join(name for _, name, _ in entries)
-    alone = Objective(side=side, entries=entries, label=label, unit="win_rate", higher_is_better=True)
+    alone = Objective(
+        side=side, entries=entries, label=label, unit="win_rate", higher_is_better=True
+    )
     if side == "learn":
         return dataclasses.replace(study, learn=alone)
     return dataclasses.replace(study, keep=alone)
@@ -368,8 +412,9 @@ def _format(comparison: Comparison, metric: str, filtered: str) -> Objective:
 
 
 def follows_format(trial: TrialRecord | None, study: StudyRecord) -> Figure:
-    """What a trial gains of the strict match beyond what it gains of the flexible one, mean over entries: negative
-    where it knows the answer and no longer gives it in the form of the examples."""
+    """What a trial gains of the strict match beyond what it gains of the flexible one, mean over
+    entries: negative where it knows the answer and no longer gives it in the form of the
+        examples."""
     figures = []
     for strict, flexible in formats(study):
         figures.append(gain(trial, study, strict) - gain(trial, study, flexible))

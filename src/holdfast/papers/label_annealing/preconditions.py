@@ -1,15 +1,16 @@
 """What has to be so before a claim of "Memory Retaining Finetuning" may be judged on a sweep.
 
-- *Moderate*: direct fine-tuning loses less than a quarter of what there is to lose of a text, unigram - start in nats.
-  A model that ends near the frequencies of tokens was destroyed, and what a method saves of it says nothing of
-  forgetting.
-- *Converged*: no trial learns more of the target than direct fine-tuning, beyond noise for as many looks. Else what a
-  method "keeps" is partly what direct was not given the steps or the rate to learn.
-- *Above chance*: the start answers better than guessing, where a measure knows what guessing gives. Nothing can be lost
-  otherwise.
-- *The grid bites*: along each line of a method's grid the strongest setting clearly learns less than the target level
-  that the claim is judged at, and the weakest is not clearly different from direct fine-tuning. Else another value in
-  the grid might turn the verdict.
+- *Moderate*: direct fine-tuning loses less than a quarter of what there is to lose of a text,
+  unigram - start in nats. A model that ends near the frequencies of tokens was destroyed, and what
+  a method saves of it says nothing of forgetting.
+- *Converged*: no trial learns more of the target than direct fine-tuning, beyond noise for as many
+  looks. Else what a method "keeps" is partly what direct was not given the steps or the rate to
+  learn.
+- *Above chance*: the start answers better than guessing, where a measure knows what guessing gives.
+  Nothing can be lost otherwise.
+- *The grid bites*: along each line of a method's grid the strongest setting clearly learns less
+  than the target level that the claim is judged at, and the weakest is not clearly different from
+  direct fine-tuning. Else another value in the grid might turn the verdict.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ REMEASURE = "measure the start again with this version, which keeps it"
 
 
 def forgetting_is_moderate(study: StudyRecord) -> list[Precondition]:
-    """Of every text of the source: direct's loss / (unigram - start); of perplexities their logarithms'."""
+    """Of every text of the source: direct's loss / (unigram - start); of perplexities their
+    logarithms'."""
     preconditions = []
     for entry in study.keep.entries:
         measured = study.direct.runs[0].comparisons if study.direct is not None else []
@@ -73,7 +75,8 @@ def forgetting_is_moderate(study: StudyRecord) -> list[Precondition]:
 
 
 def above_chance(study: StudyRecord) -> list[Precondition]:
-    """Of every entry of the source that knows its chance level: the start's lead over it, with the interval of chance
+    """Of every entry of the source that knows its chance level: the start's lead over it, with the
+    interval of chance
     itself: two standard errors of a guess."""
     preconditions = []
     for entry in study.keep.entries:
@@ -95,7 +98,8 @@ def above_chance(study: StudyRecord) -> list[Precondition]:
 
 
 def converged(study: StudyRecord) -> list[Precondition]:
-    """The largest excess of a trial over direct's target, as its interval's lower end, widened for the looks."""
+    """The largest excess of a trial over direct's target, as its interval's lower end, widened for
+    the looks."""
     methods = [method_of(trial) for trial in study.trials if trial is not study.direct]
     others: list[TrialRecord] = []
     for method in dict.fromkeys(filter(None, methods)):
@@ -121,18 +125,33 @@ def converged(study: StudyRecord) -> list[Precondition]:
     ]
 
 
-def grid_brackets_target(method: Method, share: float) -> Callable[[StudyRecord], Sequence[Precondition]]:
-    """That a method's grid reaches from direct fine-tuning to clearly below a share of its target gain."""
+def grid_brackets_target(
+    method: Method, share: float
+) -> Callable[[StudyRecord], Sequence[Precondition]]:
+    """That a method's grid reaches from direct fine-tuning to clearly below a share of its target
+    gain."""
 
     def look(study: StudyRecord) -> list[Precondition]:
         name, preconditions = NAMES[method], []
-        grids = [line for line in lines(study, method) if len(line.members) > 1]  # an arm by itself is no grid
+        grids = [
+            line for line in lines(study, method) if len(line.members) > 1
+        ]  # an arm by itself is no grid
         if not grids:
             return [
-                at_least(f"the grid of {name} bites", 0, 1, figure="its lines", advice=f"vary the strength of {name}")
+                at_least(
+                    f"the grid of {name} bites",
+                    0,
+                    1,
+                    figure="its lines",
+                    advice=f"vary the strength of {name}",
+                )
             ]
         for line in grids:
-            at = f" at temperature {line.temperature:g}" if len({g.temperature for g in grids}) > 1 else ""
+            at = (
+                f" at temperature {line.temperature:g}"
+                if len({g.temperature for g in grids}) > 1
+                else ""
+            )
             (weak, weakest), (strong, strongest) = line.members[0], line.members[-1]
             gain_kept = share_of_direct(strongest, study, "learn").interval
             avoided = share_of_direct(weakest, study, "keep").interval
@@ -140,10 +159,14 @@ def grid_brackets_target(method: Method, share: float) -> Callable[[StudyRecord]
             begins = f"the grid of {name} begins at direct fine-tuning"
             figure = f"the target gain kept by {line.name} {strong:g}{at} (upper end)"
             advice = f"extend the grid of {name} beyond {strong:g}"
-            preconditions.append(at_most(bites, gain_kept and gain_kept[1], share, figure=figure, advice=advice))
+            preconditions.append(
+                at_most(bites, gain_kept and gain_kept[1], share, figure=figure, advice=advice)
+            )
             figure = f"the source loss avoided by {line.name} {weak:g}{at} (lower end)"
             advice = f"extend the grid of {name} below {weak:g}"
-            preconditions.append(at_most(begins, avoided and avoided[0], MARGIN, figure=figure, advice=advice))
+            preconditions.append(
+                at_most(begins, avoided and avoided[0], MARGIN, figure=figure, advice=advice)
+            )
         return preconditions
 
     return look
@@ -155,7 +178,9 @@ Looks = Sequence[Callable[[StudyRecord], Sequence[Precondition]]]
 def judged_by_win_rate(side: str, looks: Looks) -> Looks:
     """That a judge gave a win rate on a side, and what else has to be so with that as the side."""
 
-    def alone(look: Callable[[StudyRecord], Sequence[Precondition]]) -> Callable[[StudyRecord], Sequence[Precondition]]:
+    def alone(
+        look: Callable[[StudyRecord], Sequence[Precondition]],
+    ) -> Callable[[StudyRecord], Sequence[Precondition]]:
         def by_judge(study: StudyRecord) -> Sequence[Precondition]:
             rated = by_win_rate(study, side)
             return [] if rated is None else look(rated)
@@ -178,7 +203,8 @@ def judged_by_win_rate(side: str, looks: Looks) -> Looks:
 
 
 def related_skill_rises(study: StudyRecord) -> list[Precondition]:
-    """That direct fine-tuning raises the related skill beyond the least that counts; none where it was not measured."""
+    """That direct fine-tuning raises the related skill beyond the least that counts; none where it
+    was not measured."""
     skill = related_skill(study)
     if skill is None:
         return []
@@ -195,8 +221,8 @@ def related_skill_rises(study: StudyRecord) -> list[Precondition]:
 
 
 def format_is_lost(study: StudyRecord) -> list[Precondition]:
-    """That direct fine-tuning loses the form of the few-shot examples beyond the least that counts; none where nothing
-    shows it."""
+    """That direct fine-tuning loses the form of the few-shot examples beyond the least that counts;
+    none where nothing shows it."""
     if not formats(study):
         return []
     interval = follows_format(study.direct, study).interval_at(CONFIDENCE)

@@ -1,5 +1,5 @@
-"""The paper Memory Retaining Finetuning in small: its recipes as studies on the small base, and its claims held against
-what came out."""
+"""The paper Memory Retaining Finetuning in small: its recipes as studies on the small base, and its
+claims held against what came out."""
 
 from __future__ import annotations
 

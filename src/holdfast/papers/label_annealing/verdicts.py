@@ -1,5 +1,5 @@
-"""Rules by which the claims of "Memory Retaining Finetuning" are judged on a sweep; `claims` says which claim
-has which, and what the words mean.
+"""Rules by which the claims of "Memory Retaining Finetuning" are judged on a sweep; `claims` says
+which claim has which, and what the words mean.
 """
 
 from __future__ import annotations
@@ -56,11 +56,13 @@ from holdfast.statistics.shares import Share, kept_share
 NO_LOSS = 0.9
 """Of direct's target gain: learnt with "no loss"; also the target at which methods are compared."""
 MOST = 0.5
-"""What "most of" and "little" are held against: more than half is most, less than half is little."""
+"""What "most of" and "little" are held against: more than half is most, less than half is
+little."""
 BETTER = 0.1
 """Of what direct fine-tuning loses: the least by which one method is better than another."""
 STEP = 0.1
-"""Of what direct fine-tuning gains or loses: what a monotone curve may go back between two of its points."""
+"""Of what direct fine-tuning gains or loses: what a monotone curve may go back between two of its
+points."""
 IN_THE_PAPER = {"keep": "source", "learn": "target"}
 """What the paper calls the two sides."""
 _SHARES = {
@@ -70,30 +72,45 @@ _SHARES = {
 """By side: what a share of it is called, and its unit."""
 
 
-# --------------------------------------------------------------------------------------------------------------- rules
+# -------------------------------------------------------------------------------------------- rules
 
 
 def learns_and_forgets(study: StudyRecord, level: float) -> list[Part]:
     """Direct fine-tuning gains on the target and loses on the source."""
     learn = _gain_of_direct(study, "learn", IN_THE_PAPER["learn"], level)
     keep = _gain_of_direct(study, "keep", IN_THE_PAPER["keep"], level)
-    learns = above(learn, _least(study, "learn"), yes="it learns the target", no="it learns too little of the target")
+    learns = above(
+        learn,
+        _least(study, "learn"),
+        yes="it learns the target",
+        no="it learns too little of the target",
+    )
     no = "it forgets too little to count"
     forgets = below(keep, -_least(study, "keep"), yes="direct fine-tuning forgets", no=no)
     beside = []
     for strict_and_flexible in formats(study):
-        beside += [_gain_of_direct(study, entry, entry.label, level) for entry in strict_and_flexible]
+        beside += [
+            _gain_of_direct(study, entry, entry.label, level) for entry in strict_and_flexible
+        ]
     return [learns, _with_figures(forgets, beside)]
 
 
 def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
-    """Where the method has learnt `kept` of direct's gain, it avoids at least `avoided` of its loss."""
+    """Where the method has learnt `kept` of direct's gain, it avoids at least `avoided` of its
+    loss."""
 
     def judge(study: StudyRecord, level: float) -> list[Part]:
-        much = f"{_percent(avoided)} of direct fine-tuning's loss where it has {_percent(kept)} of its gain"
+        much = (
+            f"{_percent(avoided)} of direct fine-tuning's loss where it has {_percent(kept)} of "
+            "its gain"
+        )
         share = avoided_at(study, method, kept, level)
         avoids = above(
-            _share_figure(f"{NAMES[method]} at {_percent(kept)} of the gain: {_SHARES['keep'][0]}", share, study),
+            _share_figure(
+                f"{NAMES[method]} at {_percent(kept)} of the gain: {_SHARES['keep'][0]}",
+                share,
+                study,
+            ),
             avoided,
             yes=f"{NAMES[method]} avoids at least {much}",
             no=f"{NAMES[method]} avoids less than {much}",
@@ -102,7 +119,10 @@ def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
         )
         avoids = _or_reason(avoids, share)
         rival = avoided_at(study, DIRECT, kept, level)
-        if len(complete_trials(study, DIRECT)) > 1 and side_of_bound(rival.interval, avoided, inclusive=True) == HOLDS:
+        if (
+            len(complete_trials(study, DIRECT)) > 1
+            and side_of_bound(rival.interval, avoided, inclusive=True) == HOLDS
+        ):
             warning = f"direct fine-tuning at another rate avoids {_percent(avoided)} there too"
             avoids = dataclasses.replace(avoids, warning=warning)
 
@@ -115,7 +135,10 @@ def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
 
         return [_beside_the_papers(avoids, study, method, by_trial, level)]
 
-    says = f"Where it has learnt {_percent(kept)} of direct's gain, {NAMES[method]} avoids at least {_percent(avoided)}"
+    says = (
+        f"Where it has learnt {_percent(kept)} of direct's gain, {NAMES[method]} avoids at least "
+        f"{_percent(avoided)}"
+    )
     return Rule(f"{says} of direct's loss.", judge)
 
 
@@ -139,13 +162,18 @@ def helps_little(study: StudyRecord, level: float) -> list[Part]:
 
 def better_than_l2(study: StudyRecord, level: float) -> list[Part]:
     """Label annealing keeps more of the source than L2, by `BETTER`."""
-    first, at_all = _annealing_against_l2(study, NO_LOSS, level), _annealing_against_l2(study, 1.0, level)
+    first, at_all = (
+        _annealing_against_l2(study, NO_LOSS, level),
+        _annealing_against_l2(study, 1.0, level),
+    )
     beside = [dataclasses.replace(figure, needs="") for figure in at_all.figures]
     annealed, pulled = paper_choice(study, ANNEALING), paper_choice(study, L2)
     if annealed is None or pulled is None:
         return [_with_figures(first, beside)]
     difference = gain(annealed, study, "keep") - gain(pulled, study, "keep")
-    reading = side_of_bound(difference.interval_at(level), BETTER * -gain(study.direct, study, "keep").value)
+    reading = side_of_bound(
+        difference.interval_at(level), BETTER * -gain(study.direct, study, "keep").value
+    )
     beside += [*_both_shares(study, annealed, level), *_both_shares(study, pulled, level)]
     return [_with_figures(_warned(first, reading, f"{annealed.label} and {pulled.label}"), beside)]
 
@@ -172,7 +200,12 @@ def curve(study: StudyRecord, level: float) -> list[Part]:
     line = next(iter(lines(study, ANNEALING)), None)
     if line is None or len(line.members) < 3:
         count = 0 if line is None else len(line.members)
-        return [unknown(f"a curve needs at least three finished weights of label annealing alone, there are {count}")]
+        return [
+            unknown(
+                "a curve needs at least three finished weights of label annealing alone, there "
+                f"are {count}"
+            )
+        ]
     parts = []
     for side, rises in (("keep", True), ("learn", False)):
         by_direct = abs(gain(study.direct, study, side).value)
@@ -192,8 +225,8 @@ def curve(study: StudyRecord, level: float) -> list[Part]:
 
 
 def some_weight(kept: float) -> Rule[StudyRecord]:
-    """Some weight keeps `kept` of the gain and avoids 1 - MARGIN of the loss, with intervals widened for the number of
-    weights."""
+    """Some weight keeps `kept` of the gain and avoids 1 - MARGIN of the loss, with intervals
+    widened for the number of weights."""
 
     def judge(study: StudyRecord, level: float) -> list[Part]:
         trials, bounds = complete_trials(study, ANNEALING), {"learn": kept, "keep": 1 - MARGIN}
@@ -207,13 +240,20 @@ def some_weight(kept: float) -> Rule[StudyRecord]:
                 verdicts.append(side_of_bound(figure.interval, least, inclusive=True))
             judged.append(Part(verdict=joint(verdicts), reason=trial.label, figures=figures))
         enough = (
-            f"at least {_percent(kept)} of the gain and loses at most {_percent(MARGIN)} of what direct fine-tuning "
+            f"at least {_percent(kept)} of the gain and loses at most {_percent(MARGIN)} of what "
+            "direct fine-tuning "
             f"loses"
         )
         good = [condition for condition in judged if condition.verdict == HOLDS]
         if good:
             reason = f"{'; '.join(condition.reason for condition in good)} keeps {enough}"
-            return [Part(verdict=HOLDS, reason=reason, figures=[f for condition in good for f in condition.figures])]
+            return [
+                Part(
+                    verdict=HOLDS,
+                    reason=reason,
+                    figures=[f for condition in good for f in condition.figures],
+                )
+            ]
 
         def shortfall(condition: Part) -> float:
             margins = []
@@ -225,10 +265,15 @@ def some_weight(kept: float) -> Rule[StudyRecord]:
         if all(condition.verdict == FAILS for condition in judged):
             reason = f"none of {len(trials)} weights keeps {enough}; {nearest.reason} comes nearest"
             return [Part(verdict=FAILS, reason=reason, figures=nearest.figures)]
-        reason = f"whether {nearest.reason}, the nearest of {len(trials)}, keeps {enough} cannot be told"
+        reason = (
+            f"whether {nearest.reason}, the nearest of {len(trials)}, keeps {enough} cannot be told"
+        )
         return [unknown(reason, nearest.figures)]
 
-    says = f"Some weight keeps at least {_percent(kept)} of direct's gain and avoids at least {_percent(1 - MARGIN)}"
+    says = (
+        f"Some weight keeps at least {_percent(kept)} of direct's gain and avoids at least "
+        f"{_percent(1 - MARGIN)}"
+    )
     return Rule(f"{says} of its loss.", judge)
 
 
@@ -263,13 +308,23 @@ def temperature_matters(study: StudyRecord, level: float) -> list[Part]:
     known = sorted({line.temperature for line in lines(study, ANNEALING)})
     if 1.0 not in known or known[0] >= 1 or known[-1] <= 1:
         temperatures = ", ".join(f"{t:g}" for t in known) or "none"
-        return [unknown(f"it needs temperatures below 1, of 1 and above 1, there are {temperatures}")]
-    plain, others = at_equal_target(study, ANNEALING, NO_LOSS, temperature=1.0), [t for t in known if t != 1]
+        return [
+            unknown(f"it needs temperatures below 1, of 1 and above 1, there are {temperatures}")
+        ]
+    plain, others = (
+        at_equal_target(study, ANNEALING, NO_LOSS, temperature=1.0),
+        [t for t in known if t != 1],
+    )
     parts = []
     for temperature in others:
         other = at_equal_target(study, ANNEALING, NO_LOSS, temperature=temperature)
         if plain is None or other is None:
-            parts.append(unknown(f"temperature {temperature:g} or 1 does not reach {_percent(NO_LOSS)} of the gain"))
+            parts.append(
+                unknown(
+                    f"temperature {temperature:g} or 1 does not reach {_percent(NO_LOSS)} of the "
+                    "gain"
+                )
+            )
             continue
         share = difference_share(other, plain, study, widened(level, len(others)))
         what = f"source at temperature {temperature:g} - 1 at {_percent(NO_LOSS)} of the gain"
@@ -290,7 +345,11 @@ def keeps_the_related_skill(study: StudyRecord, level: float) -> list[Part]:
         return [unknown("no related skill was measured: give it as the suite 'related'")]
     ours = at_equal_target(study, ANNEALING, NO_LOSS, of=lambda trial: gain(trial, study, skill))
     if ours is None:
-        return [unknown(f"label annealing does not reach {_percent(NO_LOSS)} of direct fine-tuning's gain")]
+        return [
+            unknown(
+                f"label annealing does not reach {_percent(NO_LOSS)} of direct fine-tuning's gain"
+            )
+        ]
     share = kept_share(ours, gain(study.direct, study, skill), confidence=level)
     what = f"{skill.label}: gain kept by label annealing at {_percent(NO_LOSS)} of the target's"
     judged = above(
@@ -307,9 +366,15 @@ def beats_direct(study: StudyRecord, level: float) -> list[Part]:
     trials, direct = complete_trials(study, ANNEALING), gain(study.direct, study, "learn")
     parts = []
     for trial in trials:
-        more, what = gain(trial, study, "learn") - direct, f"target of {trial.label} - direct fine-tuning"
+        more, what = (
+            gain(trial, study, "learn") - direct,
+            f"target of {trial.label} - direct fine-tuning",
+        )
         figure = _figure(what, more, study, widened(level, len(trials)), _unit(study, "learn"))
-        words = f"{trial.label} learns more of the target than direct fine-tuning", f"{trial.label} does not"
+        words = (
+            f"{trial.label} learns more of the target than direct fine-tuning",
+            f"{trial.label} does not",
+        )
         parts.append(above(figure, _least(study, "learn"), yes=words[0], no=words[1]))
     return _some(parts)
 
@@ -324,7 +389,11 @@ def restores_format(study: StudyRecord, level: float) -> list[Part]:
         return [unknown(f"L2 does not reach {_percent(NO_LOSS)} of direct fine-tuning's gain")]
     share = kept_share(ours - direct, direct * -1.0, confidence=level)
     judged = above(
-        _share_figure(f"form of the answers: loss avoided by L2 at {_percent(NO_LOSS)} of the gain", share, study),
+        _share_figure(
+            f"form of the answers: loss avoided by L2 at {_percent(NO_LOSS)} of the gain",
+            share,
+            study,
+        ),
         1 - MARGIN,
         yes="L2 follows the form of the examples again",
         no="L2 does not follow the form of the examples again",
@@ -333,17 +402,26 @@ def restores_format(study: StudyRecord, level: float) -> list[Part]:
     return [_or_reason(judged, share)]
 
 
-# ------------------------------------------------------------------------------------------------------------- figures
+# ------------------------------------------------------------------------------------------ figures
 
 
 def _beside_the_papers(
-    part: Part, study: StudyRecord, method: Method, judge: Callable[[TrialRecord], str], level: float
+    part: Part,
+    study: StudyRecord,
+    method: Method,
+    judge: Callable[[TrialRecord], str],
+    level: float,
 ) -> Part:
-    """A part with the shares of the trial that the paper's rule takes, and a warning where that says otherwise."""
+    """A part with the shares of the trial that the paper's rule takes, and a warning where that
+    says otherwise."""
     trial = paper_choice(study, method)
     if trial is None:
-        return dataclasses.replace(part, warning=f"no trial of {NAMES[method]} improves the target on the start")
-    return _with_figures(_warned(part, judge(trial), trial.label), _both_shares(study, trial, level))
+        return dataclasses.replace(
+            part, warning=f"no trial of {NAMES[method]} improves the target on the start"
+        )
+    return _with_figures(
+        _warned(part, judge(trial), trial.label), _both_shares(study, trial, level)
+    )
 
 
 def _warned(part: Part, reading: str, named: str) -> Part:
@@ -365,10 +443,14 @@ def _with_figures(part: Part, figures: Sequence[ClaimFigure]) -> Part:
 
 
 def _figure(what: str, found: Figure, study: StudyRecord, level: float, unit: str) -> ClaimFigure:
-    return ClaimFigure(what=what, value=found.value, interval=found.interval_at(level), n=_behind(study), unit=unit)
+    return ClaimFigure(
+        what=what, value=found.value, interval=found.interval_at(level), n=_behind(study), unit=unit
+    )
 
 
-def _gain_of_direct(study: StudyRecord, side: str | Objective, label: str, level: float) -> ClaimFigure:
+def _gain_of_direct(
+    study: StudyRecord, side: str | Objective, label: str, level: float
+) -> ClaimFigure:
     direct = gain(study.direct, study, side)
     unit = _unit(study, side) if isinstance(side, str) else side.unit
     return _figure(f"direct fine-tuning, {label}", direct, study, level, unit)
@@ -376,7 +458,13 @@ def _gain_of_direct(study: StudyRecord, side: str | Objective, label: str, level
 
 def _share_figure(what: str, share: Share, study: StudyRecord, side: str = "keep") -> ClaimFigure:
     value = math.nan if share.value is None else share.value
-    return ClaimFigure(what=what, value=value, interval=share.interval, n=_behind(study, side), unit=_SHARES[side][1])
+    return ClaimFigure(
+        what=what,
+        value=value,
+        interval=share.interval,
+        n=_behind(study, side),
+        unit=_SHARES[side][1],
+    )
 
 
 def _trial_share(study: StudyRecord, trial: TrialRecord, side: str, level: float) -> ClaimFigure:
@@ -410,7 +498,8 @@ def _or_low(value: float) -> float:
 
 
 def _some(parts: Sequence[Part]) -> list[Part]:
-    """Of several looks one has to hold: those that do; else the one nearest to it, which decides only if all fail."""
+    """Of several looks one has to hold: those that do; else the one nearest to it, which decides
+    only if all fail."""
     good = [condition for condition in parts if condition.verdict == HOLDS]
     if good or not parts:
         return good

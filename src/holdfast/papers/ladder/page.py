@@ -1,5 +1,5 @@
-"""The page of a pre-trained ladder, and what the terminal prints: how its rungs learnt, what they know, and how fast
-they were trained."""
+"""The page of a pre-trained ladder, and what the terminal prints: how its rungs learnt, what they
+know, and how fast they were trained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from holdfast.records.measure import Measure, number
 from holdfast.reports import blocks as b
 from holdfast.reports.charts import Axis, Chart, Value, log_ticks
 from holdfast.reports.format import count, plural
-from holdfast.reports.study_page import cell, grid, lines, print_study, scatter, section, state_chip, study_page
+from holdfast.reports.study_page import (
+    cell,
+    grid,
+    lines,
+    print_study,
+    scatter,
+    section,
+    state_chip,
+    study_page,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,9 +30,11 @@ if TYPE_CHECKING:
 PLAIN = Measure()
 """Of all figures: their unit stands in the title, shares are numbers between 0 and 1."""
 READING = (
-    "Every rung is a run of its own whose learning rate ends at zero: no checkpoint is taken from the middle of a "
+    "Every rung is a run of its own whose learning rate ends at zero: no checkpoint is taken from "
+    "the middle of a "
     "longer run, whose rate would still be high there (Overtrained Language Models, appendix B).",
-    "All rungs of a size begin with the same weights and read the same windows in the same order, each as far as its "
+    "All rungs of a size begin with the same weights and read the same windows in the same order, "
+    "each as far as its "
     "budget goes.",
     "Intervals cover the documents or questions; they say nothing of other seeds.",
 )
@@ -39,7 +50,13 @@ def ladder_page(record: LadderRecord) -> b.Page:
         section("Along training", *curves),
     ]
     return study_page(
-        record, "ladder", summary(record), sections, reading=READING, details=_sizes(record), facts=_facts(record)
+        record,
+        "ladder",
+        summary(record),
+        sections,
+        reading=READING,
+        details=_sizes(record),
+        facts=_facts(record),
     )
 
 
@@ -70,11 +87,16 @@ def summary(record: LadderRecord) -> str:
         name, figure = next(iter(rungs[0].figures.items()))
         means = [_mean_text(rungs, name, budget) for budget in (budgets[0], budgets[-1])]
         change = f"{_short(name)} from {means[0]} to {means[1]} {figure.unit}"
-        sentences.append(f"{size}: {change} between {count(budgets[0])} and {count(budgets[-1])} tokens.")
+        sentences.append(
+            f"{size}: {change} between {count(budgets[0])} and {count(budgets[-1])} tokens."
+        )
     complete = sum(rung.state == "complete" for rung in record.rungs)
     if complete < len(record.rungs):
         sentences.append(f"{complete} of {len(record.rungs)} rungs are there.")
-    return " ".join(sentences) or f"{plural(len(record.rungs), 'rung')} of {plural(len(record.sizes), 'size')}."
+    return (
+        " ".join(sentences)
+        or f"{plural(len(record.rungs), 'rung')} of {plural(len(record.sizes), 'size')}."
+    )
 
 
 def _mean_text(rungs: Sequence[PretrainedRung], name: str, budget: int) -> str:
@@ -105,9 +127,15 @@ def _unit(record: LadderRecord, name: str) -> str:
 def _sizes(record: LadderRecord) -> list[str]:
     texts = []
     for name, size in record.sizes.items():
-        text = f"{name}: {plural(size.layers, 'layer')}, width {size.width}, {size.heads} heads, MLP {size.mlp}"
+        text = (
+            f"{name}: {plural(size.layers, 'layer')}, width {size.width}, {size.heads} heads, MLP "
+            f"{size.mlp}"
+        )
         if size.parameters:
-            text += f", {count(size.parameters)} parameters ({count(size.without_tables)} without tables)"
+            text += (
+                f", {count(size.parameters)} parameters ({count(size.without_tables)} without "
+                "tables)"
+            )
         texts.append(text)
     return texts
 
@@ -123,13 +151,18 @@ def rung_table(record: LadderRecord, names: Sequence[str]) -> b.Table:
         record: the ladder.
         names: which figures to show, by "suite/name".
     """
-    cells: dict[b.Text, Any] = {"Size": "size", "State": lambda rung: state_chip(rung.state, rung.reason or "")}
+    cells: dict[b.Text, Any] = {
+        "Size": "size",
+        "State": lambda rung: state_chip(rung.state, rung.reason or ""),
+    }
     cells["Tokens"] = lambda rung: b.figure(count(rung.budget), value=float(rung.budget))
     if len({rung.seed for rung in record.rungs}) > 1:
         cells["Seed"] = lambda rung: str(rung.seed)
     cells["Loss, nats"] = lambda rung: "" if rung.loss is None else number(rung.loss, 3)
     for name in names:
-        cells[f"{_short(name)}, {_unit(record, name)}"] = lambda rung, name=name: cell(PLAIN, rung.figures.get(name))
+        cells[f"{_short(name)}, {_unit(record, name)}"] = lambda rung, name=name: cell(
+            PLAIN, rung.figures.get(name)
+        )
     cells["Tokens/s"] = _speed
     return grid(record.rungs, cells, words=2, kind="dense")
 
@@ -153,7 +186,9 @@ def figure_chart(record: LadderRecord, name: str) -> Chart | None:
     unit = _unit(record, name)
     draw = scatter if len({rung.seed for rung in rungs}) > 1 else lines
     columns = {"line": "Size", "tokens": "Tokens", "y": unit}
-    return draw(_short(name), rows, _tokens_axis(budgets), Axis(title=unit), columns=columns, height=320)
+    return draw(
+        _short(name), rows, _tokens_axis(budgets), Axis(title=unit), columns=columns, height=320
+    )
 
 
 def _loss_chart(record: LadderRecord, size: str) -> Chart | None:
@@ -166,7 +201,9 @@ def _loss_chart(record: LadderRecord, size: str) -> Chart | None:
         budgets.append(rung.budget)
         seed = f", seed {rung.seed}" if rung.seed else ""
         tokens, losses = zip(*rung.curve, strict=True)
-        rows.append({"line": f"{count(rung.budget)} tokens{seed}", "x": list(tokens), "y": list(losses)})
+        rows.append(
+            {"line": f"{count(rung.budget)} tokens{seed}", "x": list(tokens), "y": list(losses)}
+        )
     if not rows:
         return None
     return lines(
@@ -184,10 +221,16 @@ def _facts(record: LadderRecord) -> list[tuple[str, b.Text]]:
     config, text = record.config, record.text
     facts: list[tuple[str, b.Text]] = [("Architecture", str(config.get("architecture", "")))]
     if text:
-        facts.append(("Text", f"{count(text['tokens'])} tokens of {count(text['documents'])} documents"))
+        facts.append(
+            ("Text", f"{count(text['tokens'])} tokens of {count(text['documents'])} documents")
+        )
         facts.append(("Vocabulary", count(text.get("vocabulary"))))
-    facts.append(("A step", f"{config.get('batch_size')} windows of {config.get('context')} tokens"))
+    facts.append(
+        ("A step", f"{config.get('batch_size')} windows of {config.get('context')} tokens")
+    )
     if config.get("learning_rate"):
         facts.append(("Learning rate", f"{config['learning_rate']:g}, cosine to zero"))
-    facts.append(("muP", f"base width {config['base_width']}" if config.get("base_width") else "no"))
+    facts.append(
+        ("muP", f"base width {config['base_width']}" if config.get("base_width") else "no")
+    )
     return facts

@@ -1,8 +1,8 @@
 """A ladder with nothing left open: which runs there are, and what each trains.
 
-All runs of a size and seed begin with the same weights and read the same windows in the same order, each as far as its
-budget goes; a run's schedule is its own, so that its rate ends at zero (Overtrained Language Models: no checkpoint is
-taken from the middle of a longer run).
+All runs of a size and seed begin with the same weights and read the same windows in the same order,
+each as far as its budget goes; a run's schedule is its own, so that its rate ends at zero
+(Overtrained Language Models: no checkpoint is taken from the middle of a longer run).
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class LadderConfig(StudyConfigBase[LadderSettings]):
     settings_class: ClassVar[type[Any]] = LadderSettings
 
     @staticmethod
-    def training_parts(request: LadderSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+    def training_parts(
+        request: LadderSettings,
+    ) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
         """See `StudyConfigBase`."""
         return {"train": (request.train, OWN)}
 
@@ -71,32 +73,44 @@ class LadderConfig(StudyConfigBase[LadderSettings]):
         """See `check_parts`."""
         return check_parts(self)
 
-    def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> Sequence[str]:
+    def run_problems(
+        self, known: Sequence[str] = (), *, without: Collection[str] = ()
+    ) -> Sequence[str]:
         """Of the first rung: the others differ in how long they are."""
         import json
         import tempfile
 
-        with tempfile.TemporaryDirectory() as folder:  # stands in for a model and tokens that are not there yet
-            Path(folder, "config.json").write_text(json.dumps({"model_type": self.request.architecture}))
+        with (
+            tempfile.TemporaryDirectory() as folder
+        ):  # stands in for a model and tokens that are not there yet
+            Path(folder, "config.json").write_text(
+                json.dumps({"model_type": self.request.architecture})
+            )
             Path(folder, "model.safetensors").write_bytes(b"")
             Path(folder, "rows.jsonl").write_text('{"input_ids": [0], "labels": [0]}\n')
             settings = self.training(next(iter(self.rungs.values())), self.request.seeds[0], {})
             stood_in = {"model_name_or_path": folder, "dataset_name": f"{folder}/rows.jsonl"}
             looked_at = {k: v for k, v in {**settings, **stood_in}.items() if k not in without}
-            problems: list[str] = [p.replace(folder, "the model") for p in training_problems(looked_at)]
+            problems: list[str] = [
+                p.replace(folder, "the model") for p in training_problems(looked_at)
+            ]
             return [p for p in problems if not any(p in sentence for sentence in known)]
 
     def resumable_changes(self, old: Mapping[str, Any]) -> Collection[str]:
-        """Whether to go on past a refusal, and budgets and sizes, where there have only come more."""
+        """Whether to go on past a refusal, and budgets and sizes, where there have only come
+        more."""
         resumable_changes = {"max_passes", *overlap_may_change(old)}
         begun = self.from_recorded(old)
         if begun is None or not self.has_jobs_of(begun):
             return resumable_changes
         sizes = {name: replace(size, budgets=()) for name, size in self.request.sizes.items()}
-        alike = all(sizes.get(name) == replace(size, budgets=()) for name, size in begun.request.sizes.items())
+        alike = all(
+            sizes.get(name) == replace(size, budgets=())
+            for name, size in begun.request.sizes.items()
+        )
         return resumable_changes | {"budgets", "sizes"} if alike else resumable_changes
 
-    # ----------------------------------------------------------------------------------------------------------- rungs
+    # ---------------------------------------------------------------------------------------- rungs
 
     def rows(self, size: SizeSettings) -> int:
         """Windows a step."""
@@ -116,7 +130,8 @@ class LadderConfig(StudyConfigBase[LadderSettings]):
         return {rung.name: rung for rung in rungs}
 
     def jobs(self) -> list[Job]:
-        """The text, then the runs, the shortest first: what is wrong shows before days are spent."""
+        """The text, then the runs, the shortest first: what is wrong shows before days are
+        spent."""
         from holdfast.studies.engine.study import LABEL, Job
 
         jobs = [Job(attributes={LABEL: "tokenising the text", RUNG: TEXT})]
@@ -140,7 +155,7 @@ class LadderConfig(StudyConfigBase[LadderSettings]):
             more=self.request.model,
         )
 
-    # --------------------------------------------------------------------------------------------------------- folders
+    # -------------------------------------------------------------------------------------- folders
 
     @property
     def tokens(self) -> Path:
@@ -163,12 +178,16 @@ class LadderConfig(StudyConfigBase[LadderSettings]):
         more = f"-seed{seed}" if len(self.request.seeds) > 1 else ""
         return self.output_dir / f"{rung.name}{more}"
 
-    # -------------------------------------------------------------------------------------------------------- training
+    # ------------------------------------------------------------------------------------- training
 
     @property
     def evaluation(self) -> dict[str, Any]:
         """What every rung is measured on; a model that has read nothing is not."""
-        return {SUITE: self.with_paths(self.request.evaluation), "before": False} if self.request.evaluation else {}
+        return (
+            {SUITE: self.with_paths(self.request.evaluation), "before": False}
+            if self.request.evaluation
+            else {}
+        )
 
     @functools.cached_property
     def plan(self) -> EvaluationPlan:
@@ -187,7 +206,8 @@ class LadderConfig(StudyConfigBase[LadderSettings]):
         per_device = self.request.per_device or max(1, rows // processes)
         if rows % (per_device * processes):
             raise ConfigError(
-                f"batch_size: expected a multiple of {per_device} windows a device times {processes} "
+                f"batch_size: expected a multiple of {per_device} windows a device times "
+                f"{processes} "
                 f"process{'es' if processes > 1 else ''}, got {rows}."
             )
         return per_device, rows // (per_device * processes)
@@ -229,7 +249,10 @@ def _of_models(config: LadderConfig) -> Sequence[str]:
     base = config.request.base_width
     if base is not None and config.request.model.get("tie_word_embeddings"):
         problems.append(
-            Problem("base_width", "muP needs embeddings and head of their own; leave out tie_word_embeddings.")
+            Problem(
+                "base_width",
+                "muP needs embeddings and head of their own; leave out tie_word_embeddings.",
+            )
         )
     return list(dict.fromkeys(problems))
 
@@ -272,12 +295,18 @@ def refuse_little_text(config: LadderConfig, tokens: int) -> None:
     Raises:
         ConfigError: which budgets, and what to do.
     """
-    allowed, most = config.request.max_passes * tokens, max(config.rungs.values(), key=lambda rung: rung.tokens)
+    allowed, most = (
+        config.request.max_passes * tokens,
+        max(config.rungs.values(), key=lambda rung: rung.tokens),
+    )
     if most.tokens > allowed:
         needed = math.ceil(100 * most.tokens / tokens) / 100
         raise ConfigError(
-            f"budgets: expected at most {shown_tokens(int(allowed))} tokens, which is {config.request.max_passes:g} "
-            f"pass{'es' if config.request.max_passes != 1 else ''} over the text ({tokens} tokens), got "
-            f"{shown_tokens(most.budget)}. Give more text, or set max_passes: {needed:g} (repeated text is another "
+            f"budgets: expected at most {shown_tokens(int(allowed))} tokens, which is "
+            f"{config.request.max_passes:g} "
+            f"pass{'es' if config.request.max_passes != 1 else ''} over the text ({tokens} "
+            "tokens), got "
+            f"{shown_tokens(most.budget)}. Give more text, or set max_passes: {needed:g} "
+            "(repeated text is another "
             f"experiment than new text)."
         )

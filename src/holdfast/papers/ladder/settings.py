@@ -50,7 +50,13 @@ OWN = (
     "retention",
 )
 """Keys of a training configuration that the ladder sets itself."""
-SET_BY_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+SET_BY_SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+)
 """Keys of a model's configuration that `model` may not have."""
 TRAIN: dict[str, Any] = {
     "lr_scheduler_type": "cosine",
@@ -65,7 +71,8 @@ TRAIN: dict[str, Any] = {
     "save_total_limit": 1,
     "report_to": "none",
 }
-"""Of pre-training, where `train` says nothing else: Overtrained Language Models, appendix B. A cosine ends at zero."""
+"""Of pre-training, where `train` says nothing else: Overtrained Language Models, appendix B. A
+cosine ends at zero."""
 FEWEST_STEPS = 10
 """Of a budget: with fewer there is no schedule to speak of."""
 
@@ -76,7 +83,9 @@ def _budgets(value: Any) -> tuple[int, ...]:
     Raises:
         ValueError: one that is no number of tokens.
     """
-    return tuple(read_tokens(budget) for budget in (value if isinstance(value, (list, tuple)) else [value]))
+    return tuple(
+        read_tokens(budget) for budget in (value if isinstance(value, (list, tuple)) else [value])
+    )
 
 
 Budgets = Annotated[
@@ -116,7 +125,9 @@ def read_sizes(value: Any) -> dict[str, SizeSettings]:
         Refused: what is wrong in each.
     """
     like = "{layers: 3, width: 192, heads: 3}"
-    sizes, problems = decode_named(SizeSettings, value, name=_NAME, allowed="a name such as 15M", like=like)
+    sizes, problems = decode_named(
+        SizeSettings, value, name=_NAME, allowed="a name such as 15M", like=like
+    )
     for name, size in sizes.items():
         if size.width % size.heads:
             text = f"expected a multiple of the heads ({size.heads}), got {size.width}."
@@ -140,16 +151,19 @@ class _Models:
             json_schema=lambda: {"type": "object", "additionalProperties": {"type": "object"}},
         ),
     ] = field(default_factory=dict)
-    """Models by name: layers, width, heads; mlp (four times the width), budgets and batch_size of their own."""
-    model: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
+    """Models by name: layers, width, heads; mlp (four times the width), budgets and batch_size of
+    their own."""
+    model: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
+        default_factory=dict
+    )
     """Further keys of the configuration, as {attention_dropout: 0.1, rope_theta: 10000}."""
     tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
     """Folder or hub id of the tokenizer; default: one is trained on the text."""
     vocab_size: Annotated[int, Meta(ge=300)] = 2048
     """Entries of the tokenizer that is trained (byte-level BPE)."""
     base_width: Annotated[int | None, Meta(ge=2, section="batches")] = None
-    """muP: the width that the learning rate holds at, so that wider models train as well with it. Default: the
-    architecture's own initialisation and one rate for all."""
+    """muP: the width that the learning rate holds at, so that wider models train as well with it.
+    Default: the architecture's own initialisation and one rate for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +184,9 @@ class _Training:
     """At the start of the cosine, which ends at zero."""
     max_passes: Annotated[float, Meta(gt=0, section="batches")] = 1.0
     """How often the text may be read; a budget that needs more is refused."""
-    train: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
+    train: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
+        default_factory=dict
+    )
     """Keys of 'holdfast train': bf16, num_processes, fsdp, weight_decay, ..."""
 
 
@@ -187,10 +203,11 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
 
     name: str = "ladder"
     evaluation: Annotated[list[Any], Meta(repeatable=True)] = field(default_factory=list)
-    """Entries that every rung is measured on, as in 'holdfast train': {perplexity: FILE}, {multiple_choice: FILE},
-    {task: NAME}."""
+    """Entries that every rung is measured on, as in 'holdfast train': {perplexity: FILE},
+    {multiple_choice: FILE}, {task: NAME}."""
     overlap: Literal["refuse", "keep"] = "refuse"
-    """What is done where the text holds what is measured on: nothing is trained, or the page says so."""
+    """What is done where the text holds what is measured on: nothing is trained, or the page says
+    so."""
     toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
     """Make the text offline: pretraining, or pretraining_tiny."""
 
@@ -204,7 +221,11 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
         if not self.text:
             wrong("text", "is missing: files or data sets with plain text to pre-train on.")
         if not self.sizes:
-            wrong("sizes", "is missing: what the models look like, as {15M: {layers: 3, width: 192, heads: 3}}.")
+            wrong(
+                "sizes",
+                "is missing: what the models look like, as {15M: {layers: 3, width: 192, heads: "
+                "3}}.",
+            )
         all_budgets: dict[tuple[str, ...], tuple[int, ...]] = {("budgets",): self.budgets}
         for name, size in self.sizes.items():
             all_budgets["sizes", name, "budgets"] = size.budgets
@@ -216,15 +237,22 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
             batch = size.batch_size or self.batch_size
             budgets = size.budgets or self.budgets
             if not budgets:
-                problems.append(Problem("budgets", f"is missing: the tokens of each run of {name}."))
+                problems.append(
+                    Problem("budgets", f"is missing: the tokens of each run of {name}.")
+                )
             for budget in budgets:
                 if budget < FEWEST_STEPS * batch * self.context:
                     text = (
-                        f"expected at least {FEWEST_STEPS} steps of {batch} windows of {self.context} tokens for "
+                        f"expected at least {FEWEST_STEPS} steps of {batch} windows of "
+                        f"{self.context} tokens for "
                         f"{name}, got a budget of {budget} tokens."
                     )
                     problems.append(Problem("budgets", text))
-        problems += [Problem(("train", k), "is set by the ladder; leave it out.") for k in self.train if k in OWN]
+        problems += [
+            Problem(("train", k), "is set by the ladder; leave it out.")
+            for k in self.train
+            if k in OWN
+        ]
         by = "is set by `sizes` and the tokenizer; leave it out."
         problems += [Problem(("model", k), by) for k in self.model if k in SET_BY_SIZES]
         return list(dict.fromkeys(problems))

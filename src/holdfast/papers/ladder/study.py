@@ -1,4 +1,5 @@
-"""Pre-training a ladder as the engine runs it: the text is tokenised once, then every budget is a run."""
+"""Pre-training a ladder as the engine runs it: the text is tokenised once, then every budget is a
+run."""
 
 from __future__ import annotations
 
@@ -45,14 +46,21 @@ class LadderStudy(ConfiguredStudy[LadderConfig]):
 
     config_class: ClassVar[type[LadderConfig]] = LadderConfig
     noun: ClassVar[str] = "run"
-    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "tokens", "tokenizer")
+    markers: ClassVar[tuple[str, ...]] = (
+        RECORD_FILE,
+        "study.db",
+        "logs",
+        "data",
+        "tokens",
+        "tokenizer",
+    )
     one_in_process: ClassVar[bool] = True  # a single run then shows how far it is itself
 
     def seeds_of(self, attributes: Mapping[str, Any]) -> Sequence[int]:
         """The text is tokenised once."""
         return self.seeds[:1] if attributes.get(RUNG) == TEXT else self.seeds
 
-    # ------------------------------------------------------------------------------------------------------------ runs
+    # ----------------------------------------------------------------------------------------- runs
 
     def make(self, task: Task) -> RungResult:
         """The text as windows, or one run.
@@ -108,7 +116,9 @@ class LadderStudy(ConfiguredStudy[LadderConfig]):
 
         config, what = self.settings, "the text"
         held_out, sources = HeldOut(config.plan.entries), [text_rows(name) for name in names]
-        with progress("Looking for held-out documents in the text", total=sum(map(len, sources))) as advance:
+        with progress(
+            "Looking for held-out documents in the text", total=sum(map(len, sources))
+        ) as advance:
             overlaps = held_out.stands_in(_texts(sources, advance), what=what)
         return held_out.judged(overlaps, overlap=config.request.overlap, what=what)
 
@@ -147,9 +157,11 @@ class LadderStudy(ConfiguredStudy[LadderConfig]):
         for job in state.latest:
             if job.state == COMPLETE and job.attributes[RUNG] != TEXT:
                 for seed in self.seeds:
-                    remove_checkpoints(self.settings.run_folder(self.settings.rungs[job.attributes[RUNG]], seed))
+                    remove_checkpoints(
+                        self.settings.run_folder(self.settings.rungs[job.attributes[RUNG]], seed)
+                    )
 
-    # --------------------------------------------------------------------------------------------------------- outcome
+    # -------------------------------------------------------------------------------------- outcome
 
     def outcome(self, state: StudyState) -> LadderRecord:
         """The ladder as in ladder.json."""
@@ -176,14 +188,24 @@ class LadderStudy(ConfiguredStudy[LadderConfig]):
 
     def _about(self, name: str) -> SizeAbout:
         decoder = self.settings.decoder(name)
-        shape = {"layers": decoder.layers, "width": decoder.width, "heads": decoder.heads, "mlp": decoder.mlp}
+        shape = {
+            "layers": decoder.layers,
+            "width": decoder.width,
+            "heads": decoder.heads,
+            "mlp": decoder.mlp,
+        }
         rungs = [rung for rung in self.settings.rungs.values() if rung.size == name]
         for rung in rungs:
             with contextlib.suppress(HoldfastError, OSError):
                 model = RunFolder(self.settings.run_folder(rung, self.seeds[0])).read().model
-                parameters, table = int(model["parameters"]), int(model["vocabulary"]) * decoder.width
+                parameters, table = (
+                    int(model["parameters"]),
+                    int(model["vocabulary"]) * decoder.width,
+                )
                 tables = 1 if decoder.more.get("tie_word_embeddings") else 2
-                return SizeAbout(**shape, parameters=parameters, without_tables=parameters - tables * table)
+                return SizeAbout(
+                    **shape, parameters=parameters, without_tables=parameters - tables * table
+                )
         return SizeAbout(**shape)
 
     def _rung(self, rung: Rung, seed: int, job: JobState) -> PretrainedRung:
@@ -228,7 +250,9 @@ class LadderStudy(ConfiguredStudy[LadderConfig]):
                 for rung in record.rungs:
                     if (rung.size, rung.seed, rung.state) == (size, seed, COMPLETE):
                         model = str(config.output_dir / rung.folder)
-                        rows.append({"model": model, "tokens": float(rung.tokens), "label": rung.folder})
+                        rows.append(
+                            {"model": model, "tokens": float(rung.tokens), "label": rung.folder}
+                        )
                 if rows:
                     more = f"-seed{seed}" if len(self.seeds) > 1 else ""
                     text = yaml.safe_dump({"ladder": rows}, sort_keys=False)

@@ -1,9 +1,10 @@
-"""Text as token windows for pre-training: written once, memory-mapped, shared by every run that reads it.
+"""Text as token windows for pre-training: written once, memory-mapped, shared by every run that
+reads it.
 
-Documents stand one after the other, each ended by the end-of-sequence token, and are cut into windows of one length
-(the last stump is dropped), as GPT-style pre-training has it: nothing is padded. The folder is what
-`Dataset.save_to_disk` writes, so that `holdfast train`, TRL and datasets read it as it is; ids of vocabularies of up to
-65,536 entries take two bytes.
+Documents stand one after the other, each ended by the end-of-sequence token, and are cut into
+windows of one length (the last stump is dropped), as GPT-style pre-training has it: nothing is
+padded. The folder is what `Dataset.save_to_disk` writes, so that `holdfast train`, TRL and datasets
+read it as it is; ids of vocabularies of up to 65,536 entries take two bytes.
 """
 
 from __future__ import annotations
@@ -52,23 +53,27 @@ def write_tokens(names: Sequence[str], tokenizer: Any, context: int, folder: Pat
     """Tokenises text into windows, or finds that done.
 
     Args:
-        names: files, folders or hub data sets of plain text (`text`, `content`, ...), read in order.
+        names: files, folders or hub data sets of plain text (`text`, `content`, ...), read in
+            order.
         tokenizer: with an end-of-sequence token.
         context: tokens of a window, at least 2.
-        folder: appears whole; `holdfast.data.sources.load_rows` reads it: columns `input_ids` and `labels`.
+        folder: appears whole; `holdfast.data.sources.load_rows` reads it: columns `input_ids` and
+            `labels`.
 
     Returns:
         What was written.
 
     Raises:
-        DataError: no text there, another layout than text, less than one window, or other windows in the folder.
+        DataError: no text there, another layout than text, less than one window, or other windows
+            in the folder.
         StorageError: it cannot be written.
     """
     if (folder / INFO_FILE).is_file():
         info = read_as(folder / INFO_FILE, TokensInfo)
         if (info.context, info.vocabulary) != (context, len(tokenizer)):
             raise DataError(
-                f"{folder} holds windows of {info.context} tokens of a vocabulary of {info.vocabulary}, expected "
+                f"{folder} holds windows of {info.context} tokens of a vocabulary of "
+                f"{info.vocabulary}, expected "
                 f"{context} tokens of {len(tokenizer)}. Choose another folder."
             )
         return info
@@ -77,14 +82,21 @@ def write_tokens(names: Sequence[str], tokenizer: Any, context: int, folder: Pat
 
     sources = [text_rows(name) for name in names]
     cutting = _Cutting(tokenizer, context)
-    key = hashlib.sha256(repr((_RULES, [s._fingerprint for s in sources], _known(tokenizer), context)).encode())
+    key = hashlib.sha256(
+        repr((_RULES, [s._fingerprint for s in sources], _known(tokenizer), context)).encode()
+    )
     with progress("Tokenising", total=sum(map(len, sources))) as advance:
         rows = cached_dataset(key.hexdigest(), cutting.tables(sources, advance))
     if not len(rows):
-        raise DataError(f"Expected text of at least {context} tokens, found less than one window of that length.")
+        raise DataError(
+            f"Expected text of at least {context} tokens, found less than one window of that "
+            "length."
+        )
     digest = hashlib.sha256()
     for table in rows.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=10_000):
-        digest.update(table.column(0).combine_chunks().flatten().to_numpy(zero_copy_only=False).tobytes())
+        digest.update(
+            table.column(0).combine_chunks().flatten().to_numpy(zero_copy_only=False).tobytes()
+        )
     info = TokensInfo(
         tokens=len(rows) * context,
         windows=len(rows),
@@ -114,7 +126,8 @@ def text_rows(name: str) -> datasets.Dataset:
     rows = load_rows(name)
     if (layout := detect(rows.column_names, rows[0])) != "text":
         raise DataError(
-            f"{name}: expected plain text to pre-train on (a column such as text), got rows of the layout "
+            f"{name}: expected plain text to pre-train on (a column such as text), got rows of "
+            "the layout "
             f"'{layout.replace('_', ' ')}'."
         )
     return standardise(rows, None, files=data_files(name) if is_path(name) else None)[0]
@@ -132,7 +145,9 @@ class _Cutting:
         import numpy as np
 
         if tokenizer.eos_token_id is None:
-            raise DataError("Expected a tokenizer with an end-of-sequence token, which ends every document.")
+            raise DataError(
+                "Expected a tokenizer with an end-of-sequence token, which ends every document."
+            )
         self.tokenizer, self.context = tokenizer, context
         self.dtype = np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
 
@@ -143,10 +158,14 @@ class _Cutting:
         rest = np.zeros(0, self.dtype)
         for source in sources:
             for batch in source.select_columns(["text"]).iter(batch_size=_DOCUMENTS):
-                ids = self.tokenizer(batch["text"], add_special_tokens=False, return_attention_mask=False)["input_ids"]
+                ids = self.tokenizer(
+                    batch["text"], add_special_tokens=False, return_attention_mask=False
+                )["input_ids"]
                 for document in ids:
                     document.append(self.tokenizer.eos_token_id)
-                stream = np.concatenate([rest, *(np.asarray(document, self.dtype) for document in ids)])
+                stream = np.concatenate(
+                    [rest, *(np.asarray(document, self.dtype) for document in ids)]
+                )
                 end = len(stream) // self.context * self.context
                 advance(len(ids))
                 yield self._table(stream[:end])

@@ -1,32 +1,36 @@
-"""What "Overtrained Language Models" claims of language models, held against an overtraining study: holds, does not
-hold, or cannot tell.
+"""What "Overtrained Language Models" claims of language models, held against an overtraining study:
+holds, does not hold, or cannot tell.
 
-The rules stand here and were committed before any outcome under them was computed. Of the studies only a trial of three
-small budgets with one seed had been looked at:
+The rules stand here and were committed before any outcome under them was computed. Of the studies
+only a trial of three small budgets with one seed had been looked at:
 
-- A study is one ladder. Figures are means over the seeds of what is modified (draws of noise, fine-tunings), and their
-  intervals (95 %) cover them and the samples. They say nothing of another pre-training.
-- *Kept*: the first entry under `keep`, text such as the checkpoints were pre-trained on, nats a token. *The
-  task*: the first entry of its test. *Cost*: what a modification takes from a figure of the checkpoint; more is worse.
-- *Direct*: fine-tuning without a method. *At a rate*: the same at all budgets. *Tuned*: at each budget the rate that
-  the validation data chose.
-- *Rises monotonically*: from the smallest to the largest budget by more than `LEAST`, and between no two budgets does
-  it go back by more than `BACK`, all pairs at once.
-- *Turns*: the budget at which the modified model is at its best is not the largest, and the largest is shown to be
-  worse (`statistics.inflection`). Of two turning points one comes *earlier* where all budgets that may be its best lie
-  before all of the other's, each at half the error.
-- In proportion to the rate: an exponent within `EXPONENT` of 1. Independent of the budget: distances at one rate differ
-  by no more than `ALIKE` between the smallest and the largest budget.
+- A study is one ladder. Figures are means over the seeds of what is modified (draws of noise,
+  fine-tunings), and their intervals (95 %) cover them and the samples. They say nothing of another
+  pre-training.
+- *Kept*: the first entry under `keep`, text such as the checkpoints were pre-trained on, nats a
+  token. *The task*: the first entry of its test. *Cost*: what a modification takes from a figure of
+  the checkpoint; more is worse.
+- *Direct*: fine-tuning without a method. *At a rate*: the same at all budgets. *Tuned*: at each
+  budget the rate that the validation data chose.
+- *Rises monotonically*: from the smallest to the largest budget by more than `LEAST`, and between
+  no two budgets does it go back by more than `BACK`, all pairs at once.
+- *Turns*: the budget at which the modified model is at its best is not the largest, and the largest
+  is shown to be worse (`statistics.inflection`). Of two turning points one comes *earlier* where
+  all budgets that may be its best lie before all of the other's, each at half the error.
+- In proportion to the rate: an exponent within `EXPONENT` of 1. Independent of the budget:
+  distances at one rate differ by no more than `ALIKE` between the smallest and the largest budget.
 - A rate at which a model diverged is as bad as can be, and is no rate that a rule is judged on.
-- *VLM score*, of a study whose task has images: the first entry of its test, a share of questions about pictures.
-  *Rises, grows with the budget*: from the smallest budget to the largest by more than `SCORE` of the questions (the
-  score), by more than `LEAST` (the cost).
-- *At equal VLM score*: where a way to fine-tune, along its rates, reaches the score of direct fine-tuning at its tuned
-  rate but for `SCORE` of the questions (`statistics.equal_target`), direct fine-tuning by the same measure.
+- *VLM score*, of a study whose task has images: the first entry of its test, a share of questions
+  about pictures. *Rises, grows with the budget*: from the smallest budget to the largest by more
+  than `SCORE` of the questions (the score), by more than `LEAST` (the cost).
+- *At equal VLM score*: where a way to fine-tune, along its rates, reaches the score of direct
+  fine-tuning at its tuned rate but for `SCORE` of the questions (`statistics.equal_target`), direct
+  fine-tuning by the same measure.
 
-What has to be so before a rule may speak: the checkpoints get better along the ladder; where rates are tuned, the tuned
-one is no end of what was tried, and direct fine-tuning learns the task at every budget. Of a task with images: direct
-fine-tuning at its tuned rates is above guessing at the smallest and at the largest budget with the whole interval.
+What has to be so before a rule may speak: the checkpoints get better along the ladder; where rates
+are tuned, the tuned one is no end of what was tried, and direct fine-tuning learns the task at
+every budget. Of a task with images: direct fine-tuning at its tuned rates is above guessing at the
+smallest and at the largest budget with the whole interval.
 """
 
 from __future__ import annotations
@@ -54,7 +58,14 @@ from holdfast.papers.claims.rules import (
     within,
 )
 from holdfast.papers.overtraining.costs import change_cost, tuned_score, tuning_cost
-from holdfast.papers.overtraining.record import OvertrainingRecord, Shift, TunedModel, TunedRate, TunedTurn, alike
+from holdfast.papers.overtraining.record import (
+    OvertrainingRecord,
+    Shift,
+    TunedModel,
+    TunedRate,
+    TunedTurn,
+    alike,
+)
 from holdfast.records.figure import CONFIDENCE, Figure, NotMeasured
 from holdfast.records.probe import AS_IT_IS, NOISE, TurningPoint
 from holdfast.statistics.equal_target import Point, source_at
@@ -66,19 +77,27 @@ EXPONENT, ALIKE = 0.2, math.log(1.2)
 IMPROVES = 0.1
 """Nats a token that the checkpoints' own loss falls along the ladder, at least."""
 LEARNS = 0.1
-"""Nats a token (or of the class) that direct fine-tuning at the tuned rate brings at every budget, at least."""
+"""Nats a token (or of the class) that direct fine-tuning at the tuned rate brings at every budget,
+at least."""
 SCORE = 0.02
-"""Share of the questions about pictures: what a VLM score rises by at least, and what equal scores may differ by."""
+"""Share of the questions about pictures: what a VLM score rises by at least, and what equal scores
+may differ by."""
 NEAR, FAR = 0.1, 0.1
-"""Claim 7: deviation from the quadratic as a share of what it predicts, at the smallest and at the largest noise."""
+"""Claim 7: deviation from the quadratic as a share of what it predicts, at the smallest and at the
+largest noise."""
 NATS = "nats/token"
 READING = (
-    "A study is one ladder of checkpoints: intervals cover draws of noise, seeds of fine-tuning and samples, and say "
+    "A study is one ladder of checkpoints: intervals cover draws of noise, seeds of fine-tuning "
+    "and samples, and say "
     "nothing of another pre-training.",
-    "Turns: the modified model is at its best before the largest budget, and the largest is shown to be worse.",
-    "Claims 9 are ours: the paper expects regularised fine-tuning to delay the inflection point, and does not try it.",
-    "Claims 10 are of models that see. The paper's VLM score is the mean of MME, GQA, AI2D, POPE and TextVQA, which "
-    "are not run here; ours is the mean of five families of questions about pictures of digits. 10e to 10g are ours.",
+    "Turns: the modified model is at its best before the largest budget, and the largest is shown "
+    "to be worse.",
+    "Claims 9 are ours: the paper expects regularised fine-tuning to delay the inflection point, "
+    "and does not try it.",
+    "Claims 10 are of models that see. The paper's VLM score is the mean of MME, GQA, AI2D, POPE "
+    "and TextVQA, which "
+    "are not run here; ours is the mean of five families of questions about pictures of digits. "
+    "10e to 10g are ours.",
 )
 LANGUAGE, PICTURES = "budgets", "pictures"
 """Recipes: a study of text, and one whose checkpoints get a vision tower."""
@@ -98,7 +117,7 @@ def _evidence(record: OvertrainingRecord) -> Evidence[OvertrainingRecord]:
     return Evidence.of(record, record.models, seeds=seeds, noun="fine-tuning")
 
 
-# ------------------------------------------------------------------------------------------------------------- measures
+# ----------------------------------------------------------------------------------------- measures
 
 
 def task_of(record: OvertrainingRecord) -> str:
@@ -113,8 +132,11 @@ def leading_key(record: OvertrainingRecord, suite: str) -> str:
 
 
 def kept_entry(record: OvertrainingRecord) -> str:
-    """The entry that leads what should be kept; of a study without tasks the first that was probed."""
-    return leading_key(record, "keep") or (record.sensitivities[0].entry if record.sensitivities else "")
+    """The entry that leads what should be kept; of a study without tasks the first that was
+    probed."""
+    return leading_key(record, "keep") or (
+        record.sensitivities[0].entry if record.sensitivities else ""
+    )
 
 
 def kept_unit(record: OvertrainingRecord) -> str:
@@ -124,7 +146,8 @@ def kept_unit(record: OvertrainingRecord) -> str:
 
 
 def rates_of(record: OvertrainingRecord) -> list[float]:
-    """Direct fine-tuning's, the smallest first; raises `NotMeasured` where a model diverged at each."""
+    """Direct fine-tuning's, the smallest first; raises `NotMeasured` where a model diverged at
+    each."""
     rates, diverged = set(), set()
     for model in record.models:
         if (model.task, model.arm) == (task_of(record), record.direct):
@@ -157,7 +180,9 @@ def tuned_models(record: OvertrainingRecord) -> list[TunedModel]:
     models = []
     for checkpoint in record.checkpoints:
         rate = rates.get(checkpoint.label)
-        model = None if rate is None else record.model(rate.task, rate.arm, rate.rate, rate.checkpoint)
+        model = (
+            None if rate is None else record.model(rate.task, rate.arm, rate.rate, rate.checkpoint)
+        )
         if model is not None:
             models.append(model)
     return models
@@ -175,10 +200,12 @@ def cost_of(record: OvertrainingRecord, model: TunedModel) -> Figure | None:
 
 def shown(what: str, figure: Figure, level: float, n: str, unit: str) -> ClaimFigure:
     """A figure at a level."""
-    return ClaimFigure(what=what, value=figure.value, interval=figure.interval_at(level), n=n, unit=unit)
+    return ClaimFigure(
+        what=what, value=figure.value, interval=figure.interval_at(level), n=n, unit=unit
+    )
 
 
-# --------------------------------------------------------------------------------------------------------------- cases
+# -------------------------------------------------------------------------------------------- cases
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,14 +228,18 @@ class Noise:
     def costs(self) -> list[tuple[str, Figure]]:
         """Of each checkpoint, the smallest budget first."""
         changes = {}
-        for change in alike(self.record.sensitivities, kind=NOISE, size=self.size, entry=kept_entry(self.record)):
+        for change in alike(
+            self.record.sensitivities, kind=NOISE, size=self.size, entry=kept_entry(self.record)
+        ):
             changes[change.model] = change
         if any(change.failed for change in changes.values()):
             raise NotMeasured(f"noise {self.size:g}, which overflows,")
         costs = []
         for checkpoint in self.record.checkpoints:
             if checkpoint.label in changes:
-                costs.append((checkpoint.label, change_cost(self.record, changes[checkpoint.label])))
+                costs.append(
+                    (checkpoint.label, change_cost(self.record, changes[checkpoint.label]))
+                )
         return costs
 
 
@@ -249,7 +280,9 @@ class Direct:
             raise NotMeasured(f"{self.at} at every budget")
         return known
 
-    def grows(self, of: Callable[[OvertrainingRecord, TunedModel], Figure | None], what: str) -> Figure:
+    def grows(
+        self, of: Callable[[OvertrainingRecord, TunedModel], Figure | None], what: str
+    ) -> Figure:
         """A figure at the largest budget minus that at the smallest."""
         if 1 < len(self.models) == len(self.record.checkpoints):
             first, last = of(self.record, self.models[0]), of(self.record, self.models[-1])
@@ -279,7 +312,7 @@ def at_tuned_rates(record: OvertrainingRecord) -> list[Direct]:
     return [Direct(record, "tuned rates", tuned_models(record))]
 
 
-# ------------------------------------------------------------------------------------------------------ turning points
+# ----------------------------------------------------------------------------------- turning points
 
 
 def places_of(turn: TurningPoint, level: float) -> tuple[int, int]:
@@ -306,19 +339,31 @@ def turned(what: str, turn: TurningPoint, level: float) -> Part:
     may_be = tokens_text((turn.budgets[low], turn.budgets[high]))
     at = f"best at {tokens_text((turn.tokens, turn.tokens))} tokens (may be {may_be})"
     lost = f"{what}: lost from its best budget to the largest"
-    figures = [ClaimFigure(what=lost, value=turn.after, interval=None, n="the ladder", unit=turn.unit)]
+    figures = [
+        ClaimFigure(what=lost, value=turn.after, interval=None, n="the ladder", unit=turn.unit)
+    ]
     if verdict == TURNS:
         return Part(verdict=HOLDS, reason=f"{what} turns, {at}", figures=figures)
     if verdict == FALLS:
-        return Part(verdict=FAILS, reason=f"{what} gets better up to the largest budget", figures=figures)
+        return Part(
+            verdict=FAILS, reason=f"{what} gets better up to the largest budget", figures=figures
+        )
     return unknown(f"whether {what} turns cannot be told, {at}", figures)
 
 
-def earlier(one: TurningPoint, other: TurningPoint, name: str, than: str, level: float) -> list[Part]:
-    """Whether all budgets that may be best lie before all of another's; each has half of the error."""
+def earlier(
+    one: TurningPoint, other: TurningPoint, name: str, than: str, level: float
+) -> list[Part]:
+    """Whether all budgets that may be best lie before all of another's; each has half of the
+    error."""
     each = widened(level, 2)
-    best, other_best = ([turn.budgets[place] for place in places_of(turn, each)] for turn in (one, other))
-    reason = f"with {name} the model is best at {tokens_text(best)} tokens, with {than} at {tokens_text(other_best)}"
+    best, other_best = (
+        [turn.budgets[place] for place in places_of(turn, each)] for turn in (one, other)
+    )
+    reason = (
+        f"with {name} the model is best at {tokens_text(best)} tokens, with {than} at "
+        f"{tokens_text(other_best)}"
+    )
     if best[1] < other_best[0]:
         return [Part(verdict=HOLDS, reason=reason)]
     return [Part(verdict=FAILS, reason=reason) if best[0] > other_best[1] else unknown(reason)]
@@ -330,7 +375,9 @@ Curve = tuple[str, TurningPoint]
 
 def noisy(record: OvertrainingRecord, place: int) -> Curve:
     """Under one of the sizes of noise, the smallest first."""
-    turns = sorted(alike(record.inflections, kind=NOISE, entry=kept_entry(record)), key=lambda turn: turn.size)
+    turns = sorted(
+        alike(record.inflections, kind=NOISE, entry=kept_entry(record)), key=lambda turn: turn.size
+    )
     if not turns:
         raise NotMeasured("noise at three budgets")
     return f"noise {turns[place].size:g}", turns[place]
@@ -344,7 +391,9 @@ def at_rate(record: OvertrainingRecord, place: int) -> Curve:
 
 def tuned(record: OvertrainingRecord, suite: str = "keep") -> Curve:
     """The same at tuned rates, or the task itself."""
-    return "tuned rates", turn_of(record, None, kept_entry(record) if suite == "keep" else leading_key(record, suite))
+    return "tuned rates", turn_of(
+        record, None, kept_entry(record) if suite == "keep" else leading_key(record, suite)
+    )
 
 
 def turn_of(record: OvertrainingRecord, rate: float | None, entry: str, arm: str = "") -> TunedTurn:
@@ -353,7 +402,9 @@ def turn_of(record: OvertrainingRecord, rate: float | None, entry: str, arm: str
     for turn in record.turns:
         if (turn.task, turn.arm, turn.rate, turn.entry) == key:
             return turn
-    raise NotMeasured(f"the turning point at {'tuned rates' if rate is None else f'learning rate {rate:g}'}")
+    raise NotMeasured(
+        f"the turning point at {'tuned rates' if rate is None else f'learning rate {rate:g}'}"
+    )
 
 
 def base_improves(record: OvertrainingRecord, level: float) -> list[Part]:
@@ -366,7 +417,9 @@ def base_improves(record: OvertrainingRecord, level: float) -> list[Part]:
     return [dataclasses.replace(turning, verdict=opposite)]
 
 
-def turns(says: str, what: str, curve: Callable[[OvertrainingRecord], Curve]) -> Rule[OvertrainingRecord]:
+def turns(
+    says: str, what: str, curve: Callable[[OvertrainingRecord], Curve]
+) -> Rule[OvertrainingRecord]:
     """A curve turns; `{}` in `what` stands for what the model went through."""
 
     def judge(record: OvertrainingRecord, level: float) -> list[Part]:
@@ -377,7 +430,10 @@ def turns(says: str, what: str, curve: Callable[[OvertrainingRecord], Curve]) ->
 
 
 def turns_earlier(
-    says: str, one: Callable[[OvertrainingRecord], Curve], other: Callable[[OvertrainingRecord], Curve], second: str
+    says: str,
+    one: Callable[[OvertrainingRecord], Curve],
+    other: Callable[[OvertrainingRecord], Curve],
+    second: str,
 ) -> Rule[OvertrainingRecord]:
     """A curve turns earlier than another; `second` says what is missing where both are the same."""
 
@@ -404,10 +460,16 @@ def moves(kind: str) -> Rule[OvertrainingRecord]:
 
     def judge(record: OvertrainingRecord, level: float) -> list[Part]:
         shift = shift_of(record, kind)
-        by_method, direct = turn_of(record, None, shift.entry, shift.arm), turn_of(record, None, shift.entry)
+        by_method, direct = (
+            turn_of(record, None, shift.entry, shift.arm),
+            turn_of(record, None, shift.entry),
+        )
         return earlier(direct, by_method, "direct fine-tuning", shift.arm, level)
 
-    return Rule("Each at its tuned rates, what should be kept turns later than with direct fine-tuning.", judge)
+    return Rule(
+        "Each at its tuned rates, what should be kept turns later than with direct fine-tuning.",
+        judge,
+    )
 
 
 def costs_grow_less(kind: str) -> Rule[OvertrainingRecord]:
@@ -420,13 +482,14 @@ def costs_grow_less(kind: str) -> Rule[OvertrainingRecord]:
         return [below(figure, -LEAST, yes="its cost grows less", no="its cost does not grow less")]
 
     says = (
-        "Each at its tuned rates, the cost in what should be kept grows less from the smallest to the largest budget "
+        "Each at its tuned rates, the cost in what should be kept grows less from the smallest to "
+        "the largest budget "
         "than with direct fine-tuning, by more than 0.02 nats a token."
     )
     return Rule(says, judge)
 
 
-# ---------------------------------------------------------------------------------------------- distance and curvature
+# --------------------------------------------------------------------------- distance and curvature
 
 
 def distance_follows_the_rate(record: OvertrainingRecord, level: float) -> list[Part]:
@@ -442,13 +505,21 @@ def distance_follows_the_rate(record: OvertrainingRecord, level: float) -> list[
     log_rates = [math.log(rate) for rate in rates]
     exponents, spreads = {}, {}
     for seed in seeds:
-        away = [[math.log(model.distance_by_seed[seed]) for model in row] for row in rows]  # rate, budget
-        slopes = [statistics.linear_regression(log_rates, line).slope for line in zip(*away, strict=True)]
+        away = [
+            [math.log(model.distance_by_seed[seed]) for model in row] for row in rows
+        ]  # rate, budget
+        slopes = [
+            statistics.linear_regression(log_rates, line).slope for line in zip(*away, strict=True)
+        ]
         exponents[int(seed)] = statistics.fmean(slopes) - 1.0
         spreads[int(seed)] = statistics.fmean(line[-1] - line[0] for line in away)
     n = f"{len(seeds)} seeds"
-    exponent = shown("exponent of the distance in the rate, less 1", Figure.over_seeds(exponents), level, n, "")
-    spread = shown("log of the distance, largest to smallest budget", Figure.over_seeds(spreads), level, n, "")
+    exponent = shown(
+        "exponent of the distance in the rate, less 1", Figure.over_seeds(exponents), level, n, ""
+    )
+    spread = shown(
+        "log of the distance, largest to smallest budget", Figure.over_seeds(spreads), level, n, ""
+    )
     return [
         within(exponent, EXPONENT, yes="it is in proportion", no="it is not"),
         within(spread, ALIKE, yes="it is alike", no="it depends on it"),
@@ -460,7 +531,9 @@ def quadratic_near_and_far(record: OvertrainingRecord, level: float) -> list[Par
     near: list[float] = []
     far: list[float] = []
     for sharpness in record.sharpness:
-        line = next((n for n in sharpness.lines if n.label.startswith("noise") and len(n.losses) > 2), None)
+        line = next(
+            (n for n in sharpness.lines if n.label.startswith("noise") and len(n.losses) > 2), None
+        )
         if line is None:
             continue
         start = next(loss for size, loss in line.losses if size == 0)
@@ -469,22 +542,37 @@ def quadratic_near_and_far(record: OvertrainingRecord, level: float) -> list[Par
             predicted = line.quadratic(size, start)
             deviations.append((loss - predicted) / max(abs(predicted - start), 1e-4))
     if lost := sum(not math.isfinite(value) for value in (*near, *far)):
-        return [unknown(f"the loss along noise is not finite at an end of the line of {lost} checkpoints")]
+        return [
+            unknown(
+                f"the loss along noise is not finite at an end of the line of {lost} checkpoints"
+            )
+        ]
     if len(near) < 2:
         raise NotMeasured("the curvature of two checkpoints, at two sizes of noise,")
     n, unit = f"{len(near)} checkpoints", "share of its change"
-    by_checkpoint = Figure.over_seeds(dict(enumerate(near))), Figure.over_seeds(dict(enumerate(far)))
+    by_checkpoint = (
+        Figure.over_seeds(dict(enumerate(near))),
+        Figure.over_seeds(dict(enumerate(far))),
+    )
     smallest = shown("loss less the quadratic, smallest noise", by_checkpoint[0], level, n, unit)
     largest = shown("loss less the quadratic, largest noise", by_checkpoint[1], level, n, unit)
     return [
         within(
-            smallest, NEAR, yes="the quadratic holds near the checkpoint", no="it does not hold near the checkpoint"
+            smallest,
+            NEAR,
+            yes="the quadratic holds near the checkpoint",
+            no="it does not hold near the checkpoint",
         ),
-        above(largest, FAR, yes="the loss lies above it far away", no="the loss does not lie above it far away"),
+        above(
+            largest,
+            FAR,
+            yes="the loss lies above it far away",
+            no="the loss does not lie above it far away",
+        ),
     ]
 
 
-# ----------------------------------------------------------------------------------------------------- models that see
+# ---------------------------------------------------------------------------------- models that see
 
 
 SCORE_RISES = Check(
@@ -505,8 +593,8 @@ LANGUAGE_COSTS = Check(
 
 
 def score_and_language(record: OvertrainingRecord, arm: str, checkpoint: str) -> list[Point]:
-    """A way to fine-tune a checkpoint along its rates, those at which it diverged left out: VLM score, and language
-    kept."""
+    """A way to fine-tune a checkpoint along its rates, those at which it diverged left out: VLM
+    score, and language kept."""
     key = (task_of(record), arm, checkpoint)
     points = []
     for model in sorted(record.models, key=lambda model: model.rate):
@@ -517,8 +605,11 @@ def score_and_language(record: OvertrainingRecord, arm: str, checkpoint: str) ->
     return points
 
 
-def language_at(record: OvertrainingRecord, arm: str, checkpoint: str, score: Figure) -> Figure | None:
-    """Language kept by a way to fine-tune a checkpoint where it reaches a VLM score; None where it does not."""
+def language_at(
+    record: OvertrainingRecord, arm: str, checkpoint: str, score: Figure
+) -> Figure | None:
+    """Language kept by a way to fine-tune a checkpoint where it reaches a VLM score; None where it
+    does not."""
     curve = score_and_language(record, arm, checkpoint)
     if any(point.target.by_seed.keys() != score.by_seed.keys() for point in curve):
         raise NotMeasured(f"{arm} with every seed")
@@ -530,35 +621,49 @@ def keeps_more_at_equal_score(kind: str) -> Rule[OvertrainingRecord]:
 
     def judge(record: OvertrainingRecord, level: float) -> list[Part]:
         largest = record.checkpoints[-1].label if record.checkpoints else ""
-        arms, models = alike(record.arms, kind=kind), alike(tuned_models(record), checkpoint=largest)
+        arms, models = (
+            alike(record.arms, kind=kind),
+            alike(tuned_models(record), checkpoint=largest),
+        )
         by_tuned = score_of(record, models[0]) if models else None
         if not arms or by_tuned is None:
             raise NotMeasured(f"{kind} beside direct fine-tuning at the largest budget")
-        arm, by_seed = arms[0].label, {seed: value - SCORE for seed, value in by_tuned.by_seed.items()}
-        score = dataclasses.replace(by_tuned, value=by_tuned.value - SCORE, by_seed=by_seed, samples_half=0.0)
+        arm, by_seed = (
+            arms[0].label,
+            {seed: value - SCORE for seed, value in by_tuned.by_seed.items()},
+        )
+        score = dataclasses.replace(
+            by_tuned, value=by_tuned.value - SCORE, by_seed=by_seed, samples_half=0.0
+        )
         language = language_at(record, arm, largest, score)
         by_direct = language_at(record, record.direct, largest, score)
         if language is None or by_direct is None:
             label = arm if language is None else record.direct
-            return [unknown(f"{label} does not reach the VLM score {score.value:.3f} in every seed")]
+            return [
+                unknown(f"{label} does not reach the VLM score {score.value:.3f} in every seed")
+            ]
         what = f"language kept at VLM score {score.value:.3f}: {arm} - {record.direct}"
         n = f"{len(by_seed)} seeds, paired"
         figure = shown(what, language - by_direct, level, n, kept_unit(record))
-        return [above(figure, LEAST, yes="it keeps more language", no="it does not keep more language")]
+        return [
+            above(figure, LEAST, yes="it keeps more language", no="it does not keep more language")
+        ]
 
     says = (
-        "At the largest budget and at equal VLM score (that of direct fine-tuning at its tuned rate, less 0.02) the "
-        "cost in what should be kept is below that of direct fine-tuning by more than 0.02 nats a token."
+        "At the largest budget and at equal VLM score (that of direct fine-tuning at its tuned "
+        "rate, less 0.02) the "
+        "cost in what should be kept is below that of direct fine-tuning by more than 0.02 nats a "
+        "token."
     )
     return Rule(says, judge)
 
 
-# ------------------------------------------------------------------------------------------------------- preconditions
+# ------------------------------------------------------------------------------------ preconditions
 
 
 def improvement(record: OvertrainingRecord) -> float:
-    """How far the checkpoints' own loss falls along the ladder; where nothing was probed, as the fine-tunings have
-    measured their start."""
+    """How far the checkpoints' own loss falls along the ladder; where nothing was probed, as the
+    fine-tunings have measured their start."""
     entry = kept_entry(record)
     losses = {}
     for change in alike(record.sensitivities, entry=entry, higher_is_better=False):
@@ -580,7 +685,9 @@ def edges(record: OvertrainingRecord) -> float:
     rates = tuned_rates(record)
     if not rates:
         raise NotMeasured("tuned rates")
-    alone = any(len(arm.rates) < 2 for arm in alike(record.arms, label=record.direct))  # nothing was chosen
+    alone = any(
+        len(arm.rates) < 2 for arm in alike(record.arms, label=record.direct)
+    )  # nothing was chosen
     return float(sum(alone or bool(rate.edge) for rate in rates))
 
 
@@ -594,8 +701,8 @@ def least_learnt(record: OvertrainingRecord) -> float:
 
 
 def above_chance(record: OvertrainingRecord) -> float:
-    """By how much direct fine-tuning at its tuned rates is above guessing at the ends of the ladder: the least lower
-    end of an interval, less chance."""
+    """By how much direct fine-tuning at its tuned rates is above guessing at the ends of the
+    ladder: the least lower end of an interval, less chance."""
     lead, models = record.leading(task_of(record), "learn"), tuned_models(record)
     if lead is None or lead.chance is None or len(models) < len(record.checkpoints):
         raise NotMeasured("the VLM score and chance")
@@ -642,7 +749,7 @@ SEEN = (IMPROVING, SEEING)
 SEEN_TUNED = (IMPROVING, INSIDE, SEEING)
 
 
-# ---------------------------------------------------------------------------------------------------------- statements
+# --------------------------------------------------------------------------------------- statements
 
 
 def _claim(
@@ -653,19 +760,28 @@ def _claim(
     needs: Sequence[Requirement] = (IMPROVING,),
     recipe: str = LANGUAGE,
 ) -> Statement[OvertrainingRecord]:
-    return Statement(number=number, recipe=recipe, text=text, paper=paper, rule=rule, preconditions=needs)
+    return Statement(
+        number=number, recipe=recipe, text=text, paper=paper, rule=rule, preconditions=needs
+    )
 
 
 _OURS = (
-    '"we expect that explicit forms of regularization to prevent large parameter updates could also mitigate or delay '
+    '"we expect that explicit forms of regularization to prevent large parameter updates could '
+    "also mitigate or delay "
     'catastrophic overtraining" (section 3.4.2; theorem 4.7); not tried'
 )
-_SCORE = '"extended pre-training translates to continuous improvements in the VLM score" (section 2, figure 2 right)'
+_SCORE = (
+    '"extended pre-training translates to continuous improvements in the VLM score" (section 2, '
+    "figure 2 right)"
+)
 _LOST = (
-    '"models pre-trained on more tokens show greater forgetting and larger drops in performance across the various OOD '
+    '"models pre-trained on more tokens show greater forgetting and larger drops in performance '
+    "across the various OOD "
     'benchmarks" (section 2, figure 2 right)'
 )
-_ALL_RATES = "all learning rates: figures 24, 26 and 28 (appendix E); a sentence on them is not there"
+_ALL_RATES = (
+    "all learning rates: figures 24, 26 and 28 (appendix E); a sentence on them is not there"
+)
 
 
 def _retention(kind: str, name: str, letters: str) -> Iterator[Statement[OvertrainingRecord]]:
@@ -686,17 +802,20 @@ STATEMENTS = (
         "The checkpoint's own perplexity falls with the pre-training budget.",
         "falls with the budget (figures 3 to 6, dashed lines)",
         Rule(
-            "The checkpoint as it is is at its best at the largest budget, and every smaller one is shown to be worse.",
+            "The checkpoint as it is is at its best at the largest budget, and every smaller one "
+            "is shown to be worse.",
             base_improves,
         ),
         (),
     ),
     _claim(
         "2",
-        "The cost of Gaussian noise rises monotonically with the budget, at every size of the noise.",
+        "The cost of Gaussian noise rises monotonically with the budget, at every size of the "
+        "noise.",
         '"progressive sensitivity": at every gamma (section 3.3, figure 3)',
         rising(
-            "At every gamma the cost of noise rises by more than 0.02 nats from the smallest to the largest budget, "
+            "At every gamma the cost of noise rises by more than 0.02 nats from the smallest to "
+            "the largest budget, "
             "and between no two goes back by more than that.",
             noises,
             Noise.costs,
@@ -711,7 +830,8 @@ STATEMENTS = (
         "The cost of fine-tuning at a fixed learning rate rises monotonically with the budget.",
         '"progressive sensitivity" at fixed rates, on all data sets (section 3.4.1, figure 4)',
         rising(
-            "At every rate the cost of direct fine-tuning rises by more than 0.02 nats from the smallest to the "
+            "At every rate the cost of direct fine-tuning rises by more than 0.02 nats from the "
+            "smallest to the "
             "largest budget, and between no two goes back by more than that.",
             lambda record: every_rate(record, "draws or seeds"),
             Direct.costs,
@@ -726,7 +846,8 @@ STATEMENTS = (
         "Under noise the loss is U-shaped: beyond some budget longer pre-training makes it worse.",
         "an inflection point at each gamma that is large enough (section 3.3, figure 3)",
         turns(
-            "Under the largest noise the best budget is not the largest, which is shown to be worse.",
+            "Under the largest noise the best budget is not the largest, which is shown to be "
+            "worse.",
             "the model under {}",
             lambda record: noisy(record, -1),
         ),
@@ -736,7 +857,8 @@ STATEMENTS = (
         "Larger noise moves the inflection point to smaller budgets.",
         '"leading to an inflection point at a lower token budget" (section 3.3)',
         turns_earlier(
-            "All budgets that may be best under the largest noise lie before all of those under the smallest.",
+            "All budgets that may be best under the largest noise lie before all of those under "
+            "the smallest.",
             lambda record: noisy(record, -1),
             lambda record: noisy(record, 0),
             "a second size of noise",
@@ -744,10 +866,12 @@ STATEMENTS = (
     ),
     _claim(
         "4c",
-        "Fine-tuned at a fixed learning rate, the loss on pre-training text is U-shaped in the budget.",
+        "Fine-tuned at a fixed learning rate, the loss on pre-training text is U-shaped in the "
+        "budget.",
         "U-shaped for larger rates (section 3.4.1, figure 5)",
         turns(
-            "Fine-tuned directly at the largest rate that no model diverged at, what should be kept is at its best "
+            "Fine-tuned directly at the largest rate that no model diverged at, what should be "
+            "kept is at its best "
             "before the largest budget, which is shown to be worse.",
             "what should be kept at {}",
             lambda record: at_rate(record, -1),
@@ -758,7 +882,8 @@ STATEMENTS = (
         "A larger learning rate moves the inflection point to smaller budgets.",
         "larger rates degrade at smaller budgets (section 3.4.1, figure 5)",
         turns_earlier(
-            "Fine-tuned directly at the largest rate, what should be kept turns earlier than at the smallest.",
+            "Fine-tuned directly at the largest rate, what should be kept turns earlier than at "
+            "the smallest.",
             lambda record: at_rate(record, -1),
             lambda record: at_rate(record, 0),
             "a second rate at which no model diverged",
@@ -766,9 +891,14 @@ STATEMENTS = (
     ),
     _claim(
         "5a",
-        "With the learning rate tuned for the task, what should be kept still degrades at large budgets.",
+        "With the learning rate tuned for the task, what should be kept still degrades at large "
+        "budgets.",
         "C4 perplexity degrades (section 3.4.2, figure 6)",
-        turns("With each budget at its tuned rate, what should be kept turns.", "what should be kept at {}", tuned),
+        turns(
+            "With each budget at its tuned rate, what should be kept turns.",
+            "what should be kept at {}",
+            tuned,
+        ),
         TUNED,
     ),
     _claim(
@@ -787,17 +917,20 @@ STATEMENTS = (
         "The weights move in proportion to the learning rate, independently of the budget.",
         "distance in proportion to the rate, alike at all budgets (figure 8)",
         Rule(
-            "The weights' distance to the checkpoint grows with the rate to an exponent within 0.2 of 1, and at one "
+            "The weights' distance to the checkpoint grows with the rate to an exponent within "
+            "0.2 of 1, and at one "
             "rate is alike within 20 % at the smallest and the largest budget.",
             distance_follows_the_rate,
         ),
     ),
     _claim(
         "7",
-        "The loss along noise is its quadratic approximation near the checkpoint, and lies above it far away.",
+        "The loss along noise is its quadratic approximation near the checkpoint, and lies above "
+        "it far away.",
         "holds for small steps, and the loss lies above it for large ones (appendix D, figure 9)",
         Rule(
-            "Along noise the loss is within 10 % of the quadratic's change at the smallest size, and more than 10 % "
+            "Along noise the loss is within 10 % of the quadratic's change at the smallest size, "
+            "and more than 10 % "
             "above it at the largest.",
             quadratic_near_and_far,
         ),
@@ -808,7 +941,8 @@ STATEMENTS = (
         "A learning rate below the tuned one delays the inflection point.",
         "a rate that is not optimal can delay it, at the task's expense (section 3.4.2, figure 7)",
         turns_earlier(
-            "At the smallest rate that was tried, what should be kept turns later than at the tuned rates.",
+            "At the smallest rate that was tried, what should be kept turns later than at the "
+            "tuned rates.",
             tuned,
             lambda record: at_rate(record, 0),
             "a rate",
@@ -823,7 +957,8 @@ STATEMENTS = (
         "With the learning rate tuned for it, the VLM score rises with the budget.",
         _SCORE,
         rule(
-            "At the tuned rates the VLM score of the largest budget is above that of the smallest by more than 0.02.",
+            "At the tuned rates the VLM score of the largest budget is above that of the smallest "
+            "by more than 0.02.",
             at_tuned_rates,
             SCORE_RISES,
         ),
@@ -832,10 +967,12 @@ STATEMENTS = (
     ),
     _claim(
         "10b",
-        "With the learning rate tuned for the VLM score, more language is lost after longer pre-training.",
+        "With the learning rate tuned for the VLM score, more language is lost after longer "
+        "pre-training.",
         _LOST,
         rule(
-            "At the tuned rates the cost in what should be kept at the largest budget is above that at the smallest by "
+            "At the tuned rates the cost in what should be kept at the largest budget is above "
+            "that at the smallest by "
             "more than 0.02 nats a token.",
             at_tuned_rates,
             LANGUAGE_COSTS,
@@ -848,7 +985,8 @@ STATEMENTS = (
         "At every fixed learning rate, the VLM score rises with the budget.",
         _ALL_RATES,
         rule(
-            "At every rate the VLM score of the largest budget is above that of the smallest by more than 0.02.",
+            "At every rate the VLM score of the largest budget is above that of the smallest by "
+            "more than 0.02.",
             every_rate,
             SCORE_RISES,
         ),
@@ -860,7 +998,8 @@ STATEMENTS = (
         "At every fixed learning rate, more language is lost after longer pre-training.",
         _ALL_RATES,
         rule(
-            "At every rate the cost in what should be kept at the largest budget is above that at the smallest by more "
+            "At every rate the cost in what should be kept at the largest budget is above that at "
+            "the smallest by more "
             "than 0.02 nats a token.",
             every_rate,
             LANGUAGE_COSTS,

@@ -1,5 +1,6 @@
-"""What an entry costs models of a study and what they score, with what is needed to hold one against another: seeds and
-samples are paired, the latter by the correlations in the record (`statistics.samples_part`)."""
+"""What an entry costs models of a study and what they score, with what is needed to hold one
+against another: seeds and samples are paired, the latter by the correlations in the record
+(`statistics.samples_part`)."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from holdfast.statistics.samples_part import part_of
 
 
 def tuning_cost(record: OvertrainingRecord, model: TunedModel, entry: str) -> Figure | None:
-    """What fine-tuning cost a checkpoint on an entry ("suite/name"); None where it was not measured, or a seed has
-    diverged."""
+    """What fine-tuning cost a checkpoint on an entry ("suite/name"); None where it was not
+    measured, or a seed has diverged."""
     return _paired(record, model, entry, model.costs, record.correlations)
 
 
 def tuned_score(record: OvertrainingRecord, model: TunedModel, entry: str) -> Figure | None:
-    """The figure of a fine-tuned model on an entry ("suite/name"), whatever its checkpoint scores; None as of
-    `tuning_cost`."""
+    """The figure of a fine-tuned model on an entry ("suite/name"), whatever its checkpoint scores;
+    None as of `tuning_cost`."""
     return _paired(record, model, entry, model.scores_alone, record.score_correlations)
 
 
@@ -51,4 +52,6 @@ def change_cost(record: OvertrainingRecord, change: Sensitivity) -> Figure:
     sign = -1 if change.higher_is_better else 1
     by_seed = {seed: sign * difference for seed, difference in enumerate(change.by_seed)}
     samples = part_of(number, {change.key: change.samples_half}, record.probed_correlations)
-    return Figure(value=change.harm, by_seed=by_seed, samples_half=change.samples_half, samples_part=samples)
+    return Figure(
+        value=change.harm, by_seed=by_seed, samples_half=change.samples_half, samples_part=samples
+    )

@@ -1,8 +1,9 @@
-"""What came of an overtraining study: what every fine-tuned model scores, and what fine-tuning cost it.
+"""What came of an overtraining study: what every fine-tuned model scores, and what fine-tuning cost
+it.
 
-A fine-tuned model is held against its own checkpoint, sample by sample (`evaluation.compare`); figures are means over
-the seeds, and intervals cover seeds and samples. A model of which one seed diverged is as bad as can be: it is not left
-out of a mean. What the figures say is in `verdicts`.
+A fine-tuned model is held against its own checkpoint, sample by sample (`evaluation.compare`);
+figures are means over the seeds, and intervals cover seeds and samples. A model of which one seed
+diverged is as bad as can be: it is not left out of a mean. What the figures say is in `verdicts`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,23 @@ from holdfast.evaluation.probe.outcome import (
     sensitivities,
     trends,
 )
-from holdfast.papers.overtraining.plan import CHECKPOINT, KIND, LEARN, MODEL, TUNE, OvertrainingConfig, Tuning
-from holdfast.papers.overtraining.record import Arm, Checkpoint, OvertrainingRecord, Scored, TunedModel, alike
+from holdfast.papers.overtraining.plan import (
+    CHECKPOINT,
+    KIND,
+    LEARN,
+    MODEL,
+    TUNE,
+    OvertrainingConfig,
+    Tuning,
+)
+from holdfast.papers.overtraining.record import (
+    Arm,
+    Checkpoint,
+    OvertrainingRecord,
+    Scored,
+    TunedModel,
+    alike,
+)
 from holdfast.papers.overtraining.verdicts import LEAST_BUDGETS, add_verdicts
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.figure import CONFIDENCE, Figure, rescaled
@@ -42,7 +58,9 @@ from holdfast.support.files import record_from
 
 
 def overtraining_record(
-    state: StudyState, config: OvertrainingConfig, results: Mapping[int, Sequence[Mapping[str, Any]]]
+    state: StudyState,
+    config: OvertrainingConfig,
+    results: Mapping[int, Sequence[Mapping[str, Any]]],
 ) -> OvertrainingRecord:
     """The study at this moment, without figures.
 
@@ -69,14 +87,21 @@ def overtraining_record(
             probed[job.attributes[CHECKPOINT]] = record_from(ProbedModel, seeds[0]["model"])
         if seeds and seeds[0].get("sharpness"):
             curvature = record_from(Sharpness, seeds[0]["sharpness"])
-            before = sharpness.get(curvature.model)  # a line along a fine-tuning is followed after its probe
+            before = sharpness.get(
+                curvature.model
+            )  # a line along a fine-tuning is followed after its probe
             lines = curvature.lines if before is None else [*before.lines, *curvature.lines]
             sharpness[curvature.model] = dataclasses.replace(before or curvature, lines=lines)
     tunings = list(config.tunings.values())
-    to_the_end = dict.fromkeys(t.arm for t in tunings if t.to_the_end) if config.request.early_stopping else {}
+    to_the_end = (
+        dict.fromkeys(t.arm for t in tunings if t.to_the_end)
+        if config.request.early_stopping
+        else {}
+    )
     if to_the_end:
         notes.append(
-            f"{', '.join(to_the_end)}: all epochs, without early stopping. The weights change after the last step, so "
+            f"{', '.join(to_the_end)}: all epochs, without early stopping. The weights change "
+            "after the last step, so "
             f"that no earlier epoch is the result."
         )
     return OvertrainingRecord(
@@ -90,7 +115,9 @@ def overtraining_record(
     )
 
 
-def _tuned_model(job: JobState, tuning: Tuning, reason: str | None, results: Sequence[Mapping[str, Any]]) -> TunedModel:
+def _tuned_model(
+    job: JobState, tuning: Tuning, reason: str | None, results: Sequence[Mapping[str, Any]]
+) -> TunedModel:
     """A fine-tuning with what each of its seeds left."""
     distances: dict[str, float] = {}
     diverged: dict[str, str] = {}
@@ -129,7 +156,9 @@ def _checkpoints(config: OvertrainingConfig, probed: Mapping[str, ProbedModel]) 
     checkpoints = []
     for label, rung in config.rungs.items():
         name, tokens = shown_name(config.model(label)), rung.budget or 0.0
-        checkpoints.append(Checkpoint(label=label, name=name, tokens=tokens, probed=probed.get(label)))
+        checkpoints.append(
+            Checkpoint(label=label, name=name, tokens=tokens, probed=probed.get(label))
+        )
     return checkpoints
 
 
@@ -155,11 +184,15 @@ def add_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> Overt
     record = _with_probed(record, config)
     evaluations = TunedEvaluations(record, config)
     costs, scores = evaluations.correlations()
-    record = dataclasses.replace(record, scored=evaluations.scored, notes=[*record.notes, *evaluations.notes])
+    record = dataclasses.replace(
+        record, scored=evaluations.scored, notes=[*record.notes, *evaluations.notes]
+    )
     if not evaluations.scored:
         return record
     models = [evaluations.with_scores(model) for model in record.models]
-    record = dataclasses.replace(record, models=models, correlations=costs, score_correlations=scores)
+    record = dataclasses.replace(
+        record, models=models, correlations=costs, score_correlations=scores
+    )
     if config.request.max_perplexity is not None:
         record = _without_high_rates(record, config.request.max_perplexity)
     return add_verdicts(record, config, evaluations.columns)
@@ -176,16 +209,24 @@ def _with_probed(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
     order = [f"{entry.suite}/{entry.name}" for entry in plan.entries]  # the first one leads
     costs: list[Sensitivity] = []
     for label in budgets:
-        of_checkpoint = sensitivities(out, label, changes, confidence=plan.confidence, seed=plan.seed)
-        costs += sorted(of_checkpoint, key=lambda s: order.index(s.entry) if s.entry in order else len(order))
+        of_checkpoint = sensitivities(
+            out, label, changes, confidence=plan.confidence, seed=plan.seed
+        )
+        costs += sorted(
+            of_checkpoint, key=lambda s: order.index(s.entry) if s.entry in order else len(order)
+        )
     record = dataclasses.replace(record, sensitivities=costs)
     if len(budgets) > 1:
         labels = list(budgets)
         correlations = sample_correlations(out, costs, changes)
-        moved = trends(costs, labels[0], labels[-1], confidence=plan.confidence, correlations=correlations)
+        moved = trends(
+            costs, labels[0], labels[-1], confidence=plan.confidence, correlations=correlations
+        )
         moved, notes = comparable_over_rungs(moved, models)
         notes = [*record.notes, *notes]
-        record = dataclasses.replace(record, probed_correlations=correlations, trends=moved, notes=notes)
+        record = dataclasses.replace(
+            record, probed_correlations=correlations, trends=moved, notes=notes
+        )
     if len(budgets) >= LEAST_BUDGETS:
         turns = inflections(out, budgets, changes, confidence=plan.confidence)
         record = dataclasses.replace(record, inflections=comparable_over_rungs(turns, models)[0])
@@ -213,7 +254,8 @@ class TunedEvaluations:
                 self.scored[model.task] = self._entries_of(model.task, self._run(model, finite[0]))
 
     def _entries_of(self, task: str, run: RunFolder) -> list[Scored]:
-        """The entries of a task that can be held against the checkpoint, in the order of the plan."""
+        """The entries of a task that can be held against the checkpoint, in the order of the
+        plan."""
         compared = {(c.suite, c.name) for c in run.comparisons()}
         result = run.evaluated("result")
         entries = []
@@ -221,7 +263,9 @@ class TunedEvaluations:
             evaluation = result.find(entry.suite, entry.name)
             key = f"{entry.suite}/{entry.name}"
             if (entry.suite, entry.name) not in compared:
-                self.notes.append(f"{task}: {key} has no figures here: it cannot be held against the checkpoint.")
+                self.notes.append(
+                    f"{task}: {key} has no figures here: it cannot be held against the checkpoint."
+                )
             elif evaluation is not None:
                 self._entries[task, key] = evaluation
                 metric = evaluation.metrics[evaluation.primary]
@@ -263,15 +307,20 @@ class TunedEvaluations:
             metric = (scored.suite, scored.name, scored.metric)
             after: dict[int, float] = {}
             for seed, comparisons in compared.items():
-                comparisons = alike(comparisons, suite=scored.suite, name=scored.name, metric=scored.metric)
+                comparisons = alike(
+                    comparisons, suite=scored.suite, name=scored.name, metric=scored.metric
+                )
                 if not comparisons:
                     raise DataError(
-                        f"{scored.key} of {model.checkpoint}, {model.arm}, {model.rate:g} was not compared."
+                        f"{scored.key} of {model.checkpoint}, {model.arm}, {model.rate:g} was not "
+                        "compared."
                     )
                 after[seed] = comparisons[0].after
             gain = gain_over_seeds(compared, [metric])
             if gain is None:  # diverged, or one of them is not finite
-                scores[scored.key] = Figure(value=-math.inf if scored.higher_is_better else math.inf)
+                scores[scored.key] = Figure(
+                    value=-math.inf if scored.higher_is_better else math.inf
+                )
                 costs[scored.key] = Figure(value=math.inf)
             else:
                 scores[scored.key] = Figure(value=gain.after, over_samples=gain.interval_after)
@@ -280,18 +329,24 @@ class TunedEvaluations:
         return dataclasses.replace(model, scores=scores, scores_alone=alone, costs=costs)
 
     def _half_over_samples(self, model: TunedModel, scored: Scored) -> float:
-        """Half-width at 95 % of the samples' interval of a score, mean over the seeds; 0 where there is none."""
+        """Half-width at 95 % of the samples' interval of a score, mean over the seeds; 0 where
+        there is none."""
         halves = []
         for seed in model.seeds:
             evaluation = self.folder(model, seed).find(scored.suite, scored.name)
             metric = None if evaluation is None else evaluation.metrics.get(scored.metric)
-            if metric is not None and metric.interval is not None and all(map(math.isfinite, metric.interval)):
+            if (
+                metric is not None
+                and metric.interval is not None
+                and all(map(math.isfinite, metric.interval))
+            ):
                 low, high = metric.interval
                 halves.append(rescaled(CONFIDENCE, known=metric.confidence) * (high - low) / 2)
         return statistics.fmean(halves) if halves else 0.0
 
     def columns(self, model: TunedModel, key: str) -> list[Columns | None]:
-        """One entry ("suite/name") of a model, seed by seed; None of a seed whose figures are not finite."""
+        """One entry ("suite/name") of a model, seed by seed; None of a seed whose figures are not
+        finite."""
         columns: list[Columns | None] = []
         for seed in self.config.request.seeds:
             if str(seed) in model.diverged:
@@ -305,8 +360,9 @@ class TunedEvaluations:
         return columns
 
     def correlations(self) -> tuple[list[SampleCorrelation], list[SampleCorrelation]]:
-        """How far models go together over the samples of each entry of their task, in what fine-tuning costs them, and,
-        of what those that see are tested on, in the score itself. Trials are places in the record."""
+        """How far models go together over the samples of each entry of their task, in what
+        fine-tuning costs them, and, of what those that see are tested on, in the score itself.
+        Trials are places in the record."""
         costs: list[SampleCorrelation] = []
         scores: list[SampleCorrelation] = []
         for task, entries in self.scored.items():
@@ -329,7 +385,8 @@ class TunedEvaluations:
     def _correlation(
         self, task: str, scored: Scored, measured: Mapping[int, Sequence[Measured]]
     ) -> list[SampleCorrelation]:
-        """The correlation over the samples of one entry; none where its figure is no ratio of sums."""
+        """The correlation over the samples of one entry; none where its figure is no ratio of
+        sums."""
         entry = (scored.suite, scored.name, scored.metric)
         correlation, left_out = sample_correlation(entry, measured)
         if left_out:
@@ -339,15 +396,18 @@ class TunedEvaluations:
 
 
 def _without_high_rates(record: OvertrainingRecord, most: float) -> OvertrainingRecord:
-    """Leaves out the rates at which the first text gets beyond a perplexity at any budget; notes where that cannot be
-    told."""
+    """Leaves out the rates at which the first text gets beyond a perplexity at any budget; notes
+    where that cannot be told."""
     rates: set[float] = set()
     notes = list(record.notes)
     for task in record.scored:
         lead = record.leading(task, "keep")
         unit = lead.unit if lead is not None else "nothing"
         if lead is None or unit not in ("nats/token", "perplexity"):
-            notes.append(f"{task}: max_perplexity leaves nothing out, for what should be kept is measured in {unit}.")
+            notes.append(
+                f"{task}: max_perplexity leaves nothing out, for what should be kept is measured "
+                f"in {unit}."
+            )
             continue
         bound = math.log(most) if unit == "nats/token" else most
         for model in record.models:

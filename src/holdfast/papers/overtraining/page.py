@@ -1,8 +1,9 @@
-"""`report.html` of an overtraining study (Overtrained Language Models), and what the terminal prints: what fine-tuning
-and other changes cost checkpoints of rising budgets, at fixed rates and at tuned ones, and what retention does to it.
+"""`report.html` of an overtraining study (Overtrained Language Models), and what the terminal
+prints: what fine-tuning and other changes cost checkpoints of rising budgets, at fixed rates and at
+    tuned ones, and what retention does to it.
 
-Reads the record, nothing else; it can be written at any moment and names what is missing. Costs are signed so that a
-loss is positive.
+Reads the record, nothing else; it can be written at any moment and names what is missing. Costs are
+signed so that a loss is positive.
 """
 
 from __future__ import annotations
@@ -70,20 +71,27 @@ SUITES = {"validation": "Validation", "learn": "Test", "keep": "Kept"}
 SCORE = Measure()
 """Figures of an entry, whose unit stands at the axis or at the head of the column."""
 LITTLE = 0.5
-"""Share of what direct fine-tuning gains of a task, below which it is said beside what a way keeps."""
+"""Share of what direct fine-tuning gains of a task, below which it is said beside what a way
+keeps."""
 AS_IT_IS = "checkpoint as it is"
 BASE_STYLE = {"kind": "line", "colour": "ink", "symbol": "star", "dash": "solid", "bars": 0}
 PRIVATE = ("ladder", "output_dir")
 """Keys of the configuration that hold paths: whose folder it was says nothing."""
 READING = (
-    "Tuned: at each budget the learning rate whose validation figure is the best, means over the seeds; the test is "
-    "another part of the data. A rate at an end of what was tried may not be the best one there is.",
-    "Best at: the budget at which the fine-tuned model is at its best (the inflection point of definition 4.2), with "
-    "the budgets that are not shown to be worse: seeds and samples paired, Bonferroni over the budgets. It says "
+    "Tuned: at each budget the learning rate whose validation figure is the best, means over the "
+    "seeds; the test is "
+    "another part of the data. A rate at an end of what was tried may not be the best one there "
+    "is.",
+    "Best at: the budget at which the fine-tuned model is at its best (the inflection point of "
+    "definition 4.2), with "
+    "the budgets that are not shown to be worse: seeds and samples paired, Bonferroni over the "
+    "budgets. It says "
     "nothing of other pre-trainings.",
-    "Growth: what fine-tuning costs at the largest budget over what it costs at the smallest. Later, earlier: all "
+    "Growth: what fine-tuning costs at the largest budget over what it costs at the smallest. "
+    "Later, earlier: all "
     "budgets that may be best lie beyond, or before, all those of direct fine-tuning.",
-    "Public ladders are confounded by learning rates that were not annealed. In the paper OLMo-1B degrades beyond 2.5T "
+    "Public ladders are confounded by learning rates that were not annealed. In the paper OLMo-1B "
+    "degrades beyond 2.5T "
     "tokens, and OLMo-2-7B does not up to 3T.",
 )
 
@@ -97,18 +105,28 @@ def overtraining_page(record: OvertrainingRecord) -> Page:
             sections += _task_sections(record, task)
     sections += [_without_training(probed), *curvature_sections(probed), _models_section(record)]
     first, last = count(record.checkpoints[0].tokens), count(record.checkpoints[-1].tokens)
-    details = [plural(len(record.checkpoints), "checkpoint"), f"{first} to {last} tokens of pre-training"]
+    details = [
+        plural(len(record.checkpoints), "checkpoint"),
+        f"{first} to {last} tokens of pre-training",
+    ]
     details += [*record.tasks, plural(len(record.config.get("seeds", [])), "seed")]
     settings = {key: value for key, value in record.config.items() if key not in PRIVATE}
     facts = []
     for checkpoint in record.checkpoints:
         facts.append((checkpoint.label, f"{checkpoint.name}, {count(checkpoint.tokens)} tokens"))
-    about: dict[str, Any] = {"reading": READING, "jobs": record.models, "details": details, "facts": facts}
+    about: dict[str, Any] = {
+        "reading": READING,
+        "jobs": record.models,
+        "details": details,
+        "facts": facts,
+    }
     record_shown = dataclasses.replace(record, config=settings)
     return study_page(record_shown, "overtraining", summary(record), sections, **about)
 
 
-def print_overtraining(record: OvertrainingRecord, folder: str | Path, console: Console | None = None) -> None:
+def print_overtraining(
+    record: OvertrainingRecord, folder: str | Path, console: Console | None = None
+) -> None:
     """Prints the answer, the tuned rates, and where the page is.
 
     Args:
@@ -139,28 +157,36 @@ def _as_probed(record: OvertrainingRecord) -> ProbeRecord:
     )
 
 
-# --------------------------------------------------------------------------------------------------------------- answer
+# ------------------------------------------------------------------------------------------- answer
 
 
 def summary(record: OvertrainingRecord) -> str:
-    """The answer in a few sentences: of direct fine-tuning at tuned rates, and of what retention does."""
+    """The answer in a few sentences: of direct fine-tuning at tuned rates, and of what retention
+    does."""
     sentences = []
     for task in record.tasks:
         for suite, what in (("keep", "what should be kept"), ("learn", "the task")):
             scored = record.leading(task, suite)
             entry = "" if scored is None else scored.name
-            for turn in alike(record.turns, task=task, arm=record.direct, rate=None, entry=f"{suite}/{entry}"):
-                sentences.append(f"{task}, {record.direct} at tuned rates: {what} ({entry}) {_turn_text(turn)}.")
+            for turn in alike(
+                record.turns, task=task, arm=record.direct, rate=None, entry=f"{suite}/{entry}"
+            ):
+                sentences.append(
+                    f"{task}, {record.direct} at tuned rates: {what} ({entry}) {_turn_text(turn)}."
+                )
         for shift in alike(_leading_shifts(record, task, "keep"), rate=None):
             if text := _shift_text(record, shift):
                 sentences.append(f"{shift.arm}: {text}.")
     if not sentences and record.inflections:
         grow = sum(trend.verdict == "grows" for trend in record.trends)
         sentences.append(
-            f"{grow} of {len(record.trends)} changes without training cost more after longer pre-training."
+            f"{grow} of {len(record.trends)} changes without training cost more after longer "
+            "pre-training."
         )
     if left := sum(model.state != "complete" for model in record.models):
-        sentences.append(f"{len(record.models) - left} of {len(record.models)} fine-tunings are there.")
+        sentences.append(
+            f"{len(record.models) - left} of {len(record.models)} fine-tunings are there."
+        )
     return " ".join(sentences) or "Nothing was measured yet."
 
 
@@ -168,7 +194,9 @@ def _turn_text(turn: TunedTurn) -> str:
     """Whether a fine-tuned model gets worse with longer pre-training."""
     best = f"is best at {count(turn.tokens)} tokens {budget_interval(turn)}".rstrip()
     if turn.verdict == "turns":
-        return f"{best}; longer pre-training costs {significant(rounded(turn.after, 3))} {turn.unit}"
+        return (
+            f"{best}; longer pre-training costs {significant(rounded(turn.after, 3))} {turn.unit}"
+        )
     if turn.verdict == "does not turn":
         return "gets better up to the largest budget"
     return f"{best}, and whether it turns cannot be told"
@@ -186,20 +214,28 @@ def _shift_text(record: OvertrainingRecord, shift: Shift) -> str:
         digits = decimals_for(shift.growth.interval)
         moves = {}
         for arm in (shift.arm, shift.against):
-            moves[arm] = f"{'grows' if growth[arm] > 0 else 'falls'} by {number(abs(growth[arm]), digits)}"
+            moves[arm] = (
+                f"{'grows' if growth[arm] > 0 else 'falls'} by {number(abs(growth[arm]), digits)}"
+            )
         unit = f" {shift.unit}" if shift.unit else ""
         mine, other = moves[shift.arm], moves[shift.against]
         effects.append(f"along the ladder its cost {mine}{unit}, that of {shift.against} {other}")
     text = " and ".join(effects)
-    gain, usual = _gain_of_task(record, shift.task, shift.arm), _gain_of_task(record, shift.task, shift.against)
-    if text and gain is not None and usual is not None and gain < LITTLE * usual:  # who learns nothing keeps all
+    gain, usual = (
+        _gain_of_task(record, shift.task, shift.arm),
+        _gain_of_task(record, shift.task, shift.against),
+    )
+    if (
+        text and gain is not None and usual is not None and gain < LITTLE * usual
+    ):  # who learns nothing keeps all
         share = 100 * max(0.0, gain / usual)
         text += f"; but it learns {share:.0f} % of what {shift.against} does of {shift.task}"
     return text
 
 
 def _gain_of_task(record: OvertrainingRecord, task: str, arm: str) -> float | None:
-    """What a way gains of the task at its tuned rates, mean over the checkpoints; None where one of them is missing."""
+    """What a way gains of the task at its tuned rates, mean over the checkpoints; None where one of
+    them is missing."""
     scored = record.leading(task, "learn")
     rates = alike(record.rates, task=task, arm=arm)
     gains = []
@@ -215,7 +251,7 @@ def _is_clear(figure: Figure) -> bool:
     return figure.interval is not None and not figure.interval[0] <= 0 <= figure.interval[1]
 
 
-# --------------------------------------------------------------------------------------------------------------- a task
+# ------------------------------------------------------------------------------------------- a task
 
 
 def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | None]:
@@ -255,7 +291,9 @@ def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | 
             )
             yield _distance_section(record, task, arm)
         elif any(charts):
-            others.append(Fold(arm.label, [*b.side_by_side(charts), *([] if turns is None else [turns])]))
+            others.append(
+                Fold(arm.label, [*b.side_by_side(charts), *([] if turns is None else [turns])])
+            )
     yield section(f"{task}: the other ways at fixed rates", *others)
 
 
@@ -266,7 +304,7 @@ def _leading_shifts(record: OvertrainingRecord, task: str, *suites: str) -> list
     return [shift for shift in alike(record.shifts, task=task) if shift.entry in entries]
 
 
-# --------------------------------------------------------------------------------------------------------------- charts
+# ------------------------------------------------------------------------------------------- charts
 
 
 def _tuned_figure(
@@ -292,11 +330,20 @@ def _tokens_cell(tokens: float) -> Text:
 
 
 def _budget_chart(
-    record: OvertrainingRecord, title: str, rows: Sequence[Row], y: Axis, unit: str, head: str = "Model", **options: Any
+    record: OvertrainingRecord,
+    title: str,
+    rows: Sequence[Row],
+    y: Axis,
+    unit: str,
+    head: str = "Model",
+    **options: Any,
 ) -> Chart | None:
-    """Lines against the budget, with the table's heads of line and figure; `options` are those of `lines`."""
+    """Lines against the budget, with the table's heads of line and figure; `options` are those of
+    `lines`."""
     budgets = [c.tokens for c in record.checkpoints]
-    ticks = [(t, count(t)) for t in budgets] if len(budgets) < 7 else log_ticks(budgets[0], budgets[-1])
+    ticks = (
+        [(t, count(t)) for t in budgets] if len(budgets) < 7 else log_ticks(budgets[0], budgets[-1])
+    )
     x = Axis(title="tokens of pre-training", log=True, ticks=ticks or ticks_at(budgets))
     styles: dict[str, Mapping[str, Any]] = {AS_IT_IS: BASE_STYLE}
     for number_, arm in enumerate(record.arms):
@@ -330,7 +377,9 @@ def _guessing(scored: Scored) -> tuple[list[Rule], str]:
     return [Rule(y=scored.chance)], f" Dotted: guessing, {significant(rounded(scored.chance, 3))}."
 
 
-def _tuned_chart(record: OvertrainingRecord, task: str, scored: Scored | None, what: str) -> Chart | None:
+def _tuned_chart(
+    record: OvertrainingRecord, task: str, scored: Scored | None, what: str
+) -> Chart | None:
     """A score at tuned rates against the budget, a line a way."""
     if scored is None:
         return None
@@ -353,7 +402,13 @@ def _rate_chart(record: OvertrainingRecord, task: str) -> Chart | None:
     for rate in record.rates:
         if rate.task == task:
             low, high = rate.interval
-            y = Value(value=rate.rate, low=low, high=high, text=f"{rate.rate:g}", interval=_rates_text(rate))
+            y = Value(
+                value=rate.rate,
+                low=low,
+                high=high,
+                text=f"{rate.rate:g}",
+                interval=_rates_text(rate),
+            )
             rows.append(_budget_row(rate.arm, rate.tokens, y))
     rates: set[float] = set()
     for arm in record.arms:
@@ -374,7 +429,9 @@ def _rates_text(rate: TunedRate) -> str:
     return "" if low == high else between(f"{low:g}", f"{high:g}")
 
 
-def _rates_chart(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored | None, *, cost: bool) -> Chart | None:
+def _rates_chart(
+    record: OvertrainingRecord, task: str, arm: Arm, scored: Scored | None, *, cost: bool
+) -> Chart | None:
     """A score, or what fine-tuning has taken from it, against the budget: a line a rate."""
     if scored is None:
         return None
@@ -389,7 +446,9 @@ def _rates_chart(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored
             if figure is None:
                 continue
             if math.isfinite(figure.value):
-                rows.append(_budget_row(f"{rate:g}", checkpoint.tokens, Value.of(figure, SCORE, sign=cost)))
+                rows.append(
+                    _budget_row(f"{rate:g}", checkpoint.tokens, Value.of(figure, SCORE, sign=cost))
+                )
             else:
                 diverged.append(f"{rate:g} at {count(checkpoint.tokens)}")
     caption = f"Diverged, so not drawn: {join_and(diverged)}." if diverged else ""
@@ -402,7 +461,12 @@ def _rates_chart(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored
         rules, dotted = _guessing(scored)
         caption += dotted
         rows = [*_base_rows(record, task, scored), *rows] if rows else []
-    options: dict[str, Any] = {"styles": styles, "rules": rules, "caption": caption.strip(), "height": 360}
+    options: dict[str, Any] = {
+        "styles": styles,
+        "rules": rules,
+        "caption": caption.strip(),
+        "height": 360,
+    }
     axis = Axis(title=y, zero=cost)
     return _budget_chart(record, title, rows, axis, scored.unit, "Learning rate", **options)
 
@@ -417,7 +481,14 @@ def _distance_section(record: OvertrainingRecord, task: str, arm: Arm) -> Sectio
         for rate in arm.rates:
             model = record.model(task, arm.label, rate, checkpoint.label)
             if model is not None and model.distance:
-                rows.append({"line": checkpoint.label, "rate": b.figure(f"{rate:g}"), "x": rate, "y": model.distance})
+                rows.append(
+                    {
+                        "line": checkpoint.label,
+                        "rate": b.figure(f"{rate:g}"),
+                        "x": rate,
+                        "y": model.distance,
+                    }
+                )
     if len({row["x"] for row in rows}) < 2:
         return None
     chart = lines(
@@ -429,16 +500,23 @@ def _distance_section(record: OvertrainingRecord, task: str, arm: Arm) -> Sectio
         styles=styles,
         height=340,
     )
-    intro = "In the paper the distance is in proportion to the rate (an exponent of 1) and the same at all budgets."
+    intro = (
+        "In the paper the distance is in proportion to the rate (an exponent of 1) and the same at "
+        "all budgets."
+    )
     return section(f"{task}: how far the weights go", chart, intro=intro)
 
 
-# --------------------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 def _figure_cell(figure: Figure | None, *, sign: bool = False, tone: str = "") -> Text:
     """A figure with its interval below; empty where there is none."""
-    return "" if figure is None else b.figure(*SCORE.texts(figure, sign=sign), value=figure.value, tone=tone)
+    return (
+        ""
+        if figure is None
+        else b.figure(*SCORE.texts(figure, sign=sign), value=figure.value, tone=tone)
+    )
 
 
 def _words(title: str, of: str | Callable[[Any], Any]) -> Col:
@@ -458,10 +536,18 @@ def _rate_text(rate: float | None) -> str:
 def _tuned_table(record: OvertrainingRecord, task: str) -> Table:
     """A line a way and budget: the tuned rate, and the leading figures there."""
     columns = [_words("Way", "arm"), Col("Tokens", lambda rate: _tokens_cell(rate.tokens))]
-    columns.append(Col("Tuned rate", lambda rate: b.figure(f"{rate.rate:g}", _rates_text(rate), value=rate.rate)))
+    columns.append(
+        Col(
+            "Tuned rate",
+            lambda rate: b.figure(f"{rate.rate:g}", _rates_text(rate), value=rate.rate),
+        )
+    )
 
     def column(title: Text, scored: Scored, *, cost: bool = False) -> Col:
-        return Col(title, lambda rate: _figure_cell(_tuned_figure(record, rate, scored, cost=cost), sign=cost))
+        return Col(
+            title,
+            lambda rate: _figure_cell(_tuned_figure(record, rate, scored, cost=cost), sign=cost),
+        )
 
     for suite, name in SUITES.items():
         scored = record.leading(task, suite)
@@ -469,7 +555,9 @@ def _tuned_table(record: OvertrainingRecord, task: str) -> Table:
             columns.append(column((f"{name}: {scored.name},", b.sub(scored.unit)), scored))
         if scored is not None and suite == "keep":
             columns.append(column(f"Cost in {scored.name}", scored, cost=True))
-    return tabulate(alike(record.rates, task=task), columns, kind="dense", title=f"{task} at tuned rates")
+    return tabulate(
+        alike(record.rates, task=task), columns, kind="dense", title=f"{task} at tuned rates"
+    )
 
 
 def _shift_table(record: OvertrainingRecord, shifts: Sequence[Shift]) -> Table:
@@ -490,11 +578,14 @@ def _shift_table(record: OvertrainingRecord, shifts: Sequence[Shift]) -> Table:
 
 
 def _turn_table(record: OvertrainingRecord, task: str, arm: Arm) -> Table | None:
-    """At which budget the fine-tuned model is at its best, and how the cost grows: a rate and figure a line."""
+    """At which budget the fine-tuned model is at its best, and how the cost grows: a rate and
+    figure a line."""
     turns = alike(record.turns, task=task, arm=arm.label)
 
     def growth(turn: TunedTurn) -> Text:
-        for trend in alike(record.growth, task=task, arm=arm.label, rate=turn.rate, entry=turn.entry):
+        for trend in alike(
+            record.growth, task=task, arm=arm.label, rate=turn.rate, entry=turn.entry
+        ):
             tone = TREND_TONES[trend.verdict]
             return _figure_cell(trend.difference, sign=True, tone="" if tone == "flat" else tone)
         return ""
@@ -507,10 +598,16 @@ def _turn_table(record: OvertrainingRecord, task: str, arm: Arm) -> Table | None
 
     columns = [
         _words("Rate", lambda turn: _rate_text(turn.rate)),
-        _words("Longer pre-training", lambda turn: chip(TURNS[turn.verdict], TURN_TONES[turn.verdict])),
+        _words(
+            "Longer pre-training", lambda turn: chip(TURNS[turn.verdict], TURN_TONES[turn.verdict])
+        ),
         _words("Figure", "entry"),
     ]
-    columns += [Col("Best at, tokens", best), Col("Lost from there on", lost), Col("The cost grows by", growth)]
+    columns += [
+        Col("Best at, tokens", best),
+        Col("Lost from there on", lost),
+        Col("The cost grows by", growth),
+    ]
     return tabulate(turns, columns, kind="dense") if turns else None
 
 
@@ -540,9 +637,15 @@ def _models_section(record: OvertrainingRecord) -> Section | None:
     def reason(model: TunedModel) -> str:
         return model.reason or "; ".join(dict.fromkeys(model.diverged.values()))
 
-    columns = [_words("Fine-tuning", "label"), _words("State", lambda model: state_chip(model.state))]
+    columns = [
+        _words("Fine-tuning", "label"),
+        _words("State", lambda model: state_chip(model.state)),
+    ]
     columns += [Col("Epochs", epochs), Col("Distance", distance)]
-    columns += [Col("Time", lambda model: duration(model.seconds) if model.seconds else ""), _words("", reason)]
+    columns += [
+        Col("Time", lambda model: duration(model.seconds) if model.seconds else ""),
+        _words("", reason),
+    ]
     table = tabulate(record.models, columns, kind="trials", find="fine-tuning")
     fold = Fold("State, epochs, distance and time of each", [table])
     return Section("All fine-tunings", [fold]) if record.models else None

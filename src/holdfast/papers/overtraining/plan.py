@@ -1,4 +1,5 @@
-"""An overtraining study with nothing left open: which checkpoints are probed, and which are fine-tuned how.
+"""An overtraining study with nothing left open: which checkpoints are probed, and which are
+fine-tuned how.
 
 texts                        whether training text holds what is measured on
 probe CHECKPOINT             as it is and under every change
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
     from holdfast.studies.engine.study import Job
 
 KIND, CHECKPOINT, MODEL, DATA = "kind", "checkpoint", "model", "data"
-"""Attributes of a job: `TEXTS`, `PROBE`, `ALIGN`, `TUNE` or `LINE`; the rung's label; the name of the fine-tuning, or
-of the way to see; by task the data that methods mix in."""
+"""Attributes of a job: `TEXTS`, `PROBE`, `ALIGN`, `TUNE` or `LINE`; the rung's label; the name of
+the fine-tuning, or of the way to see; by task the data that methods mix in."""
 TEXTS, PROBE, ALIGN, TUNE, LINE = "texts", "probe", "align", "tune", "line"
 KEEP, VALIDATION, LEARN = "keep", "validation", "learn"
 """Suites: what should be kept, what chooses the rate, what is reported."""
@@ -68,7 +69,8 @@ class Tuning:
 
     @property
     def to_the_end(self) -> bool:
-        """Whether a method changes the weights after the last step, so that no earlier epoch is its result."""
+        """Whether a method changes the weights after the last step, so that no earlier epoch is its
+        result."""
         from holdfast.retention.protocol import LAST_STEP
         from holdfast.retention.registry import retention
 
@@ -113,10 +115,14 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
     settings_class: ClassVar[type[Any]] = OvertrainingSettings
 
     @staticmethod
-    def training_parts(request: OvertrainingSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+    def training_parts(
+        request: OvertrainingSettings,
+    ) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
         """See `StudyConfigBase`."""
         study_keys = (*OWN, *EARLY)
-        parts: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {"train": (request.train, study_keys)}
+        parts: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
+            "train": (request.train, study_keys)
+        }
         for name, task in request.tasks.items():
             parts[f"tasks.{name}.train"] = (task.train, study_keys)
             if task.align is not None:
@@ -129,7 +135,14 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         from holdfast.runs.settings import training_keys
 
         problems: list[str] = []
-        read_space(request.arms or None, request.vary, None, grid=True, known=training_keys(), problems=problems)
+        read_space(
+            request.arms or None,
+            request.vary,
+            None,
+            grid=True,
+            known=training_keys(),
+            problems=problems,
+        )
         return [*problems, *_measuring_problems(request)]
 
     def plan_problems(self) -> Sequence[str]:
@@ -143,7 +156,9 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
 
         trusted = bool(self.request.train.get("trust_remote_code"))
         models = [self.model(label) for label in self.rungs]
-        problems: list[str] = [Problem("ladder", text) for text in unlike(models, trust_remote_code=trusted)]
+        problems: list[str] = [
+            Problem("ladder", text) for text in unlike(models, trust_remote_code=trusted)
+        ]
         if not problems and self.ways_to_see:
             problems += _vision_problems(self, models[0], trusted)
         problems += _in_file(parse_evaluation(self.evaluation(None))[1], None)
@@ -165,23 +180,32 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         return StudyConfigBase.validate_without_files(dataclasses.replace(self, request=settings))
 
     def runs(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Every first stage and fine-tuning of the smallest budget, which stands in for a model that sees."""
+        """Every first stage and fine-tuning of the smallest budget, which stands in for a model
+        that sees."""
         first, seed = next(iter(self.rungs)), self.request.seeds[0]
-        checked = {"model_name_or_path": self.model(first), "output_dir": str(self.output_dir / "runs" / "checked")}
+        checked = {
+            "model_name_or_path": self.model(first),
+            "output_dir": str(self.output_dir / "runs" / "checked"),
+        }
         for name in self.ways_to_see:
             yield "align", {**self.aligning(first, name, seed), **checked}
         for tuning in self.tunings.values():
-            yield f"{tuning.task}, {tuning.arm}", {**self.training(first, tuning.name, seed), **checked}
+            yield (
+                f"{tuning.task}, {tuning.arm}",
+                {**self.training(first, tuning.name, seed), **checked},
+            )
 
     def resumable_changes(self, old: Mapping[str, Any]) -> set[str]:
-        """What is judged anew from what was measured, whether to go on past a refusal, and what is tried and on which
-        checkpoints, where there has only come more."""
+        """What is judged anew from what was measured, whether to go on past a refusal, and what is
+        tried and on which checkpoints, where there has only come more."""
         begun = self.from_recorded(old)
-        longer = begun is not None and all(rung in self.request.ladder for rung in begun.request.ladder)
+        longer = begun is not None and all(
+            rung in self.request.ladder for rung in begun.request.ladder
+        )
         more = {"arms", "vary", "ladder"} if longer and self.has_jobs_of(begun) else set()
         return {"keep_weights", "max_perplexity", *overlap_may_change(old), *more}
 
-    # ----------------------------------------------------------------------------------------------------- what is made
+    # --------------------------------------------------------------------------------- what is made
 
     @functools.cached_property
     def rungs(self) -> dict[str, Rung]:
@@ -255,7 +279,12 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         from holdfast.runs.settings import training_keys
 
         return read_space(
-            self.request.arms or None, self.request.vary, None, grid=True, known=training_keys(), problems=[]
+            self.request.arms or None,
+            self.request.vary,
+            None,
+            grid=True,
+            known=training_keys(),
+            problems=[],
         )
 
     @functools.cached_property
@@ -283,8 +312,8 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         return next(iter(direct or [tuning.arm for tuning in tunings]), "")
 
     def trained_on(self, task: str) -> list[Part]:
-        """All data that a task is trained on: of its stages, of every way to fine-tune on it, and what methods mix in
-        or learn from."""
+        """All data that a task is trained on: of its stages, of every way to fine-tune on it, and
+        what methods mix in or learn from."""
         align = self.request.tasks[task].align
         parts = self._own_data(task)
         if align is not None:
@@ -294,7 +323,8 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         return [(str(name), str(split), subset) for name, split, subset in filled]
 
     def other_data(self, task: str) -> list[Part]:
-        """Of this, what the task's own settings do not name: of methods first, then of trainings."""
+        """Of this, what the task's own settings do not name: of methods first, then of
+        trainings."""
         tunings = [tuning for tuning in self.tunings.values() if tuning.task == task]
         parts: list[Part] = []
         for read in (_data_of_methods, _training_data):
@@ -320,7 +350,10 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
 
         texts: tuple[int, ...] = ()
         if self.tunings:
-            attributes: dict[str, Any] = {LABEL: "looking for what is measured in what is trained on", KIND: TEXTS}
+            attributes: dict[str, Any] = {
+                LABEL: "looking for what is measured in what is trained on",
+                KIND: TEXTS,
+            }
             if others := self._other_data_by_task():
                 attributes[DATA] = others  # with other data it is another job
             jobs.append(Job(attributes=attributes))
@@ -335,7 +368,13 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
             way = self.way_to_see(tuning.task)
             for label in self.rungs:
                 before = (*texts, numbers[ALIGN, label, way]) if way else texts
-                add(TUNE, label, name, f"{tuning.task}, {tuning.arm}, learning rate {tuning.rate:g}", *before)
+                add(
+                    TUNE,
+                    label,
+                    name,
+                    f"{tuning.task}, {tuning.arm}, learning rate {tuning.rate:g}",
+                    *before,
+                )
         if (direction := self.direction) is not None:
             for label in self.rungs:
                 before = (numbers[PROBE, label, ""], numbers[TUNE, label, direction.name])
@@ -352,13 +391,17 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
                 others.setdefault(task, []).append(name if plain else [name, split, subset])
         return others
 
-    # -------------------------------------------------------------------------------------------------- models that see
+    # ------------------------------------------------------------------------------ models that see
 
     def way_to_see(self, task: str) -> str:
-        """The name of how a task's checkpoints come to see, "" for a task without; tasks with the same settings share
-        it."""
+        """The name of how a task's checkpoints come to see, "" for a task without; tasks with the
+        same settings share it."""
         align = self.request.tasks[task].align
-        return "" if align is None else folder_name(["align"], [align.tower, align.layer, self._stage_1(align)])
+        return (
+            ""
+            if align is None
+            else folder_name(["align"], [align.tower, align.layer, self._stage_1(align)])
+        )
 
     @functools.cached_property
     def ways_to_see(self) -> dict[str, AlignSettings]:
@@ -370,12 +413,13 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         return ways
 
     def aligned(self, label: str, name: str, seed: int) -> Path:
-        """Where a checkpoint's projector is trained; the model before lies beside it while that is done."""
+        """Where a checkpoint's projector is trained; the model before lies beside it while that is
+        done."""
         return self.output_dir / "aligned" / label / name / f"seed-{seed}"
 
     def aligning(self, label: str, name: str, seed: int) -> dict[str, Any]:
-        """The configuration of stage 1, as `holdfast train --config` takes it; its model is the checkpoint's language
-        model with a projector that is not trained."""
+        """The configuration of stage 1, as `holdfast train --config` takes it; its model is the
+        checkpoint's language model with a projector that is not trained."""
         from holdfast.runs.wrapping import PROJECTOR
 
         folder = self.aligned(label, name, seed)
@@ -396,13 +440,16 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         way = self.way_to_see(task)
         return str(self.aligned(label, way, seed)) if way else self.model(label)
 
-    # ------------------------------------------------------------------------------------------------------- measuring
+    # ------------------------------------------------------------------------------------ measuring
 
     def evaluation(self, task: str | None) -> dict[str, Any]:
         """What a model is measured on: what should be kept and, of a fine-tuned one, its task."""
         evaluation: dict[str, Any] = {**self.request.evaluation, KEEP: list(self.request.keep)}
         if task is not None:
-            evaluation |= {VALIDATION: self.request.tasks[task].validation, LEARN: self.request.tasks[task].learn}
+            evaluation |= {
+                VALIDATION: self.request.tasks[task].validation,
+                LEARN: self.request.tasks[task].learn,
+            }
         return dict(self.with_paths(evaluation))
 
     def plan(self, task: str | None) -> EvaluationPlan:
@@ -411,7 +458,7 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
 
         return parse_evaluation(self.evaluation(task))[0]
 
-    # --------------------------------------------------------------------------------------------------------- training
+    # ------------------------------------------------------------------------------------- training
 
     def model(self, label: str) -> str:
         """A checkpoint as it was named."""
@@ -429,19 +476,29 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         first = next((e for e in self.plan(task).entries if e.suite == VALIDATION), None)
         problem, split = "", ""
         if not isinstance(first, DataEntry):
-            problem = "a file with rows like those that are trained on, which early stopping looks at after each epoch"
+            problem = (
+                "a file with rows like those that are trained on, which early stopping looks at "
+                "after each epoch"
+            )
         elif first.config is not None:
-            problem = f"{first.name} is the configuration {first.config} of {first.data}, and early stopping reads "
+            problem = (
+                f"{first.name} is the configuration {first.config} of {first.data}, and early "
+                "stopping reads "
+            )
             problem += "data without one"
         elif first.max_documents is None:
             split = first.split
         elif "[" in first.split:
-            problem = f"{first.name} is the first {first.max_documents} documents of {first.split}, a part of a part"
+            problem = (
+                f"{first.name} is the first {first.max_documents} documents of {first.split}, a "
+                "part of a part"
+            )
         else:
             split = f"{first.split}[:{first.max_documents}]"
         if problem or not isinstance(first, DataEntry):
             raise ConfigError(
-                f"tasks.{task}.held_out: is missing: {problem}. Name a file, or set early_stopping: false."
+                f"tasks.{task}.held_out: is missing: {problem}. Name a file, or set "
+                "early_stopping: false."
             )
         return {"eval_dataset_name": first.data, "eval_dataset_split": split}
 
@@ -513,12 +570,21 @@ def _rate_problems(config: OvertrainingConfig) -> Sequence[str]:
     for task in config.request.tasks.values():
         tunings = _tunings(config, "", task)
         if len(tunings) < len(config.space.grid()):
-            return [Problem(("vary", "learning_rate"), "is missing: every arm needs the rates that are tried.")]
+            return [
+                Problem(
+                    ("vary", "learning_rate"),
+                    "is missing: every arm needs the rates that are tried.",
+                )
+            ]
         pairs = [(tuning.arm, tuning.rate) for tuning in tunings]
         for arm, rate in pairs:
             if pairs.count((arm, rate)) > 1:
                 return [
-                    Problem("vary", f"'{arm}' at learning rate {rate:g} is listed twice. Give one of them a label.")
+                    Problem(
+                        "vary",
+                        f"'{arm}' at learning rate {rate:g} is listed twice. Give one of them a "
+                        "label.",
+                    )
                 ]
     return []
 
@@ -529,7 +595,9 @@ def _direction_problems(config: OvertrainingConfig) -> Sequence[str]:
     if direction is None or not config.request.tasks:
         return []
     if config.direction is None:
-        rates = [f"{tuning.rate:g}" for tuning in config.arms(direction.task).get(config.direct, ())]
+        rates = [
+            f"{tuning.rate:g}" for tuning in config.arms(direction.task).get(config.direct, ())
+        ]
         return [
             Problem(
                 ("direction", "learning_rate"),
@@ -541,7 +609,8 @@ def _direction_problems(config: OvertrainingConfig) -> Sequence[str]:
         return [
             Problem(
                 "direction",
-                "expected a fine-tuning of all weights, an adapter has no direction of its own. Leave it out.",
+                "expected a fine-tuning of all weights, an adapter has no direction of its own. "
+                "Leave it out.",
             )
         ]
     return []
@@ -555,7 +624,11 @@ def _vision_problems(config: OvertrainingConfig, model: str, trusted: bool) -> S
     problems: list[str] = []
     if takes_images(model, trust_remote_code=trusted):
         problems.append(
-            Problem("ladder", f"expected language models, to which `align` puts a tower, but {model} reads images.")
+            Problem(
+                "ladder",
+                f"expected language models, to which `align` puts a tower, but {model} reads "
+                "images.",
+            )
         )
     for name, task in config.request.tasks.items():
         if task.align is not None:
@@ -567,16 +640,25 @@ def _vision_problems(config: OvertrainingConfig, model: str, trusted: bool) -> S
         targets = tuning.settings.get("lora_target_modules") or ()
         sees = config.request.tasks[tuning.task].align is not None
         if sees and tuning.settings.get("use_peft") and "all-linear" in targets:
-            text = "all-linear would train the tower, too. Leave lora_target_modules out, or give a pattern."
+            text = (
+                "all-linear would train the tower, too. Leave lora_target_modules out, or give a "
+                "pattern."
+            )
             problems.append(Problem((), f"{tuning.task}, {tuning.arm}: {text}"))
     return list(dict.fromkeys(problems))
 
 
 def _in_file(problems: Sequence[Problem], task: str | None) -> list[Problem]:
     """Problems of the measuring as the study's file has them."""
-    keys = {KEEP: ("keep",), VALIDATION: ("tasks", str(task), "validation"), LEARN: ("tasks", str(task), "learn")}
+    keys = {
+        KEEP: ("keep",),
+        VALIDATION: ("tasks", str(task), "validation"),
+        LEARN: ("tasks", str(task), "learn"),
+    }
     in_file = []
     for problem in problems:
         suite = str(problem.path[1]) if len(problem.path) > 1 else ""
-        in_file.append(Problem((*keys[suite], *problem.path[2:]), problem.text) if suite in keys else problem)
+        in_file.append(
+            Problem((*keys[suite], *problem.path[2:]), problem.text) if suite in keys else problem
+        )
     return in_file

@@ -19,7 +19,15 @@ from typing import Any, ClassVar, TypeVar
 from holdfast.errors import DataError
 from holdfast.records.base import BaseRecord
 from holdfast.records.figure import Figure
-from holdfast.records.probe import CostTrend, Inflection, ProbedModel, Sensitivity, Sharpness, Trend, TurningPoint
+from holdfast.records.probe import (
+    CostTrend,
+    Inflection,
+    ProbedModel,
+    Sensitivity,
+    Sharpness,
+    Trend,
+    TurningPoint,
+)
 from holdfast.records.study import SampleCorrelation
 
 RECORD_FILE = "overtraining.json"
@@ -47,7 +55,8 @@ class Arm:
 
     label: str
     kind: str
-    """The methods' names joined by "+", "direct", or what a way without a method is called, such as "LoRA"."""
+    """The methods' names joined by "+", "direct", or what a way without a method is called, such as
+    "LoRA"."""
     rates: list[float]
     """Ascending."""
 
@@ -88,13 +97,14 @@ class TunedModel:
     diverged: dict[str, str] = field(default_factory=dict)
     """By seed, what was not finite."""
     scores: dict[str, Figure] = field(default_factory=dict)
-    """By "suite/name", in the metric's own direction; infinite where a seed has diverged. The interval is that of the
-    change, so the checkpoint counts as known."""
+    """By "suite/name", in the metric's own direction; infinite where a seed has diverged. The
+    interval is that of the change, so the checkpoint counts as known."""
     scores_alone: dict[str, Figure] = field(default_factory=dict)
-    """The same with the seeds and samples of the model by itself; none where a seed has diverged."""
-    costs: dict[str, Figure] = field(default_factory=dict)
-    """What fine-tuning has taken from the checkpoint's score: positive is worse, infinite where a seed has
+    """The same with the seeds and samples of the model by itself; none where a seed has
     diverged."""
+    costs: dict[str, Figure] = field(default_factory=dict)
+    """What fine-tuning has taken from the checkpoint's score: positive is worse, infinite where a
+    seed has diverged."""
     distance: float | None = None
     """L2 distance of the weights to the checkpoint's, mean over the seeds."""
     distance_by_seed: dict[str, float] = field(default_factory=dict)
@@ -111,13 +121,17 @@ class TunedModel:
 
     @classmethod
     def fields_from_json(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The fields of a stored model, which are not to pass for those of one that was not measured.
+        """The fields of a stored model, which are not to pass for those of one that was not
+        measured.
 
         Raises:
             DataError: a record of before there were scores and costs.
         """
         if "figures" in value:
-            raise DataError("expected 'scores' and 'costs' of a fine-tuned model, got 'figures' of an earlier version.")
+            raise DataError(
+                "expected 'scores' and 'costs' of a fine-tuned model, got 'figures' of an earlier "
+                "version."
+            )
         return value
 
 
@@ -133,7 +147,8 @@ class TunedRate:
     interval: tuple[float, float]
     """The smallest and the largest rate that is not shown to be worse."""
     edge: str
-    """"smallest" or "largest" where it is the end of what was tried, so that a better one may lie beyond it."""
+    """"smallest" or "largest" where it is the end of what was tried, so that a better one may lie
+    beyond it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +173,8 @@ class Growth(CostTrend):
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """What a way to fine-tune does to the inflection point and to the growth of the cost, against direct
-    fine-tuning."""
+    """What a way to fine-tune does to the inflection point and to the growth of the cost, against
+    direct fine-tuning."""
 
     task: str
     arm: str
@@ -169,10 +184,11 @@ class Shift:
     entry: str
     unit: str
     verdict: str
-    """"later", "earlier" or "cannot tell": whether the budgets that may be best are all beyond those of direct
-    fine-tuning."""
+    """"later", "earlier" or "cannot tell": whether the budgets that may be best are all beyond
+    those of direct fine-tuning."""
     growth: Figure
-    """How much more the cost grows along the ladder than that of direct fine-tuning; below 0 it grows less."""
+    """How much more the cost grows along the ladder than that of direct fine-tuning; below 0 it
+    grows less."""
 
 
 T = TypeVar("T")
@@ -212,12 +228,13 @@ class OvertrainingRecord(BaseRecord):
     left_out: list[float] = field(default_factory=list)
     """Rates that are not drawn: `max_perplexity`."""
     correlations: list[SampleCorrelation] = field(default_factory=list)
-    """How far the costs of fine-tuned models go together over the samples of an entry; its trials are places in
-    `models`."""
+    """How far the costs of fine-tuned models go together over the samples of an entry; its trials
+    are places in `models`."""
     probed_correlations: list[SampleCorrelation] = field(default_factory=list)
     """The same of changes without training; its trials are places in `sensitivities`."""
     score_correlations: list[SampleCorrelation] = field(default_factory=list)
-    """The same of what models with a vision tower score on pictures; its trials are places in `models`."""
+    """The same of what models with a vision tower score on pictures; its trials are places in
+    `models`."""
 
     def leading(self, task: str, suite: str) -> Scored | None:
         """The entry of a suite that leads; None before anything was measured."""

@@ -1,5 +1,5 @@
-"""The paper Overtrained Language Models in small: a ladder is pre-trained, its checkpoints are modified, and the claims
-are held against what came out."""
+"""The paper Overtrained Language Models in small: a ladder is pre-trained, its checkpoints are
+modified, and the claims are held against what came out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from holdfast.papers.overtraining.study import OvertrainingStudy
 from holdfast.studies.engine.session import execute_study
 
 PRETRAINING = "pretraining"
-"""Key of a twin: which ladder (a file below `papers/recipes`), which of its sizes, and what differs from the file."""
+"""Key of a twin: which ladder (a file below `papers/recipes`), which of its sizes, and what differs
+from the file."""
 LADDER = f"{LANGUAGE}-ladder"
 """Folder of the one ladder that the studies share, beside theirs."""
 
@@ -52,7 +53,9 @@ def twin_config(values: Mapping[str, Any], *, source: str | None = None) -> Twin
     size = str(pretraining["size"])
     recipe["sizes"] = {size: recipe["sizes"][size]}
     folder = Path(settings["output_dir"]).with_name(LADDER)
-    ladder = LadderConfig.read({**recipe, "name": LADDER, "output_dir": str(folder)}, source=file.name)
+    ladder = LadderConfig.read(
+        {**recipe, "name": LADDER, "output_dir": str(folder)}, source=file.name
+    )
     settings["ladder"] = []
     for rung in ladder.rungs.values():
         model = str(ladder.run_folder(rung, ladder.request.seeds[0]))
@@ -65,8 +68,11 @@ def twin_config(values: Mapping[str, Any], *, source: str | None = None) -> Twin
     return TwinConfig(**fields, ladder=ladder)
 
 
-def run_twin(config: TwinConfig, *, console: Any = None, workers: int | None = None) -> OvertrainingRecord:
-    """Pre-trains the ladder, or finds it, and runs the study; the arguments of `session.execute_study`.
+def run_twin(
+    config: TwinConfig, *, console: Any = None, workers: int | None = None
+) -> OvertrainingRecord:
+    """Pre-trains the ladder, or finds it, and runs the study; the arguments of
+    `session.execute_study`.
 
     Raises:
         HoldfastError: see `session.execute_study`.
@@ -78,7 +84,11 @@ def run_twin(config: TwinConfig, *, console: Any = None, workers: int | None = N
 def _twin(name: str, file: str) -> Twin:
     sizes = {}
     for size, changes in size_changes()[name].items():
-        ladder = {"file": "ladder/world.yaml", "size": "1M", "changes": size_changes()[LADDER][size]}
+        ladder = {
+            "file": "ladder/world.yaml",
+            "size": "1M",
+            "changes": size_changes()[LADDER][size],
+        }
         sizes[size] = {**changes, PRETRAINING: ladder}
     return Twin(file=f"overtraining/{file}", sizes=sizes)
 

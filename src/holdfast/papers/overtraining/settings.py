@@ -16,8 +16,8 @@ vary:
 seeds: [0, 1, 2]
 ```
 
-A task whose data has images gets a vision tower, as LLaVA does: a projector is trained first (stage 1), with each seed,
-and the task (stage 2) begins with the model that came of it.
+A task whose data has images gets a vision tower, as LLaVA does: a projector is trained first (stage
+1), with each seed, and the task (stage 2) begins with the model that came of it.
 
 ```yaml
 tasks:
@@ -66,7 +66,8 @@ EARLY: dict[str, Any] = {
     "metric_for_best_model": "ce",
     "greater_is_better": False,
 }
-"""Early stopping over the epochs by the held-out loss. `ce` is the same of every method; a method's own loss is not."""
+"""Early stopping over the epochs by the held-out loss. `ce` is the same of every method; a method's
+own loss is not."""
 STAGE_1: dict[str, Any] = {
     "num_train_epochs": 1,
     "per_device_train_batch_size": 256,
@@ -76,7 +77,8 @@ STAGE_1: dict[str, Any] = {
     "lr_scheduler_type": "cosine",
     "report_to": "none",
 }
-"""Of a projector's training, where nothing else is said: Overtrained Language Models, table 2; LLaVA's one epoch."""
+"""Of a projector's training, where nothing else is said: Overtrained Language Models, table 2;
+LLaVA's one epoch."""
 WHICH_PARAMETERS = ("train_only", "use_peft")
 """Keys that say what is trained; in stage 1 that is the projector."""
 BUT_THE_TOWER = ("^(?!.*vision_tower)",)
@@ -90,12 +92,14 @@ class AlignSettings:
     """How checkpoints come to see: LLaVA's stage 1."""
 
     tower: Annotated[str, Meta(metavar="MODEL")]
-    """A CLIP vision model with its image processor: folder, or hub id with `@revision`. It is frozen in both stages."""
+    """A CLIP vision model with its image processor: folder, or hub id with `@revision`. It is
+    frozen in both stages."""
     layer: int = -2
-    """Of the tower, whose states the projector gets: 0 its patches, -1 the last one. LLaVA takes the last but one."""
+    """Of the tower, whose states the projector gets: 0 its patches, -1 the last one. LLaVA takes
+    the last but one."""
     train: dict[str, Any] = field(default_factory=dict)
-    """Keys of 'holdfast train' for the projector: its data, and what differs from the common ones (table 2: batch of
-    256, 1e-3, cosine after 50 steps of warm-up; one epoch)."""
+    """Keys of 'holdfast train' for the projector: its data, and what differs from the common ones
+    (table 2: batch of 256, 1e-3, cosine after 50 steps of warm-up; one epoch)."""
 
     def problems(self) -> list[Problem]:
         """Data that is missing."""
@@ -115,8 +119,8 @@ class TaskSettings:
     learn: Annotated[list[Any], Meta(former=("test",))] = field(default_factory=list)
     """Entries as in 'holdfast train'; the first one is reported."""
     held_out: str | None = None
-    """Rows like those that are trained on, which early stopping looks at; default: the data of the first validation
-    entry."""
+    """Rows like those that are trained on, which early stopping looks at; default: the data of the
+    first validation entry."""
     align: Annotated[
         AlignSettings | None,
         Meta(
@@ -124,7 +128,8 @@ class TaskSettings:
             json_schema=lambda: {"type": "object"},
         ),
     ] = None
-    """Puts a vision tower to every checkpoint and trains the projector between them, before the task begins: {tower:
+    """Puts a vision tower to every checkpoint and trains the projector between them, before the
+    task begins: {tower:
     MODEL, layer: -2, train: {dataset_name: ...}}."""
 
 
@@ -135,11 +140,18 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
         ValueError: no mapping.
         Refused: what is wrong in each.
     """
-    tasks, problems = decode_named(TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train")
+    tasks, problems = decode_named(
+        TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train"
+    )
     for name, task in tasks.items():
         if not isinstance(task.train.get("dataset_name"), str):
-            problems.append(Problem((name, "train", "dataset_name"), "is missing: the task's data."))
-        for key, what in (("validation", "what chooses the learning rate"), ("learn", "what is reported")):
+            problems.append(
+                Problem((name, "train", "dataset_name"), "is missing: the task's data.")
+            )
+        for key, what in (
+            ("validation", "what chooses the learning rate"),
+            ("learn", "what is reported"),
+        ):
             if not getattr(task, key):
                 problems.append(Problem((name, key), f"is missing: entries that say {what}."))
     if problems:
@@ -158,9 +170,14 @@ def read_probe(value: Any) -> ChangeSettings | Literal[False]:
         return value
     if not isinstance(value, Mapping):
         raise ValueError
-    changes, problems = decode(ChangeSettings, {k: v for k, v in value.items() if v not in ((), [])})
+    changes, problems = decode(
+        ChangeSettings, {k: v for k, v in value.items() if v not in ((), [])}
+    )
     if changes is not None and changes.toward:
-        text = "the study makes its own fine-tuned models; leave it out, or use 'holdfast probe --toward'."
+        text = (
+            "the study makes its own fine-tuned models; leave it out, or use 'holdfast probe "
+            "--toward'."
+        )
         problems = [*problems, Problem("toward", text)]
     if changes is None or problems:
         raise Refused(*problems)
@@ -190,8 +207,8 @@ class _What:
             json_schema=lambda: {"type": ["array", "string"]},
         ),
     ] = ()
-    """The checkpoints, the smallest budget first: a list as of 'holdfast probe --ladder', or the file that a
-    ladder study writes."""
+    """The checkpoints, the smallest budget first: a list as of 'holdfast probe --ladder', or the
+    file that a ladder study writes."""
     probe: Annotated[
         ChangeSettings | Literal[False],
         Meta(
@@ -200,11 +217,11 @@ class _What:
             json_schema=lambda: {"type": ["object", "boolean"]},
         ),
     ] = field(default_factory=ChangeSettings)
-    """What every checkpoint is put through without training: options of 'holdfast probe' (noise, noise_seeds, std,
-    quantize, prune); default: its own. false: nothing."""
+    """What every checkpoint is put through without training: options of 'holdfast probe' (noise,
+    noise_seeds, std, quantize, prune); default: its own. false: nothing."""
     curvature: Annotated[int, Meta(ge=0, section="refinements")] = 0
-    """Documents of the first text under `keep` that the curvature of every checkpoint's loss is measured on
-    (float32 only)."""
+    """Documents of the first text under `keep` that the curvature of every checkpoint's loss is
+    measured on (float32 only)."""
     direction: Annotated[
         DirectionSettings | None,
         Meta(
@@ -213,8 +230,9 @@ class _What:
             json_schema=lambda: {"type": "object"},
         ),
     ] = None
-    """A fine-tuning, {task: NAME, learning_rate: X}, along whose direction the loss of every checkpoint is followed and
-    held against its quadratic (figure 10 of the paper); needs `curvature`."""
+    """A fine-tuning, {task: NAME, learning_rate: X}, along whose direction the loss of every
+    checkpoint is followed and held against its quadratic (figure 10 of the paper); needs
+    `curvature`."""
     tasks: Annotated[
         dict[str, TaskSettings],
         Meta(
@@ -223,31 +241,41 @@ class _What:
             json_schema=lambda: {"type": "object", "additionalProperties": {"type": "object"}},
         ),
     ] = field(default_factory=dict)
-    """What is learnt, by name: `train` (its data at least), `validation`, whose first entry chooses the learning rate,
-    and `learn`, whose first entry is reported. A task with images: `align`, the vision tower, and how its projector is
-    trained."""
+    """What is learnt, by name: `train` (its data at least), `validation`, whose first entry chooses
+    the learning rate, and `learn`, whose first entry is reported. A task with images: `align`, the
+    vision tower, and how its projector is trained."""
     keep: Annotated[list[Any], Meta(former=("generalist",))] = field(default_factory=list)
     """What should be kept: entries as in 'holdfast train'; the first one leads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _How:
-    train: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
-    """Keys of 'holdfast train' that all fine-tunings share (4 epochs, batch of 64, cosine after 10 % of warm-up, no
-    weight decay)."""
+    train: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
+        default_factory=dict
+    )
+    """Keys of 'holdfast train' that all fine-tunings share (4 epochs, batch of 64, cosine after 10
+    % of warm-up, no weight decay)."""
     arms: list[Any] = field(default_factory=list)
     """Ways to fine-tune, as in a sweep (direct)."""
-    vary: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
-    """What is tried of every arm, as in a sweep: `learning_rate`; other keys of 'holdfast train', such as
-    per_device_train_batch_size or lr_scheduler_type, make further arms."""
+    vary: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
+        default_factory=dict
+    )
+    """What is tried of every arm, as in a sweep: `learning_rate`; other keys of 'holdfast train',
+    such as per_device_train_batch_size or lr_scheduler_type, make further arms."""
     early_stopping: Annotated[bool, Meta(section="refinements")] = True
-    """Ends a fine-tuning after the epoch that no longer lowers the held-out loss, and takes the best epoch's model."""
-    max_perplexity: Annotated[float | None, Meta(gt=1, section="refinements", former=("most_perplexity",))] = None
-    """Leaves learning rates aside that bring the first text under `keep` to this perplexity at any budget, in
-    figures at one rate (6 in the paper's figure 5)."""
+    """Ends a fine-tuning after the epoch that no longer lowers the held-out loss, and takes the
+    best epoch's model."""
+    max_perplexity: Annotated[
+        float | None, Meta(gt=1, section="refinements", former=("most_perplexity",))
+    ] = None
+    """Leaves learning rates aside that bring the first text under `keep` to this perplexity at any
+    budget, in figures at one rate (6 in the paper's figure 5)."""
     overlap: Annotated[Literal["refuse", "keep"], Meta(section="refinements")] = "refuse"
-    """What is done where training text holds what is measured on: nothing is trained, or the page says so."""
-    evaluation: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
+    """What is done where training text holds what is measured on: nothing is trained, or the page
+    says so."""
+    evaluation: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
+        default_factory=dict
+    )
     """What all measuring shares: batch_size, confidence, seed, allow_code_execution."""
 
 
@@ -264,8 +292,8 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
 
     name: str = "overtraining"
     toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
-    """Make tasks and held-out text offline, for a ladder of the same small world: overtraining, overtraining_tiny,
-    pictures or pictures_tiny."""
+    """Make tasks and held-out text offline, for a ladder of the same small world: overtraining,
+    overtraining_tiny, pictures or pictures_tiny."""
     keep_weights: Literal["all", "none"] = "none"
     """Whether the weights of the fine-tuned models stay on disk."""
 
@@ -277,23 +305,47 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
             problems.append(Problem(key, text))
 
         if len(self.ladder) < 2:
-            wrong("ladder", f"expected checkpoints of one model at two or more budgets, got {len(self.ladder)}.")
+            wrong(
+                "ladder",
+                "expected checkpoints of one model at two or more budgets, got "
+                f"{len(self.ladder)}.",
+            )
         if not self.tasks and not self.probe:
-            wrong("tasks", "is missing: what the checkpoints are fine-tuned on, or `probe` with what they go through.")
+            wrong(
+                "tasks",
+                "is missing: what the checkpoints are fine-tuned on, or `probe` with what they go "
+                "through.",
+            )
         if self.curvature and not self.probe:
-            wrong("curvature", "is a part of probing, which is off; leave it out, or say what is probed.")
+            wrong(
+                "curvature",
+                "is a part of probing, which is off; leave it out, or say what is probed.",
+            )
         direction = self.direction
         if direction is not None and not self.curvature:
-            text = "is held against the quadratic that `curvature` measures; give that a number of documents."
+            text = (
+                "is held against the quadratic that `curvature` measures; give that a number of "
+                "documents."
+            )
             wrong("direction", text)
         if direction is not None and direction.task not in self.tasks:
             near = did_you_mean(direction.task, self.tasks)
             tasks = ", ".join(self.tasks) or "tasks"
-            wrong("direction", Problem("task", f"expected one of {tasks}, got '{direction.task}'.{near}"))
+            wrong(
+                "direction",
+                Problem("task", f"expected one of {tasks}, got '{direction.task}'.{near}"),
+            )
         if not self.keep:
-            wrong("keep", "is missing: what should be kept, such as held-out text of the pre-training's kind.")
+            wrong(
+                "keep",
+                "is missing: what should be kept, such as held-out text of the pre-training's "
+                "kind.",
+            )
         if self.tasks and RATE not in self.vary and not self.arms:
-            text = "is missing: the rates that are tried, as in {learning_rate: {log: [1.0e-5, 1.0e-3], points: 7}}."
+            text = (
+                "is missing: the rates that are tried, as in {learning_rate: {log: [1.0e-5, "
+                "1.0e-3], points: 7}}."
+            )
             wrong("vary", text)
         return problems + self._training_problems()
 

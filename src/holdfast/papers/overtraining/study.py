@@ -1,4 +1,5 @@
-"""An overtraining study as the engine runs it: every checkpoint is probed and fine-tuned in every way."""
+"""An overtraining study as the engine runs it: every checkpoint is probed and fine-tuned in every
+way."""
 
 from __future__ import annotations
 
@@ -62,13 +63,21 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
     config_class: ClassVar[type[OvertrainingConfig]] = OvertrainingConfig
     noun: ClassVar[str] = "job"
     one_in_process: ClassVar[bool] = True  # a single one then shows how far it is itself
-    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "probed", "aligned", "runs")
+    markers: ClassVar[tuple[str, ...]] = (
+        RECORD_FILE,
+        "study.db",
+        "logs",
+        "data",
+        "probed",
+        "aligned",
+        "runs",
+    )
 
     def seeds_of(self, attributes: Mapping[str, Any]) -> Sequence[int]:
         """Only trainings are repeated."""
         return self.seeds if attributes[KIND] in (ALIGN, TUNE) else self.seeds[:1]
 
-    # ------------------------------------------------------------------------------------------------------------ jobs
+    # ----------------------------------------------------------------------------------------- jobs
 
     def make(self, task: Task) -> JobResult:
         """A look at the texts, a checkpoint's changes, or one training.
@@ -78,7 +87,13 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
             HoldfastError: the job failed.
         """
         began = time.monotonic()
-        makers = {TEXTS: self._texts, PROBE: self._probe, ALIGN: self._align, TUNE: self._tune, LINE: self._along}
+        makers = {
+            TEXTS: self._texts,
+            PROBE: self._probe,
+            ALIGN: self._align,
+            TUNE: self._tune,
+            LINE: self._along,
+        }
         result = makers[task.attributes[KIND]](task)
         return dataclasses.replace(result, seconds=round(time.monotonic() - began, 3))
 
@@ -90,7 +105,9 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
         overlaps: list[str] = []
         for name in config.request.tasks:
             parts = config.trained_on(name)
-            sentences = held_out.stands_in(_texts_of(parts), what=what, pictures=_pictures_of(parts))
+            sentences = held_out.stands_in(
+                _texts_of(parts), what=what, pictures=_pictures_of(parts)
+            )
             overlaps += [f"tasks.{name}: {sentence}" for sentence in sentences]
         return JobResult(notes=held_out.judged(overlaps, overlap=config.request.overlap, what=what))
 
@@ -121,7 +138,9 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
         for evaluation in checkpoint.measured(None):
             if evaluation.failed is not None:
                 problem = f"{evaluation.suite}/{evaluation.name}: {evaluation.failed}"
-                raise NotFinite(f"{label}: expected finite figures of the checkpoint as it is, got {problem}")
+                raise NotFinite(
+                    f"{label}: expected finite figures of the checkpoint as it is, got {problem}"
+                )
         for change in probe.changes:
             task.check()
             checkpoint.measured(change)
@@ -141,7 +160,12 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
         config, label = self.settings, str(task.attributes[CHECKPOINT])
         folder = config.run_folder(label, str(task.attributes[MODEL]), self.seeds[0])
         if not any(folder.glob("*.safetensors")):
-            return JobResult(notes=[f"{label}: there is no direction to follow, for this fine-tuning has no weights."])
+            return JobResult(
+                notes=[
+                    f"{label}: there is no direction to follow, for this fine-tuning has no "
+                    "weights."
+                ]
+            )
         checkpoint = self._measured(task, config.probe_along(label))
         result = JobResult(sharpness=checkpoint.sharpness(), notes=list(checkpoint.notes))
         del checkpoint
@@ -153,13 +177,22 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
 
         from holdfast.runs.wrapping import wrap_language_model
 
-        config, label, name = self.settings, str(task.attributes[CHECKPOINT]), str(task.attributes[MODEL])
+        config, label, name = (
+            self.settings,
+            str(task.attributes[CHECKPOINT]),
+            str(task.attributes[MODEL]),
+        )
         settings, way = config.aligning(label, name, task.seed), config.ways_to_see[name]
         start, tower = Path(settings["model_name_or_path"]), config.with_paths(way.tower)
         if not start.is_dir():
             trusted = bool(settings.get("trust_remote_code"))
             wrap_language_model(
-                config.model(label), tower, start, layer=way.layer, seed=task.seed, trust_remote_code=trusted
+                config.model(label),
+                tower,
+                start,
+                layer=way.layer,
+                seed=task.seed,
+                trust_remote_code=trusted,
             )
         trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
         shutil.rmtree(start, ignore_errors=True)
@@ -168,23 +201,36 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
     def _tune(self, task: Task) -> JobResult:
         from holdfast.checkpoints.distance import distance
 
-        config, label, name = self.settings, str(task.attributes[CHECKPOINT]), str(task.attributes[MODEL])
+        config, label, name = (
+            self.settings,
+            str(task.attributes[CHECKPOINT]),
+            str(task.attributes[MODEL]),
+        )
         settings = config.training(label, name, task.seed)
         start = config.start(label, config.tunings[name].task, task.seed)
-        if config.way_to_see(config.tunings[name].task) and not any(Path(start).glob("*.safetensors")):
+        if config.way_to_see(config.tunings[name].task) and not any(
+            Path(start).glob("*.safetensors")
+        ):
             why = f"stage 1 of {label} with seed {task.seed} failed."
             if RunFolder(start).exists() and RunFolder(start).read().status == "finished":
-                why = "stage 1 had ended there, and they were removed since. Begin the study in another output_dir."
+                why = (
+                    "stage 1 had ended there, and they were removed since. Begin the study in "
+                    "another output_dir."
+                )
             raise HoldfastError(f"Expected the model that sees in {start}, found no weights: {why}")
         run = RunFolder(settings["output_dir"])
         try:
-            trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
+            trained = train_model(
+                settings, (), 0, cache=config.output_dir / "evaluations", task=task
+            )
         except (TrainingDiverged, NotFinite) as error:
             for evaluation in run.evaluated("start").all():
                 if evaluation.failed is not None:
                     raise HoldfastError(
-                        f"{label} itself is not finite on {evaluation.suite}/{evaluation.name}, before it is "
-                        f"fine-tuned: {evaluation.failed} Leave the checkpoint out, or what is measured."
+                        f"{label} itself is not finite on {evaluation.suite}/{evaluation.name}, "
+                        "before it is "
+                        f"fine-tuned: {evaluation.failed} Leave the checkpoint out, or what is "
+                        "measured."
                     ) from error
             return JobResult(diverged=str(error).strip().split("\n")[0][:300])
         return JobResult(
@@ -201,7 +247,8 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
         return self.settings.training(job.attributes[CHECKPOINT], job.attributes[MODEL], seed)
 
     def clean(self, state: StudyState) -> None:
-        """Deletes what resuming needed, and the weights unless they are kept or a job that is open needs them."""
+        """Deletes what resuming needed, and the weights unless they are kept or a job that is open
+        needs them."""
         from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
         config = self.settings
@@ -213,7 +260,11 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
                 continue
             label, model = job.attributes[CHECKPOINT], job.attributes[MODEL]
             for seed in self.seeds:
-                folder = config.aligned(label, model, seed) if kind == ALIGN else config.run_folder(label, model, seed)
+                folder = (
+                    config.aligned(label, model, seed)
+                    if kind == ALIGN
+                    else config.run_folder(label, model, seed)
+                )
                 if job.state == COMPLETE and kind != LINE:
                     complete.append(folder)
                 elif job.state != COMPLETE and kind == LINE:
@@ -225,7 +276,7 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
             if config.request.keep_weights != "all" and folder not in needed:
                 remove_weights(folder)
 
-    # --------------------------------------------------------------------------------------------------------- outcome
+    # -------------------------------------------------------------------------------------- outcome
 
     def outcome(self, state: StudyState) -> OvertrainingRecord:
         """The study as in overtraining.json, without what is computed from samples."""

@@ -1,5 +1,6 @@
-"""What the figures of an overtraining study say: the rate that validation chooses at each budget, where longer
-pre-training turns from help to harm, how the cost grows along the ladder, and what retention does to that."""
+"""What the figures of an overtraining study say: the rate that validation chooses at each budget,
+where longer pre-training turns from help to harm, how the cost grows along the ladder, and what
+retention does to that."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ Curve = tuple[str, str, float | None, str]
 """Task, arm, rate (None: tuned) and entry of a figure along the budgets."""
 
 
-def add_verdicts(record: OvertrainingRecord, config: OvertrainingConfig, columns: ColumnsOf) -> OvertrainingRecord:
+def add_verdicts(
+    record: OvertrainingRecord, config: OvertrainingConfig, columns: ColumnsOf
+) -> OvertrainingRecord:
     """The record with rates, turning points, growth and shifts.
 
     Args:
@@ -64,10 +67,14 @@ def add_verdicts(record: OvertrainingRecord, config: OvertrainingConfig, columns
 class _Verdicts:
     """Verdicts of all tasks and arms; rates are chosen first."""
 
-    def __init__(self, record: OvertrainingRecord, config: OvertrainingConfig, columns: ColumnsOf) -> None:
+    def __init__(
+        self, record: OvertrainingRecord, config: OvertrainingConfig, columns: ColumnsOf
+    ) -> None:
         self.record, self.config, self.columns = record, config, columns
         self.tokens = [c.tokens for c in record.checkpoints]
-        self.models = {(m.task, m.arm, m.rate, m.checkpoint): m for m in record.models if m.state == COMPLETE}
+        self.models = {
+            (m.task, m.arm, m.rate, m.checkpoint): m for m in record.models if m.state == COMPLETE
+        }
         self.rates: list[TunedRate] = []
         self.turns: list[TunedTurn] = []
         self.turned: dict[Curve, Turn] = {}
@@ -79,7 +86,7 @@ class _Verdicts:
     def confidence(self, task: str) -> float:
         return self.config.plan(task).confidence
 
-    # -------------------------------------------------------------------------------------------------- the tuned rate
+    # ------------------------------------------------------------------------------- the tuned rate
 
     def choose_rates(self, task: str, arm: Arm) -> None:
         """At each budget the rate whose validation figure is the best."""
@@ -92,7 +99,10 @@ class _Verdicts:
             if len(models) < len(arm.rates):
                 return
             if all(model.diverged for model in models):
-                self.notes.append(f"{task}, {arm.label}: every rate diverged at {checkpoint.label}; try lower ones.")
+                self.notes.append(
+                    f"{task}, {arm.label}: every rate diverged at {checkpoint.label}; try lower "
+                    "ones."
+                )
                 continue
             best, low, high = self._best(task, lead, models)
             edge = ""
@@ -112,7 +122,8 @@ class _Verdicts:
             )
         if ends := sorted(edges - {""}):
             self.notes.append(
-                f"{task}, {arm.label}: the tuned rate is the {' and the '.join(ends)} that was tried at some budget, "
+                f"{task}, {arm.label}: the tuned rate is the {' and the '.join(ends)} that was "
+                "tried at some budget, "
                 f"so a better one may lie beyond it. Try more rates there."
             )
 
@@ -125,16 +136,19 @@ class _Verdicts:
         """Places of the best model, and of the first and the last that is not shown to be worse."""
         if len(models) == 1:
             return 0, 0, 0
-        turn = turn_of([self.columns(model, lead.key) for model in models], confidence=self.confidence(task))
+        turn = turn_of(
+            [self.columns(model, lead.key) for model in models], confidence=self.confidence(task)
+        )
         if turn is not None:
             return turn.place, *turn.interval
         costs = [model.costs[lead.key].value for model in models]  # the figure is no ratio of sums
         return costs.index(min(costs)), 0, len(models) - 1
 
-    # --------------------------------------------------------------------------------------------------- along budgets
+    # -------------------------------------------------------------------------------- along budgets
 
     def follow_budgets(self, task: str, arm: str, rate: float | None) -> None:
-        """Where an arm turns along the ladder, and how its cost grows; nothing where a budget is missing."""
+        """Where an arm turns along the ladder, and how its cost grows; nothing where a budget is
+        missing."""
         tuned = {tuned.checkpoint: tuned.rate for tuned in alike(self.rates, task=task, arm=arm)}
         models = []
         for checkpoint in self.record.checkpoints:
@@ -146,19 +160,30 @@ class _Verdicts:
         if len(models) < 2:
             return
         for scored in self.record.scored[task]:
-            about: dict[str, Any] = {"task": task, "arm": arm, "rate": rate, "entry": scored.key, "unit": scored.unit}
+            about: dict[str, Any] = {
+                "task": task,
+                "arm": arm,
+                "rate": rate,
+                "entry": scored.key,
+                "unit": scored.unit,
+            }
             curve = (task, arm, rate, scored.key)
             turn = None
             if len(models) >= LEAST_BUDGETS:
-                turn = turn_of([self.columns(m, scored.key) for m in models], confidence=self.confidence(task))
+                turn = turn_of(
+                    [self.columns(m, scored.key) for m in models], confidence=self.confidence(task)
+                )
             if turn is not None:
                 self.turned[curve] = turn
                 self.turns.append(TunedTurn(**about, **turning_point(turn, self.tokens)))
             first, last = models[0].costs[scored.key].value, models[-1].costs[scored.key].value
-            self.growth.append(Growth(**about, first=first, last=last, difference=self._growth(curve, models)))
+            self.growth.append(
+                Growth(**about, first=first, last=last, difference=self._growth(curve, models))
+            )
 
     def _growth(self, curve: Curve, models: Sequence[TunedModel]) -> Figure:
-        """The cost at the largest budget less that at the smallest; infinite where one of them diverged."""
+        """The cost at the largest budget less that at the smallest; infinite where one of them
+        diverged."""
         first = tuning_cost(self.record, models[0], curve[-1])
         last = tuning_cost(self.record, models[-1], curve[-1])
         if first is None and last is None:
@@ -167,7 +192,9 @@ class _Verdicts:
             return Figure(value=math.inf if last is None else -math.inf)
         growth = last - first
         self.grown[curve] = growth
-        return Figure(value=growth.value, over_samples=growth.interval_at(self.confidence(curve[0])))
+        return Figure(
+            value=growth.value, over_samples=growth.interval_at(self.confidence(curve[0]))
+        )
 
     def shifts(self) -> list[Shift]:
         """What every arm does to turning point and growth, against direct fine-tuning."""
@@ -184,7 +211,8 @@ class _Verdicts:
         return shifts
 
     def _which_turns_later(self, curve: Curve, direct: Curve) -> str:
-        """Whether a curve turns later than that of direct fine-tuning; each has half of the error."""
+        """Whether a curve turns later than that of direct fine-tuning; each has half of the
+        error."""
         mine, theirs = self.turned.get(curve), self.turned.get(direct)
         if mine is None or theirs is None:
             return CANNOT_TELL

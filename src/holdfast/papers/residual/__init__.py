@@ -1,1 +1,2 @@
-"""The study of the instruction residual (Balancing Continuous Pre-Training): budgets, siblings, scales, sizes."""
+"""The study of the instruction residual (Balancing Continuous Pre-Training): budgets, siblings,
+scales, sizes."""

@@ -1,24 +1,28 @@
-"""What "Balancing Continuous Pre-Training" claims, held against a study of the residual: holds, does not hold, or
-cannot tell.
+"""What "Balancing Continuous Pre-Training" claims, held against a study of the residual: holds,
+does not hold, or cannot tell.
 
 The rules stand here and were written before any outcome of the study was looked at:
 
-- A *change* is taken between two models on the same questions, pair by pair, `after - before` signed so that more is
-  better, as the mean over seeds. Its interval covers seeds and evaluated samples (`holdfast.statistics.gains`). In a
-  study of small worlds a seed is a world of its own: people, texts, base, instruct model.
-- *Following*: what leads the entries of the suite `following` (instructions that a program checks); at the paper's size
-  IFEval's `inst_level_strict_acc`. *Overall*: the mean of all that is a share and no new text, following among it, the
-  same entries for every model; at the paper's size its average of sixteen. *New text*: documents held out of what was
-  trained on. *Strict*, *flexible*: the two figures of GSM8K, or of word problems judged as it judges.
-- *Loses*, *improves*: by more than `LEAST` (2 points, or 0.02 nats a token) with the whole interval.
-- *Little*: less than a quarter, *most*: more than half, *at or above*, *as good as*: not below by more than a fifth, of
-  what the claim names. The bound is a change itself: its part is taken off seed by seed, and the rest has to lie above
-  0 with its whole interval.
-- Claims are about the residual at scale 1, as the paper's, and about the first width of the study, but for claim 4.
+- A *change* is taken between two models on the same questions, pair by pair, `after - before`
+  signed so that more is better, as the mean over seeds. Its interval covers seeds and evaluated
+  samples (`holdfast.statistics.gains`). In a study of small worlds a seed is a world of its own:
+  people, texts, base, instruct model.
+- *Following*: what leads the entries of the suite `following` (instructions that a program checks);
+  at the paper's size IFEval's `inst_level_strict_acc`. *Overall*: the mean of all that is a share
+  and no new text, following among it, the same entries for every model; at the paper's size its
+  average of sixteen. *New text*: documents held out of what was trained on. *Strict*, *flexible*:
+  the two figures of GSM8K, or of word problems judged as it judges.
+- *Loses*, *improves*: by more than `LEAST` (2 points, or 0.02 nats a token) with the whole
+  interval.
+- *Little*: less than a quarter, *most*: more than half, *at or above*, *as good as*: not below by
+  more than a fifth, of what the claim names. The bound is a change itself: its part is taken off
+  seed by seed, and the rest has to lie above 0 with its whole interval.
+- Claims are about the residual at scale 1, as the paper's, and about the first width of the study,
+  but for claim 4.
 
-What has to be so before a rule may speak: instruction tuning took, continuing taught the new text, the base knew what
-it may lose, the instruct model lost what is to be brought back, the siblings differ, the instruct model solves
-problems. Claims marked as ours are not the paper's.
+What has to be so before a rule may speak: instruction tuning took, continuing taught the new text,
+the base knew what it may lose, the instruct model lost what is to be brought back, the siblings
+differ, the instruct model solves problems. Claims marked as ours are not the paper's.
 """
 
 from __future__ import annotations
@@ -42,9 +46,11 @@ RECIPE = "residual"
 LEAST = 0.02
 """The least change that counts: of shares, and of nats a token."""
 LITTLE, MOST = 0.25, 0.5
-"""Of what a claim names: what may be lost and still is little, and what has to be kept to be most of it."""
+"""Of what a claim names: what may be lost and still is little, and what has to be kept to be most
+of it."""
 LEAST_TUNING_GAIN = 0.2
-"""By so much an instruct model follows better than its base, else it was not tuned (the paper's: 0.30)."""
+"""By so much an instruct model follows better than its base, else it was not tuned (the paper's:
+0.30)."""
 LEAST_LEARNT = 0.05
 """Nats a token by which continuing betters the held-out new text, else nothing was learnt."""
 LEAST_KNOWN = 0.4
@@ -52,12 +58,15 @@ LEAST_KNOWN = 0.4
 LEAST_SOLVED = 0.3
 """Share of word problems that the instruct model solves, judged flexibly."""
 READING = (
-    "A change is taken between two models on the same questions, pair by pair, signed so that more is better; the "
+    "A change is taken between two models on the same questions, pair by pair, signed so that "
+    "more is better; the "
     "mean over seeds, each of them a world with models of its own.",
     "Intervals are at 95 % and cover seeds and evaluated samples; with one seed the samples alone.",
-    "Following: instructions that a program checks. Overall: the mean of following, old knowledge and word problems, "
+    "Following: instructions that a program checks. Overall: the mean of following, old knowledge "
+    "and word problems, "
     "the same for every model. New text: documents held out of what was trained on.",
-    "Little: less than a quarter of what is named; most: more than half; at or above, as good as: not below by more "
+    "Little: less than a quarter of what is named; most: more than half; at or above, as good as: "
+    "not below by more "
     "than a fifth. A change of less than 2 points counts as none.",
 )
 Compared = Mapping[int, Sequence[Comparison]]
@@ -102,7 +111,7 @@ def _without(record: ResidualRecord) -> Iterator[tuple[str, ResidualRecord]]:
         yield f"seed {seed}", dataclasses.replace(record, models=models, pairs=pairs)
 
 
-# ------------------------------------------------------------------------------------------------------------- measures
+# ----------------------------------------------------------------------------------------- measures
 
 
 def following(c: Comparison) -> bool:
@@ -113,7 +122,8 @@ def following(c: Comparison) -> bool:
 
 
 def overall(c: Comparison) -> bool:
-    """All that is a share, new text and what was learnt aside; the average of sixteen where it was taken."""
+    """All that is a share, new text and what was learnt aside; the average of sixteen where it was
+    taken."""
     if c.suite == AVERAGES:
         return c.name == "average"
     return c.suite not in ("learn", "new_text") and c.primary and is_share(c.unit, c.metric)
@@ -151,7 +161,8 @@ WORDS: dict[Measure, str] = {
 
 
 def gain_of(compared: Compared, measure: Measure) -> Gain | None:
-    """The change of a measure over seeds; None where nothing was compared, a seed lacks it or it is not finite."""
+    """The change of a measure over seeds; None where nothing was compared, a seed lacks it or it is
+    not finite."""
     entries: dict[tuple[str, str, str], None] = {}
     for comparisons in compared.values():
         for c in comparisons:
@@ -195,7 +206,8 @@ class Study:
 
     @property
     def budgets(self) -> list[int]:
-        """Tokens of new text, the smallest first; raises `NotMeasured` where nothing was continued."""
+        """Tokens of new text, the smallest first; raises `NotMeasured` where nothing was
+        continued."""
         family = self.family
         budgets = sorted({model.budget or 0 for model in self.continued if model.family == family})
         if not budgets:
@@ -203,7 +215,13 @@ class Study:
         return budgets
 
     def change(
-        self, after: Kind, before: Kind, measure: Measure, *, budget: int | None = None, width: int | None = None
+        self,
+        after: Kind,
+        before: Kind,
+        measure: Measure,
+        *,
+        budget: int | None = None,
+        width: int | None = None,
     ) -> Gain:
         """Of models of the family that is continued.
 
@@ -219,13 +237,16 @@ class Study:
         if budget is None and (after[1] or before[1]):
             budget = self.budgets[-1]
         width = self.width if width is None else width
-        gain = self._between(self._models(after, budget, width), self._models(before, budget, width), measure)
+        gain = self._between(
+            self._models(after, budget, width), self._models(before, budget, width), measure
+        )
         if gain is None:
             raise NotMeasured(title(after, before, measure, budget))
         return gain
 
     def _models(self, kind: Kind, budget: int | None, width: int) -> list[StudiedModel]:
-        """Of the family, of a budget if they are continued; of those with a residual only with its own, at scale 1."""
+        """Of the family, of a budget if they are continued; of those with a residual only with its
+        own, at scale 1."""
         family, models = self.family, []
         budget = budget if kind[1] else None
         for m in self.record.models:
@@ -236,11 +257,15 @@ class Study:
         return models
 
     def _given(self) -> list[StudiedModel]:
-        return [model for model in self.record.models if not model.continued and model.width == self.width]
+        return [
+            model
+            for model in self.record.models
+            if not model.continued and model.width == self.width
+        ]
 
     def carried(self, start: str, before: Kind) -> list[tuple[StudiedModel, Gain]]:
-        """Given models with a residual that is not their own pair's, at scale 1, against models of their family: one of
-        each family and residual, with the change in following over seeds."""
+        """Given models with a residual that is not their own pair's, at scale 1, against models of
+        their family: one of each family and residual, with the change in following over seeds."""
         groups: dict[tuple[str, str], list[StudiedModel]] = {}
         for m in self._given():
             foreign = m.residual is not None and (start == DERIVED or m.residual != m.family)
@@ -248,15 +273,19 @@ class Study:
                 groups.setdefault((m.family, str(m.residual)), []).append(m)
         changes = []
         for (family, _), later in groups.items():
-            bare = [m for m in self._given() if (m.family, m.start, m.continued, m.restored) == (family, *before)]
+            bare = [
+                m
+                for m in self._given()
+                if (m.family, m.start, m.continued, m.restored) == (family, *before)
+            ]
             gain = self._between(later, bare, following)
             if gain is not None:
                 changes.append((later[0], gain))
         return changes
 
     def siblings(self) -> tuple[StudiedModel, Gain]:
-        """How much better an instruct model follows than the first family's; raises `NotMeasured` where there is no
-        other family."""
+        """How much better an instruct model follows than the first family's; raises `NotMeasured`
+        where there is no other family."""
         models = [model for model in self._given() if model.start == INSTRUCT and model.given]
         families = list(dict.fromkeys(model.family for model in models))
         if len(families) > 1:
@@ -267,8 +296,13 @@ class Study:
                 return other[0], gain
         raise NotMeasured("a sibling's instruct model beside the first")
 
-    def _between(self, later: Sequence[StudiedModel], earlier: Sequence[StudiedModel], measure: Measure) -> Gain | None:
-        seeds, before = {model.name: model.seed for model in later}, {model.name for model in earlier}
+    def _between(
+        self, later: Sequence[StudiedModel], earlier: Sequence[StudiedModel], measure: Measure
+    ) -> Gain | None:
+        seeds, before = (
+            {model.name: model.seed for model in later},
+            {model.name for model in earlier},
+        )
         comparisons = {}
         for pair in self.record.pairs:
             if pair.after in seeds and pair.before in before:
@@ -276,13 +310,18 @@ class Study:
         return gain_of(comparisons, measure)
 
 
-# ---------------------------------------------------------------------------------------------------------------- rules
+# -------------------------------------------------------------------------------------------- rules
 
 
 def figure_of(figure: Figure, what: str, level: float, like: Gain) -> ClaimFigure:
     """A change as claims show it, in the unit and of the samples of `like`."""
-    n = f"{len(figure.by_seed)} seed{'s' if len(figure.by_seed) != 1 else ''}, {like.samples} samples"
-    return ClaimFigure(what=what, value=figure.value, interval=figure.interval_at(level), n=n, unit=like.unit)
+    n = (
+        f"{len(figure.by_seed)} seed{'s' if len(figure.by_seed) != 1 else ''}, {like.samples} "
+        "samples"
+    )
+    return ClaimFigure(
+        what=what, value=figure.value, interval=figure.interval_at(level), n=n, unit=like.unit
+    )
 
 
 def paired(one: Gain, other: Gain, what: str) -> None:
@@ -296,9 +335,11 @@ def with_beside(part: Part, *beside: ClaimFigure) -> Part:
     return dataclasses.replace(part, figures=[*part.figures, *beside])
 
 
-def changes(says: str, after: Kind, before: Kind, *, loses: bool = False, yes: str, no: str) -> Rule[Study]:
-    """At every budget following is better (worse, if it `loses`) by more than `LEAST`; `{tokens}` stands for the budget
-    in `yes` and `no`."""
+def changes(
+    says: str, after: Kind, before: Kind, *, loses: bool = False, yes: str, no: str
+) -> Rule[Study]:
+    """At every budget following is better (worse, if it `loses`) by more than `LEAST`; `{tokens}`
+    stands for the budget in `yes` and `no`."""
 
     def judge(study: Study, level: float) -> list[Part]:
         parts = []
@@ -307,7 +348,11 @@ def changes(says: str, after: Kind, before: Kind, *, loses: bool = False, yes: s
             figure = figure_of(gain, title(after, before, following, budget), level, gain)
             tokens = f"{shown_tokens(budget)} tokens"
             judge_figure, bound = (below, -LEAST) if loses else (above, LEAST)
-            parts.append(judge_figure(figure, bound, yes=yes.format(tokens=tokens), no=no.format(tokens=tokens)))
+            parts.append(
+                judge_figure(
+                    figure, bound, yes=yes.format(tokens=tokens), no=no.format(tokens=tokens)
+                )
+            )
         return parts
 
     return Rule(says, judge)
@@ -324,16 +369,21 @@ def exceeds(
     yes: str,
     no: str,
 ) -> Rule[Study]:
-    """A change lies above a share of another change, each written as (after, before); at the largest budget, or at
-    every one."""
+    """A change lies above a share of another change, each written as (after, before); at the
+    largest budget, or at every one."""
 
     def judge(study: Study, level: float) -> list[Part]:
         parts = []
         for budget in study.budgets[-1:] if largest else study.budgets:
             what, than = title(*change, measure, budget), title(*of, measure, budget)
-            gain, other = study.change(*change, measure, budget=budget), study.change(*of, measure, budget=budget)
+            gain, other = (
+                study.change(*change, measure, budget=budget),
+                study.change(*of, measure, budget=budget),
+            )
             paired(gain, other, than)
-            rest = figure_of(gain - other * share, f"{what}, less {share:g} x ({than})", level, gain)
+            rest = figure_of(
+                gain - other * share, f"{what}, less {share:g} x ({than})", level, gain
+            )
             tokens = f"{shown_tokens(budget)} tokens"
             judged = above(rest, 0.0, yes=yes.format(tokens=tokens), no=no.format(tokens=tokens))
             beside = figure_of(gain, what, level, gain), figure_of(other, than, level, gain)
@@ -344,28 +394,49 @@ def exceeds(
 
 
 def more_with_tokens(study: Study, level: float) -> list[Part]:
-    """The change at the largest budget minus that at the smallest, seed by seed, lies below -`LEAST`."""
+    """The change at the largest budget minus that at the smallest, seed by seed, lies below
+    -`LEAST`."""
     least, most = study.budgets[0], study.budgets[-1]
     if least == most:
         raise NotMeasured("a second budget")
     small = study.change(NEW_INSTRUCT, OLD_INSTRUCT, following, budget=least)
     large = study.change(NEW_INSTRUCT, OLD_INSTRUCT, following, budget=most)
     paired(small, large, "the instruct model continued on two budgets")
-    # the same prompts of the same instruct model: what the samples add to the difference is in the seeds
+    # the same prompts of the same instruct model: what the samples add to the difference is in the
+    # seeds
     difference = Figure.over_seeds((large - small).by_seed)
-    what = f"following, change after {shown_tokens(most)} tokens - after {shown_tokens(least)} tokens"
+    what = (
+        f"following, change after {shown_tokens(most)} tokens - after {shown_tokens(least)} tokens"
+    )
     figure = figure_of(difference, what, level, large)
-    return [below(figure, -LEAST, yes="it loses more with more tokens", no="it does not lose more with more tokens")]
+    return [
+        below(
+            figure,
+            -LEAST,
+            yes="it loses more with more tokens",
+            no="it does not lose more with more tokens",
+        )
+    ]
 
 
 def strict_falls(study: Study, level: float) -> list[Part]:
-    """At the largest budget, against the instruct model: strict falls by more than `LEAST`, and flexible loses less
-    than a quarter of that."""
-    hard, soft = study.change(RESIDUAL, OLD_INSTRUCT, strict), study.change(RESIDUAL, OLD_INSTRUCT, flexible)
-    falls = figure_of(hard, "problems solved, strict: base + new text + residual against instruct", level, hard)
+    """At the largest budget, against the instruct model: strict falls by more than `LEAST`, and
+    flexible loses less than a quarter of that."""
+    hard, soft = (
+        study.change(RESIDUAL, OLD_INSTRUCT, strict),
+        study.change(RESIDUAL, OLD_INSTRUCT, flexible),
+    )
+    falls = figure_of(
+        hard, "problems solved, strict: base + new text + residual against instruct", level, hard
+    )
     keeps = figure_of(soft - hard * LITTLE, f"flexible, less {LITTLE:g} x strict", level, hard)
     first = below(falls, -LEAST, yes="strict answers fall", no="strict answers do not fall")
-    second = above(keeps, 0.0, yes="the answers themselves fall little", no="the answers themselves fall as well")
+    second = above(
+        keeps,
+        0.0,
+        yes="the answers themselves fall little",
+        no="the answers themselves fall as well",
+    )
     return [first, with_beside(second, figure_of(soft, "problems solved, flexible", level, hard))]
 
 
@@ -377,17 +448,24 @@ def carries(start: str, before: Kind, missing: str) -> Rule[Study]:
         for model, gain in study.carried(start, before):
             name = model.repeated
             figure = figure_of(gain, f"following, {name} against without", level, gain)
-            parts.append(above(figure, LEAST, yes=f"{name} follows better", no=f"{name} does not follow better"))
+            parts.append(
+                above(
+                    figure, LEAST, yes=f"{name} follows better", no=f"{name} does not follow better"
+                )
+            )
         if not parts:
             raise NotMeasured(missing)
         return parts
 
-    return Rule("Every one follows better with the residual than without, by more than 2 points.", judge)
+    return Rule(
+        "Every one follows better with the residual than without, by more than 2 points.", judge
+    )
 
 
 def better_sibling(study: Study, level: float) -> list[Part]:
-    """The weaker base with the better sibling's residual follows better than its own instruct model, and the better
-    base with the weaker sibling's follows worse than its own, each by more than `LEAST`."""
+    """The weaker base with the better sibling's residual follows better than its own instruct
+    model, and the better base with the weaker sibling's follows worse than its own, each by more
+    than `LEAST`."""
     other, lead = study.siblings()
     parts = []
     for model, gain in study.carried(BASE, OLD_INSTRUCT):
@@ -404,8 +482,9 @@ def better_sibling(study: Study, level: float) -> list[Part]:
 
 
 def small_models(study: Study, level: float) -> list[Part]:
-    """What the residual brings to the continued base at the smallest width minus what it brings at the largest, seed by
-    seed, lies below -`LEAST`. (The paper's figures are of siblings; every width here has its own pair's residual.)"""
+    """What the residual brings to the continued base at the smallest width minus what it brings at
+    the largest, seed by seed, lies below -`LEAST`. (The paper's figures are of siblings; every
+    width here has its own pair's residual.)"""
     if len(study.widths) < 2:
         raise NotMeasured("a model of another size beside it")
     least, most = study.widths[0], study.widths[-1]
@@ -414,13 +493,18 @@ def small_models(study: Study, level: float) -> list[Part]:
     paired(small, large, "the residual at the smallest and the largest width")
     brings = "following, what the residual brings at width"
     figure = figure_of(small - large, f"{brings} {least} - at width {most}", level, large)
-    judged = below(figure, -LEAST, yes="the smaller model gains less", no="the smaller model does not gain less")
+    judged = below(
+        figure,
+        -LEAST,
+        yes="the smaller model gains less",
+        no="the smaller model does not gain less",
+    )
     at_least = figure_of(small, f"{brings} {least}", level, large)
     at_most = figure_of(large, f"{brings} {most}", level, large)
     return [with_beside(judged, at_least, at_most)]
 
 
-# -------------------------------------------------------------------------------------------------------- preconditions
+# ------------------------------------------------------------------------------------ preconditions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -441,7 +525,9 @@ def instruction_tuning_worked(widths: Callable[[Study], Sequence[int]]) -> Requi
     return Requirement(
         name="instruction tuning took",
         cases=lambda study: [Width(study, width) for width in widths(study)],
-        of=lambda case: case.study.change(OLD_INSTRUCT, OLD_BASE, following, width=case.width).value,
+        of=lambda case: (
+            case.study.change(OLD_INSTRUCT, OLD_BASE, following, width=case.width).value
+        ),
         at_least=LEAST_TUNING_GAIN,
         figure="following, instruct - base{case.at}",
         advice="tune the instruct model longer, or measure what it was tuned to do",
@@ -471,7 +557,8 @@ def instruct_model_solves(measure: Measure, words: str) -> Requirement:
 
 
 def nearest_end(study: Study) -> float:
-    """Of the interval of the siblings' difference, the end that is nearer to 0; 0 where it contains 0."""
+    """Of the interval of the siblings' difference, the end that is nearer to 0; 0 where it contains
+    0."""
     interval = study.siblings()[1].interval
     if interval is None or not all(map(math.isfinite, interval)):
         raise NotMeasured("the siblings' difference with an interval")
@@ -513,17 +600,23 @@ QUARTER = f"{100 * LITTLE:.0f} % of what the instruct model loses"
 CONTINUING_COST_FOLLOWING = continuing_cost(following)
 
 
-def _claim(number: str, text: str, paper: str, rule: Rule[Study], *needs: Requirement) -> Statement[Study]:
-    return Statement(number=number, recipe=RECIPE, text=text, paper=paper, rule=rule, preconditions=needs)
+def _claim(
+    number: str, text: str, paper: str, rule: Rule[Study], *needs: Requirement
+) -> Statement[Study]:
+    return Statement(
+        number=number, recipe=RECIPE, text=text, paper=paper, rule=rule, preconditions=needs
+    )
 
 
 STATEMENTS = (
     _claim(
         "1a",
         "Continuing the instruct model on new text loses instruction following.",
-        "IFEval inst-level strict 47.84 to 40.41 / 38.61 / 35.25 after 100M / 500M / 1B tokens (table 2)",
+        "IFEval inst-level strict 47.84 to 40.41 / 38.61 / 35.25 after 100M / 500M / 1B tokens "
+        "(table 2)",
         changes(
-            "At every budget the continued instruct model follows worse than the instruct model by more than 2 points.",
+            "At every budget the continued instruct model follows worse than the instruct model "
+            "by more than 2 points.",
             NEW_INSTRUCT,
             OLD_INSTRUCT,
             loses=True,
@@ -538,7 +631,8 @@ STATEMENTS = (
         "It loses more with more tokens.",
         "-7.43 after 100M, -12.59 after 1B (table 2)",
         Rule(
-            "Following changes by more than 2 points less at the largest budget than at the smallest, seed by seed.",
+            "Following changes by more than 2 points less at the largest budget than at the "
+            "smallest, seed by seed.",
             more_with_tokens,
         ),
         TUNING_WORKED,
@@ -547,10 +641,12 @@ STATEMENTS = (
     _claim(
         "1c",
         "The base loses little, by the same measures.",
-        "average of the base 51.64 to 51.41 after 1B, of the instruct model 62.94 to 58.00 (table 2); 'minimal quality "
+        "average of the base 51.64 to 51.41 after 1B, of the instruct model 62.94 to 58.00 (table "
+        "2); 'minimal quality "
         "degradation' (section 4.1)",
         exceeds(
-            "At the largest budget the base loses less than a quarter of what the instruct model loses, overall.",
+            "At the largest budget the base loses less than a quarter of what the instruct model "
+            "loses, overall.",
             (NEW_BASE, OLD_BASE),
             measure=overall,
             share=LITTLE,
@@ -568,7 +664,8 @@ STATEMENTS = (
         "Base + residual follows instructions better than the continued instruct model.",
         "inst-level strict 51.68 against 40.41 / 38.61 / 35.25 (table 2)",
         changes(
-            "At every budget base + residual follows better than the continued instruct model by more than 2 points.",
+            "At every budget base + residual follows better than the continued instruct model by "
+            "more than 2 points.",
             RESIDUAL,
             NEW_INSTRUCT,
             yes="better than continuing the instruct model at {tokens}",
@@ -583,7 +680,8 @@ STATEMENTS = (
         "Base + residual is at or above the original instruct model.",
         "51.68 / 51.44 / 51.68 against 47.84 (table 2)",
         exceeds(
-            "At every budget base + residual follows no worse than the instruct model by more than a fifth of what "
+            "At every budget base + residual follows no worse than the instruct model by more "
+            "than a fifth of what "
             "that loses by continuing.",
             (RESIDUAL, OLD_INSTRUCT),
             share=MARGIN,
@@ -601,7 +699,8 @@ STATEMENTS = (
         "It keeps most of what the new text taught (ours, not the paper's).",
         "no held-out new text was measured; MMLU 67.69 against 63.83 (table 2)",
         exceeds(
-            "At the largest budget base + residual keeps more than half of what continuing taught of held-out text.",
+            "At the largest budget base + residual keeps more than half of what continuing taught "
+            "of held-out text.",
             (RESIDUAL, OLD_BASE),
             measure=new_text,
             share=MOST,
@@ -615,9 +714,11 @@ STATEMENTS = (
     _claim(
         "2d",
         "It is as good as tuning the continued base once more.",
-        "'no traditional instruction tuning is required' (section 1); no figure of setting S2 is printed",
+        "'no traditional instruction tuning is required' (section 1); no figure of setting S2 is "
+        "printed",
         exceeds(
-            "At the largest budget the residual brings the continued base at least four fifths of the following that "
+            "At the largest budget the residual brings the continued base at least four fifths of "
+            "the following that "
             "tuning it once more brings.",
             (RESIDUAL, NEW_BASE),
             share=1 - MARGIN,
@@ -631,11 +732,13 @@ STATEMENTS = (
     ),
     _claim(
         "2e",
-        "On worked problems it loses the format of the answer, not the answer (ours: the paper's text does not speak "
+        "On worked problems it loses the format of the answer, not the answer (ours: the paper's "
+        "text does not speak "
         "of its figures).",
         "GSM8K strict 74.98 to 46.93, flexible 75.06 to 74.83 at 100M (table 2)",
         Rule(
-            "At the largest budget, against the instruct model, problems solved by strict judgement fall by more than "
+            "At the largest budget, against the instruct model, problems solved by strict "
+            "judgement fall by more than "
             "2 points, and by the flexible one by less than a quarter of that.",
             strict_falls,
         ),
@@ -646,7 +749,8 @@ STATEMENTS = (
     _claim(
         "3a",
         "A sibling's residual brings instruction following to the other base.",
-        "Llama 3 base + 3.1 residual 51.92 (base 17.87); the other way 43.76 (base 14.63) (table 3)",
+        "Llama 3 base + 3.1 residual 51.92 (base 17.87); the other way 43.76 (base 14.63) (table "
+        "3)",
         carries(BASE, OLD_BASE, "a sibling's residual"),
         TUNING_WORKED,
     ),
@@ -660,11 +764,14 @@ STATEMENTS = (
     _claim(
         "3c",
         "The better sibling gives the better residual.",
-        "Llama 3 base + 3.1 residual 64.25, its own instruct model 62.94; 3.1 base + 3 residual 62.01, its own 64.42 "
+        "Llama 3 base + 3.1 residual 64.25, its own instruct model 62.94; 3.1 base + 3 residual "
+        "62.01, its own 64.42 "
         "(averages, table 3, section 4.3)",
         Rule(
-            "The weaker base with the better sibling's residual follows better than its own instruct model, and the "
-            "better base with the weaker sibling's follows worse than its own, each by more than 2 points.",
+            "The weaker base with the better sibling's residual follows better than its own "
+            "instruct model, and the "
+            "better base with the weaker sibling's follows worse than its own, each by more than "
+            "2 points.",
             better_sibling,
         ),
         TUNING_WORKED,
@@ -673,9 +780,11 @@ STATEMENTS = (
     _claim(
         "4",
         "The gain shrinks for smaller models.",
-        "8B: 51.64 to 64.25; Qwen 2 1.5B 48.07 to 48.54, Qwen 2.5 1.5B 51.24 to 51.35 (averages, table 3)",
+        "8B: 51.64 to 64.25; Qwen 2 1.5B 48.07 to 48.54, Qwen 2.5 1.5B 51.24 to 51.35 (averages, "
+        "table 3)",
         Rule(
-            "The residual brings the continued base more than 2 points less following at the smallest width than at "
+            "The residual brings the continued base more than 2 points less following at the "
+            "smallest width than at "
             "the largest, seed by seed.",
             small_models,
         ),

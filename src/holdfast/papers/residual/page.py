@@ -1,19 +1,22 @@
-"""The page of a study of the instruction residual: the paper's tables 2, 3 and 4 with its printed figures beside ours,
-and scores against new tokens.
+"""The page of a study of the instruction residual: the paper's tables 2, 3 and 4 with its printed
+figures beside ours, and scores against new tokens.
 
-A column of a table is a model; models that differ in their seed alone are one, with the mean over seeds and
+A column of a table is a model; models that differ in their seed alone are one, with the mean over
+seeds and
 
     half^2 = (t_{n-1} * s / sqrt(n))^2 + mean(h)^2
 
-n seeds of standard deviation s, and h the half-width of each model's own interval (seeds share their samples, so more
-of them do not shrink it). Columns stand in blocks, blocks in tables:
+n seeds of standard deviation s, and h the half-width of each model's own interval (seeds share
+their samples, so more of them do not shrink it). Columns stand in blocks, blocks in tables:
 
-- table 2, one for each pair that is continued: base, instruct, and base + the pair's own residual, each by new tokens;
+- table 2, one for each pair that is continued: base, instruct, and base + the pair's own residual,
+  each by new tokens;
 - table 3: base, instruct, and the base with another pair's residual, a block for each pair;
 - table 4: a derived model, and the same with residuals.
 
-Rows are the paper's sixteen figures with its three averages, in its order, where the models measured the suite
-`instruction_residual` or a part of it; what was measured besides follows. Otherwise a row is a metric of an entry.
+Rows are the paper's sixteen figures with its three averages, in its order, where the models
+measured the suite `instruction_residual` or a part of it; what was measured besides follows.
+Otherwise a row is a metric of an entry.
 """
 
 from __future__ import annotations
@@ -34,7 +37,14 @@ from holdfast.records.evaluation import Metric
 from holdfast.records.figure import seeds_and_samples
 from holdfast.records.measure import Measure, in_percent, interval_text, number
 from holdfast.records.metrics import is_share
-from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ModelPair, ResidualRecord, StudiedModel
+from holdfast.records.residual import (
+    BASE,
+    DERIVED,
+    INSTRUCT,
+    ModelPair,
+    ResidualRecord,
+    StudiedModel,
+)
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Fold, Paragraph, Section, Table, Text, Tile, sub
 from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark, Value
@@ -59,7 +69,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FEWEST_PAPER_ENTRIES = 3
-"""From so many entries of the paper's suite on the tables have its layout, with empty cells for what is missing."""
+"""From so many entries of the paper's suite on the tables have its layout, with empty cells for
+what is missing."""
 AVERAGE_WORDS = {
     "sub_average_1": ("Sub-average 1", "mean of the eight above", "Instruction following"),
     "sub_average_2": ("Sub-average 2", "mean of the seven above", "Reasoning"),
@@ -80,7 +91,8 @@ MOST_SCORES = 9
 TITLES = {2: "Continued on new text", 3: "Residuals of siblings", 4: "Derived models"}
 """Of the paper's tables."""
 READING = (
-    "Below each figure: its interval over the samples of the model alone and, of several seeds, over seeds. An empty "
+    "Below each figure: its interval over the samples of the model alone and, of several seeds, "
+    "over seeds. An empty "
     "cell was not measured."
 )
 
@@ -95,7 +107,8 @@ class PaperRow(ResultRow):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column:
-    """Models made in the same way with different seeds: one column of a table, one point of a chart."""
+    """Models made in the same way with different seeds: one column of a table, one point of a
+    chart."""
 
     table: int
     """In the paper: 2, 3 or 4."""
@@ -115,7 +128,11 @@ class Column:
     @property
     def tokens(self) -> int:
         """New tokens, mean over the members."""
-        return round(statistics.fmean(max(0, m.tokens) for m in self.members)) or self.model.budget or 0
+        return (
+            round(statistics.fmean(max(0, m.tokens) for m in self.members))
+            or self.model.budget
+            or 0
+        )
 
     def metric(self, row: ResultRow) -> Metric | None:
         """One figure, over the members that have it."""
@@ -126,7 +143,11 @@ class Column:
         """The same figure as the paper prints it."""
         if self.paper is None or not isinstance(row, PaperRow):
             return None
-        return self.paper.averages.get(row.cell) if isinstance(row.cell, str) else self.paper.values[row.cell]
+        return (
+            self.paper.averages.get(row.cell)
+            if isinstance(row.cell, str)
+            else self.paper.values[row.cell]
+        )
 
 
 class StudyResults(Results):
@@ -134,20 +155,27 @@ class StudyResults(Results):
 
     @functools.cached_property
     def paper_rows(self) -> list[ResultRow]:
-        """The paper's sixteen figures, each average after the last that it is over; nothing where the models measured
-        little of the suite."""
+        """The paper's sixteen figures, each average after the last that it is over; nothing where
+        the models measured little of the suite."""
         printed = printed_figures.rows()
         measured = {entry.name for entry in self.entries} & {row.entry for row in printed}
         rows: list[ResultRow] = []
         for number_, row in enumerate(printed if len(measured) >= FEWEST_PAPER_ENTRIES else ()):
             values, words = self.values("", row.entry, row.key), f"{row.metric}: {row.words}"
             score = "Truthfulness" if row.entry == "truthfulqa_mc2" else ""
-            rows.append(PaperRow(title=row.benchmark, words=words, values=values, score=score, cell=number_))
+            rows.append(
+                PaperRow(title=row.benchmark, words=words, values=values, score=score, cell=number_)
+            )
             for name, members in AVERAGES.items():
                 if members.stop == number_ + 1:
                     title, words, score = AVERAGE_WORDS[name]
                     values = self.values("average", name, "average")
-                    about: dict[str, Any] = {"title": title, "words": words, "score": score, "cell": name}
+                    about: dict[str, Any] = {
+                        "title": title,
+                        "words": words,
+                        "score": score,
+                        "cell": name,
+                    }
                     rows.append(PaperRow(values=values, suite="average", **about))
         return rows
 
@@ -165,7 +193,8 @@ class StudyResults(Results):
 
     @functools.cached_property
     def drawn_scores(self) -> list[ResultRow]:
-        """What charts show: the paper's groups and average, and what was measured beside its suite."""
+        """What charts show: the paper's groups and average, and what was measured beside its
+        suite."""
         if not self.paper_rows:
             leading = [m for m in self.entries if m.leads]
             averages = [m for m in leading if m.average] if len(leading) > MOST_SCORES else []
@@ -178,19 +207,28 @@ class StudyResults(Results):
 
     @functools.cached_property
     def tables(self) -> dict[str, list[Column]]:
-        """Columns by the title of their table; models of other widths than the first are in none."""
+        """Columns by the title of their table; models of other widths than the first are in
+        none."""
         blocks: dict[tuple[int, str, str], dict[object, Column]] = {}
         for model in self.models:
-            for table, block, header in self._cells(model) if model.width == self.models[0].width else ():
+            for table, block, header in (
+                self._cells(model) if model.width == self.models[0].width else ()
+            ):
                 several = table == 2 and len(self.families) > 1
                 title = f"{model.family}: {TITLES[table].lower()}" if several else TITLES[table]
                 about: dict[str, Any] = {"table": table, "block": block, "header": header}
-                new = Column(**about, family=model.family, paper=self._paper_column(model), members=[])
+                new = Column(
+                    **about, family=model.family, paper=self._paper_column(model), members=[]
+                )
                 columns = blocks.setdefault((table, title, block), {})
                 columns.setdefault((model.repeated, model.scale), new).members.append(model)
 
         def order(column: Column) -> tuple[bool, bool, int]:
-            return column.model.residual is not None, column.model.continued, budget_of(column.model)
+            return (
+                column.model.residual is not None,
+                column.model.continued,
+                budget_of(column.model),
+            )
 
         tables: dict[str, list[Column]] = {}
         for (_, title, _), columns in sorted(blocks.items(), key=lambda item: item[0][0]):
@@ -222,13 +260,17 @@ class StudyResults(Results):
             yield 3, family or "Base", added
         else:
             if family not in swapped or any(m.continued for m in self.models if m.family == family):
-                yield 2, start.capitalize() + (f" + {times}{model.restored}" if model.restored else ""), tokens
+                yield (
+                    2,
+                    start.capitalize() + (f" + {times}{model.restored}" if model.restored else ""),
+                    tokens,
+                )
             if model.given and family in swapped:
                 yield 3, family or "Base", start
 
     def _paper_column(self, model: StudiedModel) -> PaperColumn | None:
-        """What the paper prints of a model made like this one: same start (by name), new tokens and residual at scale
-        1."""
+        """What the paper prints of a model made like this one: same start (by name), new tokens and
+        residual at scale 1."""
         start, residual = self._paper_name(model.start, model.family), None
         if model.residual is not None:
             # The difference is taken between a pair: both have to be the paper's.
@@ -247,7 +289,8 @@ class StudyResults(Results):
 
 
 def over_seeds(metrics: Sequence[Metric]) -> Metric | None:
-    """The mean over seeds with the interval of the module's head; one alone as it is, None for none."""
+    """The mean over seeds with the interval of the module's head; one alone as it is, None for
+    none."""
     if len(metrics) < 2:
         return metrics[0] if metrics else None
     values, interval = [metric.value for metric in metrics], None
@@ -266,7 +309,7 @@ def budget_of(model: StudiedModel) -> int:
     return model.tokens if model.budget is None else model.budget
 
 
-# ------------------------------------------------------------------------------------------------------------- the page
+# ----------------------------------------------------------------------------------------- the page
 
 
 def write_study_report(folder: str | os.PathLike[str], record: ResidualRecord) -> Path:
@@ -283,7 +326,9 @@ def study_page(record: ResidualRecord, folder: Path) -> b.Page:
     r = StudyResults(folder, record)
     done = sum(model.state == "complete" for model in r.models)
     tiles = [Tile("Models", f"{done} of {len(r.models)}", "complete"), *token_tile(r)]
-    return whole_page(r, "residual study", summary(r), tiles, [_figures(r), _tokens_section(r), _pairs(r)])
+    return whole_page(
+        r, "residual study", summary(r), tiles, [_figures(r), _tokens_section(r), _pairs(r)]
+    )
 
 
 def print_study(record: ResidualRecord, folder: str | Path, console: Console | None = None) -> None:
@@ -306,7 +351,9 @@ def summary(r: StudyResults) -> str:
         for pair in pairs:
             rows = without_means(primary_of(list(map(ComparisonRow, pair.comparisons))))
             verdicts += [row.verdict for row in rows]
-        sentences.append(f"{question} {plural(len(verdicts), 'paired comparison')}: {tally(verdicts)}.")
+        sentences.append(
+            f"{question} {plural(len(verdicts), 'paired comparison')}: {tally(verdicts)}."
+        )
     done, models = sum(m.state == "complete" for m in r.models), plural(len(r.models), "model")
     complete = f"{done} of {models} are complete." if done < len(r.models) else f"{models}."
     return " ".join([complete, *sentences]) if sentences else no_answer(r, "study")
@@ -331,7 +378,7 @@ def _pairs(r: StudyResults) -> Section | None:
     return Section("Compared pairs", parts, anchor="pairs") if parts else None
 
 
-# --------------------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 def _figures(r: StudyResults) -> Section:
@@ -347,32 +394,44 @@ def _figures(r: StudyResults) -> Section:
         if leading or others:
             parts.append(figures_table(columns, leading, title, paper=paper))
         if others:
-            parts.append(Fold(f"Other metrics ({len(others):,})", [figures_table(columns, others, paper=paper)]))
+            parts.append(
+                Fold(
+                    f"Other metrics ({len(others):,})",
+                    [figures_table(columns, others, paper=paper)],
+                )
+            )
     notes, printed = [READING], printed_figures.printed()
     if beside:
         notes += [printed["beside_ours"], *printed["against_its_text"]]
     if r.paper_rows and 0 < max(m.parameters for m in r.models) < printed_figures.SMALL:
         notes.append(printed["small_models"])
-    parts.append(b.Bullets(notes) if parts else Paragraph("No evaluation of any model is there yet.", "note"))
+    parts.append(
+        b.Bullets(notes) if parts else Paragraph("No evaluation of any model is there yet.", "note")
+    )
     return Section("What was measured", parts, anchor="measured")
 
 
-def figures_table(columns: Sequence[Column], rows: Sequence[ResultRow], title: str = "", *, paper: bool) -> Table:
-    """A table of blocks: block titles over columns, a figure with its interval a cell, the paper's below where there is
-    one.
+def figures_table(
+    columns: Sequence[Column], rows: Sequence[ResultRow], title: str = "", *, paper: bool
+) -> Table:
+    """A table of blocks: block titles over columns, a figure with its interval a cell, the paper's
+    below where there is one.
 
     Args:
         columns: what it shows of which models.
         rows: what it shows of each.
         title: above it.
-        paper: shares in percent with two decimals (intervals: one), as in the paper; else as every page shows them.
+        paper: shares in percent with two decimals (intervals: one), as in the paper; else as every
+            page shows them.
     """
     cells = []
     for row in rows:
         parts: list[Text] = [(breakable(row.title), sub(breakable(row.words)))]
         for column in columns:
             metric, printed = column.metric(row), column.printed(row)
-            beside = sub(f"paper {number(printed, 2)}", tone="paper") if printed is not None else None
+            beside = (
+                sub(f"paper {number(printed, 2)}", tone="paper") if printed is not None else None
+            )
             if metric is None:
                 parts.append(beside)
             else:
@@ -401,17 +460,28 @@ def cell_text(metric: Metric, *, paper: bool) -> tuple[str, str]:
     return metric_texts(metric)
 
 
-# --------------------------------------------------------------------------------------------------------------- charts
+# ------------------------------------------------------------------------------------------- charts
 
 
 def _tokens_section(r: StudyResults) -> Section | None:
     charts = token_charts(r)
-    text = "What more new text does to base and instruct model, and to the base with the residual put back."
-    return Section("Scores against new tokens", b.side_by_side(charts), intro=text, anchor="tokens") if charts else None
+    text = (
+        "What more new text does to base and instruct model, and to the base with the residual put "
+        "back."
+    )
+    return (
+        Section("Scores against new tokens", b.side_by_side(charts), intro=text, anchor="tokens")
+        if charts
+        else None
+    )
 
 
 def _chart(
-    score: ResultRow, columns: Sequence[Column], lines: Sequence[str], positions: Sequence[float], x: Axis
+    score: ResultRow,
+    columns: Sequence[Column],
+    lines: Sequence[str],
+    positions: Sequence[float],
+    x: Axis,
 ) -> Chart:
     """A score of each column at its position across.
 
@@ -431,15 +501,33 @@ def _chart(
         header = f"{column.family}: {column.header}".lstrip(": ")
         printed = column.printed(score)
         rows.append(
-            {"line": line, "header": header, "score": Value.of(metric, measure), "place": position, "paper": printed}
+            {
+                "line": line,
+                "header": header,
+                "score": Value.of(metric, measure),
+                "place": position,
+                "paper": printed,
+            }
         )
     marks: list[Mark] = []
     for number_, (line, kind) in enumerate(kinds.items()):
         colour, symbol = STYLES[kind]
-        style: dict[str, Any] = {"colour": colour, "symbol": symbol, "dash": DASHES[number_ // 3 % 4]}
-        marks.append(Mark(where={"line": line}, name=line, x="place", y="score", kind="line", **style))
-    marks.append(Mark(name="paper", x="place", y="paper", colour="ink", symbol="circle-open", size=11))
-    cells = [Col("Model", "line", numeric=False), Col("", "header", numeric=False), Col("Score", "score")]
+        style: dict[str, Any] = {
+            "colour": colour,
+            "symbol": symbol,
+            "dash": DASHES[number_ // 3 % 4],
+        }
+        marks.append(
+            Mark(where={"line": line}, name=line, x="place", y="score", kind="line", **style)
+        )
+    marks.append(
+        Mark(name="paper", x="place", y="paper", colour="ink", symbol="circle-open", size=11)
+    )
+    cells = [
+        Col("Model", "line", numeric=False),
+        Col("", "header", numeric=False),
+        Col("Score", "score"),
+    ]
     cells.append(Col("Paper", "paper"))
     return Chart(
         title=score.score,
@@ -455,8 +543,9 @@ def _chart(
 
 
 def token_charts(r: StudyResults) -> list[Chart]:
-    """Figure 1 of the paper: a panel for each score, with a line for the base, the instruct model and the base with the
-    residual. The original stands at the left end; the axis is logarithmic from the smallest budget on.
+    """Figure 1 of the paper: a panel for each score, with a line for the base, the instruct model
+    and the base with the residual. The original stands at the left end; the axis is logarithmic
+    from the smallest budget on.
 
     Returns:
         None where there is one budget alone.

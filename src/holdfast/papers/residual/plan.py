@@ -1,5 +1,5 @@
-"""What a study of the residual was asked to do. It names several pairs, budgets and scales; its models are made as
-those of an update are:
+"""What a study of the residual was asked to do. It names several pairs, budgets and scales; its
+models are made as those of an update are:
 
 ```yaml
 families:
@@ -10,7 +10,8 @@ budgets: [100M, 500M, 1B]
 derived: {docchat: cerebras/Llama3-DocChat-1.0-8B}
 ```
 
-Source: Balancing Continuous Pre-Training, sections 2 to 4: table 2 (budgets), table 3 (siblings), table 4 (derived
+Source: Balancing Continuous Pre-Training, sections 2 to 4: table 2 (budgets), table 3 (siblings),
+    table 4 (derived
 models).
 """
 
@@ -41,8 +42,14 @@ class StudyConfig(UpdateConfig):
 
     @staticmethod
     def normalised(request: StudySettings) -> StudySettings:  # type: ignore[override]
-        """With the small world in full, and what follows from the families where it was left out."""
-        families, derived, widths, world = request.families, request.derived, request.widths, request.world
+        """With the small world in full, and what follows from the families where it was left
+        out."""
+        families, derived, widths, world = (
+            request.families,
+            request.derived,
+            request.widths,
+            request.world,
+        )
         if request.toy:
             recipe = recipe_of(world)
             families, derived = models_of(recipe, {})
@@ -68,8 +75,8 @@ class StudyConfig(UpdateConfig):
 
     @staticmethod
     def recorded(request: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What was given, and the small world in full: a study of a world that a later version would make otherwise is
-        another one."""
+        """What was given, and the small world in full: a study of a world that a later version
+        would make otherwise is another one."""
         resolved = UpdateConfig.recorded(request, given)
         return {**resolved, "world": request.world} if request.toy else resolved
 
@@ -86,8 +93,8 @@ class StudyConfig(UpdateConfig):
         return self.output_dir / f"world{self.request.seeds[0]}-{self.request.widths[0]}"
 
     def parts(self) -> Sequence[StudyConfig]:
-        """The study by small world, each with pairs, new text and questions of its own, and the first world at the
-        other widths; itself outside of one."""
+        """The study by small world, each with pairs, new text and questions of its own, and the
+        first world at the other widths; itself outside of one."""
         if self.request.toy is None or self.is_part:
             return [self]
         widths, seeds = self.request.widths, self.request.seeds
@@ -95,8 +102,9 @@ class StudyConfig(UpdateConfig):
         return first + [self._part(width, seeds[0]) for width in widths[1:]]
 
     def _part(self, width: int, seed: int) -> StudyConfig:
-        """The part of a study that is one world of one width. Widths beside the first show what size does: they have
-        the pair alone, continued on the largest budget, and the residual at scale 1."""
+        """The part of a study that is one world of one width. Widths beside the first show what
+        size does: they have the pair alone, continued on the largest budget, and the residual at
+        scale 1."""
         request = self.request
         recipe = at_width(recipe_of(request.world), width)
         where = f", world {seed}" if len(request.seeds) > 1 else ""
@@ -104,12 +112,22 @@ class StudyConfig(UpdateConfig):
             recipe = dataclasses.replace(recipe, sibling=False, derived=False)
             where = f", width {width}{where}"
             request = dataclasses.replace(
-                request, budgets=request.budgets[-1:], scales=(1.0,), siblings=False, retuned=False, restore=None
+                request,
+                budgets=request.budgets[-1:],
+                scales=(1.0,),
+                siblings=False,
+                retuned=False,
+                restore=None,
             )
         recipe = dataclasses.replace(recipe, seed=recipe.seed + seed)
         families, derived = models_of(recipe, {})
         request = dataclasses.replace(
-            request, families=families, derived=derived, world=recipe.record(), widths=(width,), seeds=(seed,)
+            request,
+            families=families,
+            derived=derived,
+            world=recipe.record(),
+            widths=(width,),
+            seeds=(seed,),
         )
         return dataclasses.replace(self, request=request, is_part=True, where=where)
 

@@ -1,5 +1,5 @@
-"""The paper Balancing Continuous Pre-Training in small: its study on the embedded world, and its claims held against
-what came out."""
+"""The paper Balancing Continuous Pre-Training in small: its study on the embedded world, and its
+claims held against what came out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The keys of a study of the residual beside those of an update, each with its type, bounds and default."""
+"""The keys of a study of the residual beside those of an update, each with its type, bounds and
+default."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ def _world_schema() -> dict[str, Any]:
     from holdfast.papers.worlds.world import WorldRecipe
 
     schema = object_schema(settings_of(WorldRecipe))
-    schema["properties"]["quick"] = {"type": "boolean", "default": False, "description": "Sizes of seconds."}
+    schema["properties"]["quick"] = {
+        "type": "boolean",
+        "default": False,
+        "description": "Sizes of seconds.",
+    }
     return schema
 
 
@@ -47,14 +52,16 @@ class StudySettings(GridSettings, BaseStudySettings):
     retuned: Annotated[bool, Meta(section="toy_world")] = False
     """Also tunes the continued base on the small world's conversations: what the residual saves."""
     widths: Annotated[tuple[int, ...], Meta(ge=1, section="toy_world")] = ()
-    """Hidden sizes of the small world's models; the first has the whole grid, the others the first seed's world and the
-    largest budget alone."""
+    """Hidden sizes of the small world's models; the first has the whole grid, the others the first
+    seed's world and the largest budget alone."""
     toy: Annotated[Literal["world"] | None, Meta(former=("small",))] = None
-    """Build small models and new facts offline, for a study of minutes: each seed is a world of its own."""
-    world: Annotated[dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema, section="toy_world")] = field(
-        default_factory=dict
-    )
-    """Settings of that small world, as 'holdfast reproduce --world' has them; 'quick: true' takes sizes of seconds."""
+    """Build small models and new facts offline, for a study of minutes: each seed is a world of its
+    own."""
+    world: Annotated[
+        dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema, section="toy_world")
+    ] = field(default_factory=dict)
+    """Settings of that small world, as 'holdfast reproduce --world' has them; 'quick: true' takes
+    sizes of seconds."""
     keep_weights: Literal["all", "result", "none"] = "none"
     """Whose weights stay on disk."""
 
@@ -75,7 +82,10 @@ class StudySettings(GridSettings, BaseStudySettings):
         names = tuple(self.families)
         problems += self._unknown_names(names)
         if not self.families:
-            text = "expected pairs by name, as in 'llama-3: {base: MODEL, instruct: MODEL}', got nothing."
+            text = (
+                "expected pairs by name, as in 'llama-3: {base: MODEL, instruct: MODEL}', got "
+                "nothing."
+            )
             problems.append(Problem("families", text))
         for name, pair in self.families.items():
             problems += named_problems("families", name, ())
@@ -105,7 +115,10 @@ class StudySettings(GridSettings, BaseStudySettings):
         for key, known in (("continued", families), ("starts", (BASE, INSTRUCT))):
             for name in getattr(self, key) or ():
                 if name not in known:
-                    text = f"expected some of {', '.join(known)}, got {name!r}.{did_you_mean(name, known)}"
+                    text = (
+                        f"expected some of {', '.join(known)}, got "
+                        f"{name!r}.{did_you_mean(name, known)}"
+                    )
                     problems.append(Problem(key, text))
         return problems
 

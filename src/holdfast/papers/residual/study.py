@@ -1,8 +1,8 @@
-"""The residual study: every model of a grid (budgets, residuals, siblings, derived models, scales, seeds), made and
-measured once.
+"""The residual study: every model of a grid (budgets, residuals, siblings, derived models, scales,
+seeds), made and measured once.
 
-A job is one model. Two that need the same continued model wait for each other at its folder; who comes second finds it
-there. Source: Balancing Continuous Pre-Training, tables 2 to 4, figure 1.
+A job is one model. Two that need the same continued model wait for each other at its folder; who
+comes second finds it there. Source: Balancing Continuous Pre-Training, tables 2 to 4, figure 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The recipe of a small world from the keys under `world:`, and the models that a study has of it."""
+"""The recipe of a small world from the keys under `world:`, and the models that a study has of
+it."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def read_world(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def models_of(recipe: WorldRecipe, paths: Mapping[str, str]) -> tuple[dict[str, FamilySettings], dict[str, str]]:
+def models_of(
+    recipe: WorldRecipe, paths: Mapping[str, str]
+) -> tuple[dict[str, FamilySettings], dict[str, str]]:
     """The world's pairs, and the base's other children, by name.
 
     Args:
@@ -63,7 +66,8 @@ def models_of(recipe: WorldRecipe, paths: Mapping[str, str]) -> tuple[dict[str, 
 
 
 def at_width(recipe: WorldRecipe, width: int) -> WorldRecipe:
-    """The recipe with models of another hidden size: the MLP grows with it, layers and heads stay."""
+    """The recipe with models of another hidden size: the MLP grows with it, layers and heads
+    stay."""
     if width == recipe.width:
         return recipe
     return dataclasses.replace(recipe, width=width, mlp=round(recipe.mlp * width / recipe.width))

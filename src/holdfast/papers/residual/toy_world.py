@@ -1,10 +1,10 @@
-"""The embedded world in the place of models and news that nobody has at hand: what `toy: world` of a study stands
-for.
+"""The embedded world in the place of models and news that nobody has at hand: what `toy: world` of
+a study stands for.
 
-The world's base and instruct model are the pair (with `sibling: true` there are two), its dated articles are the new
-text, and names such as `${old_knowledge}` in the evaluation are its files. Each seed of a study is another world, with
-people, texts and weights of its own; each width another size of its models. See `holdfast.papers.worlds.world` and
-docs/embedded_world.md.
+The world's base and instruct model are the pair (with `sibling: true` there are two), its dated
+articles are the new text, and names such as `${old_knowledge}` in the evaluation are its files.
+Each seed of a study is another world, with people, texts and weights of its own; each width another
+size of its models. See `holdfast.papers.worlds.world` and docs/embedded_world.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 def tuned(model: StudiedModel, builder: ModelBuilder, task: Task) -> StudiedModel:
-    """The continued base, tuned on the conversations that its world's instruct model was tuned on, as that was.
+    """The continued base, tuned on the conversations that its world's instruct model was tuned on,
+    as that was.
 
     Args:
         model: what it becomes.
@@ -45,12 +46,14 @@ def tuned(model: StudiedModel, builder: ModelBuilder, task: Task) -> StudiedMode
     tuning = instruct_tuning(recipe_of(builder.config.request.world), builder.out / started.path)
     path = cached_tuning(tuning, console=task.console)
     release_memory()
-    return dataclasses.replace(started, path=str(path.absolute()), seconds=started.seconds + time.monotonic() - began)
+    return dataclasses.replace(
+        started, path=str(path.absolute()), seconds=started.seconds + time.monotonic() - began
+    )
 
 
 def fill_in(parts: Sequence[StudyConfig], *, console: Any = None) -> list[StudyConfig]:
-    """The parts of a study with their worlds' models, articles and files, which their folders get. Models of several
-    worlds are trained side by side.
+    """The parts of a study with their worlds' models, articles and files, which their folders get.
+    Models of several worlds are trained side by side.
 
     Args:
         parts: with `toy: world`, of one world each.

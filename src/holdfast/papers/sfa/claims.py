@@ -2,22 +2,24 @@
 
 The rules stand here and were written before any outcome of the study was looked at:
 
-- *Old* is each task before the last of an order, *new* the last one. A claim has to hold for every order and every old
-  task of the study.
-- *Learnt*: what training a task alone gains on it over the base. *Forgotten*: how much better the old task's score is
-  with that model than after sequential fine-tuning. Both are signed so that more is better, mean over seeds, with
-  intervals over seeds and samples (`holdfast.statistics.gains`); arms are differences to sequential fine-tuning, paired
-  by seed and sample.
-- *Rises*, *better*: by at least `BETTER` of what is forgotten, with the whole interval. *As good*, *matches*, *drops to
-  the base's level*: not off by more than `MARGIN` (20 %) of what is forgotten, or learnt. *Little*: less than `LITTLE`
-  of what is learnt.
-- Of curves over a parameter (figure 1) the best mean of old and new task is held against the other's: which arm of a
-  method is its best is chosen for each seed by the others.
-- An arm *beats* another where it is better on the old task and as good on the new one. A method beats another where for
-  every arm of the other one of its own does. That some arm does a thing is judged on all of them, with intervals
-  widened to 1 - (1 - level) / arms (Bonferroni).
+- *Old* is each task before the last of an order, *new* the last one. A claim has to hold for every
+  order and every old task of the study.
+- *Learnt*: what training a task alone gains on it over the base. *Forgotten*: how much better the
+  old task's score is with that model than after sequential fine-tuning. Both are signed so that
+  more is better, mean over seeds, with intervals over seeds and samples
+  (`holdfast.statistics.gains`); arms are differences to sequential fine-tuning, paired by seed and
+  sample.
+- *Rises*, *better*: by at least `BETTER` of what is forgotten, with the whole interval. *As good*,
+  *matches*, *drops to the base's level*: not off by more than `MARGIN` (20 %) of what is forgotten,
+  or learnt. *Little*: less than `LITTLE` of what is learnt.
+- Of curves over a parameter (figure 1) the best mean of old and new task is held against the
+  other's: which arm of a method is its best is chosen for each seed by the others.
+- An arm *beats* another where it is better on the old task and as good on the new one. A method
+  beats another where for every arm of the other one of its own does. That some arm does a thing is
+  judged on all of them, with intervals widened to 1 - (1 - level) / arms (Bonferroni).
 
-What has to be so before a rule may speak: each task is learnt, and sequential fine-tuning forgets the old one.
+What has to be so before a rule may speak: each task is learnt, and sequential fine-tuning forgets
+the old one.
 """
 
 from __future__ import annotations
@@ -43,11 +45,14 @@ LEAST_SHARE, LEAST_NATS = 0.02, 0.05
 """What a task has to be learnt by, and forgotten by: of shares and of nats a token."""
 CORRELATED = -0.3
 READING = (
-    "Old: a task before the last one; new: the last one. Learnt: the gain of training a task alone over the base. "
+    "Old: a task before the last one; new: the last one. Learnt: the gain of training a task "
+    "alone over the base. "
     "Forgotten: what sequential fine-tuning loses of that.",
-    "Arms are held against sequential fine-tuning seed by seed and sample by sample; intervals are at 95 % and cover "
+    "Arms are held against sequential fine-tuning seed by seed and sample by sample; intervals "
+    "are at 95 % and cover "
     "both.",
-    "Better: by at least a tenth of what is forgotten. As good: not off by more than a fifth of what is forgotten, or "
+    "Better: by at least a tenth of what is forgotten. As good: not off by more than a fifth of "
+    "what is forgotten, or "
     "learnt. One arm beats another where it is better on the old task and as good on the new one.",
 )
 NAMES = {
@@ -67,13 +72,16 @@ def check_claims(records: Mapping[str, SequenceRecord | None]) -> list[Claim]:
     """Every claim of the paper, held against its studies.
 
     Args:
-        records: by study (`RECIPE`, `DIGITS`), finished or not; None: not run. Claims about others are left out.
+        records: by study (`RECIPE`, `DIGITS`), finished or not; None: not run. Claims about others
+            are left out.
     """
     return judge_records(STATEMENTS, records, _evidence)
 
 
 def _evidence(record: SequenceRecord) -> Evidence[SequenceRecord]:
-    return Evidence.of(record, record.models, seeds=len(record.seeds), noun="model", without=dict(_without(record)))
+    return Evidence.of(
+        record, record.models, seeds=len(record.seeds), noun="model", without=dict(_without(record))
+    )
 
 
 def _without(record: SequenceRecord) -> Iterator[tuple[str, SequenceRecord]]:
@@ -82,7 +90,9 @@ def _without(record: SequenceRecord) -> Iterator[tuple[str, SequenceRecord]]:
 
         def rest(figure: Figure, seed: int = seed) -> Figure:
             by_seed = {s: value for s, value in figure.by_seed.items() if s != seed}
-            return dataclasses.replace(figure, by_seed=by_seed, value=statistics.fmean(by_seed.values() or [math.nan]))
+            return dataclasses.replace(
+                figure, by_seed=by_seed, value=statistics.fmean(by_seed.values() or [math.nan])
+            )
 
         arms = []
         for arm in record.arms:
@@ -90,15 +100,19 @@ def _without(record: SequenceRecord) -> Iterator[tuple[str, SequenceRecord]]:
             against = {task: rest(figure) for task, figure in arm.against.items()}
             distance = arm.distance and rest(arm.distance)
             arms.append(dataclasses.replace(arm, scores=scores, against=against, distance=distance))
-        yield f"seed {seed}", dataclasses.replace(record, seeds=[s for s in record.seeds if s != seed], arms=arms)
+        yield (
+            f"seed {seed}",
+            dataclasses.replace(record, seeds=[s for s in record.seeds if s != seed], arms=arms),
+        )
 
 
-# --------------------------------------------------------------------------------------------------------------- cases
+# -------------------------------------------------------------------------------------------- cases
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """An order with one of its old tasks. What is asked for and was not measured raises `NotMeasured`."""
+    """An order with one of its old tasks. What is asked for and was not measured raises
+    `NotMeasured`."""
 
     record: SequenceRecord
     order: list[str]
@@ -137,7 +151,9 @@ class Pair:
         """Those of a kind, or of a merge method."""
         arms = []
         for arm in self.record.of(self.order):
-            if arm.scores and (arm.kind == kind or (arm.kind == MERGE and arm.merge.get("method") == kind)):
+            if arm.scores and (
+                arm.kind == kind or (arm.kind == MERGE and arm.merge.get("method") == kind)
+            ):
                 arms.append(arm)
         if not arms:
             raise NotMeasured(NAMES[kind])
@@ -210,12 +226,14 @@ def pairs(record: SequenceRecord) -> list[Pair]:
     return cases
 
 
-# --------------------------------------------------------------------------------------------------------------- rules
+# -------------------------------------------------------------------------------------------- rules
 
 
 KEEPS_MORE = Check(
     what="{case.old}: {arm.arm} - {other.arm}, less the least that counts",
-    of=lambda pair, arm, other: pair.against(arm, pair.old) - pair.against(other, pair.old) - pair.forgotten * BETTER,
+    of=lambda pair, arm, other: (
+        pair.against(arm, pair.old) - pair.against(other, pair.old) - pair.forgotten * BETTER
+    ),
     above=0.0,
     yes="{arm.arm} keeps more of {case.old} than {other.arm}",
     no="{arm.arm} keeps no more than {other.arm}",
@@ -247,7 +265,8 @@ AS_GOOD_ON_NEW = Check(
 def beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
     """One method beats another."""
     says = (
-        f"For every arm of {NAMES[theirs]} one of {NAMES[mine]} is better on the old task by a tenth of what is "
+        f"For every arm of {NAMES[theirs]} one of {NAMES[mine]} is better on the old task by a "
+        "tenth of what is "
         "forgotten, and as good on the new one."
     )
 
@@ -285,7 +304,8 @@ def best_beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
         no=f"{mine} at its best is not above {theirs}",
     )
     says = (
-        f"The mean of old and new task of {NAMES[mine]}'s best arm is above that of {NAMES[theirs]}'s by at least a "
+        f"The mean of old and new task of {NAMES[mine]}'s best arm is above that of "
+        f"{NAMES[theirs]}'s by at least a "
         "tenth of half of what is forgotten; the best arms are chosen for each seed by the others."
     )
     return rule(says, pairs, check)
@@ -309,7 +329,8 @@ def once_and_often(pair: Pair) -> list[tuple[ArmResult, Sequence[ArmResult]]]:
 
 
 def correlation(pair: Pair) -> Figure:
-    """Of the distance to the model before with the old task's score, over sequential fine-tuning and SFA's arms."""
+    """Of the distance to the model before with the old task's score, over sequential fine-tuning
+    and SFA's arms."""
     points = []
     for arm in (*pair.arms(SEQUENTIAL), *pair.averaging()):
         if arm.distance is not None and (arm.against or arm == pair.arms(SEQUENTIAL)[0]):
@@ -338,7 +359,9 @@ def along_p(pair: Pair) -> list[tuple[str, Figure]]:
 
 def little_lost(pair: Pair) -> Figure:
     """Above 0 where SFA at p = 0.25 loses less than `LITTLE` of the new task."""
-    return pair.against(pair.averaging(p=0.25, beta=0.5)[0], pair.new) + pair.gained(pair.new) * LITTLE
+    return (
+        pair.against(pair.averaging(p=0.25, beta=0.5)[0], pair.new) + pair.gained(pair.new) * LITTLE
+    )
 
 
 AT_THE_BASE = Check(
@@ -349,12 +372,14 @@ AT_THE_BASE = Check(
     no="{case.old} is above the base's level",
 )
 TO_THE_BASE = rule(
-    "After sequential fine-tuning the old task's gain over the base is less than a fifth of what was learnt.",
+    "After sequential fine-tuning the old task's gain over the base is less than a fifth of what "
+    "was learnt.",
     pairs,
     AT_THE_BASE,
 )
 RISES = rising(
-    "Along falling p, at beta 0.5, the old task's score rises by at least a tenth of what is forgotten, and no way "
+    "Along falling p, at beta 0.5, the old task's score rises by at least a tenth of what is "
+    "forgotten, and no way "
     "back is larger than a fifth of it.",
     pairs,
     along_p,
@@ -364,7 +389,8 @@ RISES = rising(
     back=lambda pair: MARGIN * pair.forgotten.value,
 )
 LITTLE_LOST = rule(
-    "At p = 0.25 and beta 0.5 the new task's score is below sequential fine-tuning's by less than a quarter of "
+    "At p = 0.25 and beta 0.5 the new task's score is below sequential fine-tuning's by less than "
+    "a quarter of "
     "what is learnt of it.",
     pairs,
     Check(
@@ -391,14 +417,16 @@ AS_GOOD_ON_BOTH = Check(
     no="{arm.arm} is worse than {other.arm}",
 )
 OFTEN = some(
-    "At every beta that has both, some p < 1 is as good as p = 1, on the mean of old and new task: not worse by more "
+    "At every beta that has both, some p < 1 is as good as p = 1, on the mean of old and new "
+    "task: not worse by more "
     "than a fifth of half of what is forgotten.",
     pairs,
     once_and_often,
     AS_GOOD_ON_BOTH,
 )
 NEARER_KEEPS_MORE = rule(
-    "Over sequential fine-tuning and SFA's arms, the correlation of the distance to the model before with the old "
+    "Over sequential fine-tuning and SFA's arms, the correlation of the distance to the model "
+    "before with the old "
     "task's score lies below -0.3 with its whole interval over the seeds.",
     pairs,
     Check(
@@ -412,7 +440,7 @@ NEARER_KEEPS_MORE = rule(
 )
 
 
-# -------------------------------------------------------------------------------------------------------- preconditions
+# ------------------------------------------------------------------------------------ preconditions
 
 
 def lower_end(figure: Figure) -> float:
@@ -462,7 +490,13 @@ def _claim(
 ) -> Statement[SequenceRecord]:
     needs = (LEARNS, FORGETS)
     return Statement(
-        number=number, recipe=recipe, text=text, paper=paper, rule=rule, preconditions=needs, lacking=_lacking
+        number=number,
+        recipe=recipe,
+        text=text,
+        paper=paper,
+        rule=rule,
+        preconditions=needs,
+        lacking=_lacking,
     )
 
 
@@ -482,14 +516,16 @@ STATEMENTS = (
     _claim(
         "2b",
         "It costs little of the new task.",
-        "CaseHOLD 0.76 sequential, 0.59 at p = 0.25 (Pythia); Terms of Service 0.86 to 0.13 (Llama 2), against 'little "
+        "CaseHOLD 0.76 sequential, 0.59 at p = 0.25 (Pythia); Terms of Service 0.86 to 0.13 "
+        "(Llama 2), against 'little "
         "loss on the new task' in the text",
         LITTLE_LOST,
     ),
     _claim(
         "3a",
         "SFA at some p matches rehearsal without old data.",
-        "(CaseHOLD, GSM8K) 0.48, 0.48 at p = 0.17 against 0.46, 0.49 (Llama 2); on Math-Law-Code it loses to rehearsal",
+        "(CaseHOLD, GSM8K) 0.48, 0.48 at p = 0.17 against 0.46, 0.49 (Llama 2); on Math-Law-Code "
+        "it loses to rehearsal",
         MATCHES,
     ),
     _claim(
@@ -499,7 +535,10 @@ STATEMENTS = (
         beats("sfa", "task_arithmetic"),
     ),
     _claim(
-        "3c", "SFA beats TIES merging.", "0.53, 0.46 at p = 0.25 against 0.37, 0.014 (Llama 2)", beats("sfa", "ties")
+        "3c",
+        "SFA beats TIES merging.",
+        "0.53, 0.46 at p = 0.25 against 0.37, 0.014 (Llama 2)",
+        beats("sfa", "ties"),
     ),
     _claim(
         "3d",
@@ -507,9 +546,17 @@ STATEMENTS = (
         "curves of figure 1, small networks",
         beats("l2", "ewc"),
     ),
-    _claim("3e", "SFA beats L2 (ours for language models).", "curves of figure 1, small networks", beats("sfa", "l2")),
     _claim(
-        "3f", "SFA beats EWC (ours for language models).", "curves of figure 1, small networks", beats("sfa", "ewc")
+        "3e",
+        "SFA beats L2 (ours for language models).",
+        "curves of figure 1, small networks",
+        beats("sfa", "l2"),
+    ),
+    _claim(
+        "3f",
+        "SFA beats EWC (ours for language models).",
+        "curves of figure 1, small networks",
+        beats("sfa", "ewc"),
     ),
     _claim(
         "4",
@@ -520,7 +567,8 @@ STATEMENTS = (
     _claim(
         "5",
         "The nearer the weights stay to the model before, the more of the old task is kept.",
-        "distances 90.99 / 45.50 / 35.38 / 24.16 with GSM8K 0 / 0.048 / 0.13 / 0.31 (figure 5, Pythia)",
+        "distances 90.99 / 45.50 / 35.38 / 24.16 with GSM8K 0 / 0.048 / 0.13 / 0.31 (figure 5, "
+        "Pythia)",
         NEARER_KEEPS_MORE,
     ),
     _claim(
@@ -553,7 +601,8 @@ STATEMENTS = (
     ),
     _claim(
         "6d",
-        "On a small network averaging on the way (p < 1) is at least as good as once at the end, at every beta.",
+        "On a small network averaging on the way (p < 1) is at least as good as once at the end, "
+        "at every beta.",
         "split MNIST, figure 1: curves over beta and over the frequency",
         OFTEN,
         DIGITS,

@@ -7,7 +7,10 @@ PAPER = Paper(
     title="Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging",
     short="Soup to Go",
     about="Soup to Go: sequential fine-tuning with averaging, against rehearsal, penalties and merges",
-    recipes={"tasks": "tasks one after another", "digits": "small networks on two halves of the digits (figure 1)"},
+    recipes={
+        "tasks": "tasks one after another",
+        "digits": "small networks on two halves of the digits (figure 1)",
+    },
     durations={
         "quick": "two minutes",
         "small": "10 minutes and, the first time, 20 for its base",

@@ -1,5 +1,5 @@
-"""The paper Soup to Go in small: its study on the small base, figure 1's on a small network, and its claims held
-against what came out."""
+"""The paper Soup to Go in small: its study on the small base, figure 1's on a small network, and
+its claims held against what came out."""
 
 from __future__ import annotations
 

@@ -1,28 +1,33 @@
-"""What "Pattern Shifting or Knowledge Losing" claims, held against stages studies: holds, does not hold, or cannot
-tell.
+"""What "Pattern Shifting or Knowledge Losing" claims, held against stages studies: holds, does not
+hold, or cannot tell.
 
 The rules stand here and were written before any outcome of the studies was looked at:
 
-- A study is one *world*: people, texts and a base of its own. A figure is the mean over worlds, and its interval (95 %)
-  covers them; the questions of a world are its own, so that their noise is in the spread between worlds. With one world
-  it covers the questions alone.
-- *First*, *middle*, *last*: the checkpoint after the first epoch, after half of them, and after all. *Plain text*: the
-  probing passages, nats a token. *Knowledge*: the first task of the study, in small worlds multiple choice about people
-  whom the base knew. *Letters*: lettered questions, which have the answer position. *Memorised*: what has exact
-  memorisation of the fine-tuning's data. Entries are the record's own, whatever they are called.
-- Restored models are held against the base and against the control, the base after the same restoring: *back* is not
-  below the lower of the two, *below* is below both. That is `holdfast.statistics.stages` over worlds.
-- A change counts from `LEAST` on: 2 points, or 0.05 nats a token, with the whole interval. Plain text is *at the base's
-  level* where it costs less than `TOLERANCE` nats more than the dearer of base and control.
+- A study is one *world*: people, texts and a base of its own. A figure is the mean over worlds, and
+  its interval (95 %) covers them; the questions of a world are its own, so that their noise is in
+  the spread between worlds. With one world it covers the questions alone.
+- *First*, *middle*, *last*: the checkpoint after the first epoch, after half of them, and after
+  all. *Plain text*: the probing passages, nats a token. *Knowledge*: the first task of the study,
+  in small worlds multiple choice about people whom the base knew. *Letters*: lettered questions,
+  which have the answer position. *Memorised*: what has exact memorisation of the fine-tuning's
+  data. Entries are the record's own, whatever they are called.
+- Restored models are held against the base and against the control, the base after the same
+  restoring: *back* is not below the lower of the two, *below* is below both. That is
+      `holdfast.statistics.stages` over worlds.
+- A change counts from `LEAST` on: 2 points, or 0.05 nats a token, with the whole interval. Plain
+  text is *at the base's level* where it costs less than `TOLERANCE` nats more than the dearer of
+  base and control.
 - *Within a few steps*: within `FEW` of all steps. *Most of* what was memorised: more than half.
-- Claim 5 holds the transition to actual forgetting of the models against that of smaller ones in the same worlds.
+- Claim 5 holds the transition to actual forgetting of the models against that of smaller ones in
+  the same worlds.
 
-The first three worlds were judged by these rules and could not tell eleven of thirteen claims, their intervals being
-too wide; worlds 3 to 5 were added then, under the same rules, before anything of them was known. Intervals over six
-worlds are not widened for that first look.
+The first three worlds were judged by these rules and could not tell eleven of thirteen claims,
+their intervals being too wide; worlds 3 to 5 were added then, under the same rules, before anything
+of them was known. Intervals over six worlds are not widened for that first look.
 
-What has to be so before a rule may speak: the base knows what is asked, fine-tuning costs it, restoring alone does not,
-the pattern is back where knowledge is judged, and there is room above the base where a gain is claimed.
+What has to be so before a rule may speak: the base knows what is asked, fine-tuning costs it,
+restoring alone does not, the pattern is back where knowledge is judged, and there is room above the
+base where a gain is claimed.
 """
 
 from __future__ import annotations
@@ -52,12 +57,15 @@ KNOWN = 0.2
 COSTS = 0.05
 """By so much fine-tuning lowers the score, and by no more restoring alone may."""
 READING = (
-    "A study is a world with people, texts and a base of its own; figures are means over worlds, with intervals over "
+    "A study is a world with people, texts and a base of its own; figures are means over worlds, "
+    "with intervals over "
     "them. With one world they cover its questions alone.",
-    "Restored models are held against the base and against the control, the base after the same restoring. Back: not "
+    "Restored models are held against the base and against the control, the base after the same "
+    "restoring. Back: not "
     "below the lower of the two. Below: below both.",
     "A change of less than 2 points, or of 0.05 nats a token, counts as none.",
-    "Three worlds were judged first and told little; three more were added then under the same rules. Intervals are "
+    "Three worlds were judged first and told little; three more were added then under the same "
+    "rules. Intervals are "
     "not widened for the first look.",
 )
 
@@ -97,12 +105,16 @@ def check_claims(records: Mapping[str, StagesRecord | None]) -> list[Claim]:
     missing = list(records.values()).count(None)
     without = dict(_without(wide, narrow))
     begun = Worlds(wide, narrow) if wide else None
-    evidence: Evidence[Worlds] = Evidence.of(begun, models, seeds=len(wide), noun="model", without=without)
+    evidence: Evidence[Worlds] = Evidence.of(
+        begun, models, seeds=len(wide), noun="model", without=without
+    )
     evidence = dataclasses.replace(evidence, waiting=evidence.waiting + missing)
     return judge_claims(STATEMENTS, {RECIPE: evidence})
 
 
-def _without(wide: Mapping[int, StagesRecord], narrow: Mapping[int, StagesRecord]) -> Iterator[tuple[str, Worlds]]:
+def _without(
+    wide: Mapping[int, StagesRecord], narrow: Mapping[int, StagesRecord]
+) -> Iterator[tuple[str, Worlds]]:
     """The studies with one world left out, by name; nothing where there are not two others."""
     for world in wide if len(wide) > 2 else ():
         others, smaller = dict(wide), dict(narrow)
@@ -111,7 +123,7 @@ def _without(wide: Mapping[int, StagesRecord], narrow: Mapping[int, StagesRecord
         yield f"world {world}", Worlds(others, smaller)
 
 
-# ------------------------------------------------------------------------------------------------------------- measures
+# ----------------------------------------------------------------------------------------- measures
 
 
 Measure = Callable[[StagesRecord], tuple[str, str]]
@@ -170,7 +182,9 @@ def figure_of(record: StagesRecord, model: Model, measure: Measure) -> Figure:
     measured = record.model(role, record.arms[0] if number else "", number)
     figure = None if measured is None else measured.figures.get(entry, {}).get(metric)
     if figure is None or not math.isfinite(figure.value):
-        raise NotMeasured(f"{entry} ({metric}) of the {role} {f'checkpoint {number}' if number else 'model'}")
+        raise NotMeasured(
+            f"{entry} ({metric}) of the {role} {f'checkpoint {number}' if number else 'model'}"
+        )
     return figure
 
 
@@ -183,7 +197,8 @@ def above_guessing(record: StagesRecord, model: Model, measure: Measure) -> Figu
 
 
 def least_mass(record: StagesRecord) -> Figure:
-    """The least mass on the letters from `FEW` of the fine-tuning's steps on, of what was measured on the way."""
+    """The least mass on the letters from `FEW` of the fine-tuning's steps on, of what was measured
+    on the way."""
     entry, points = entropy(record)[0], record.along.get(record.arms[0], [])
     last = max((point.step for point in points), default=0)
     figures = []
@@ -198,19 +213,21 @@ def least_mass(record: StagesRecord) -> Figure:
 
 
 def transition(record: StagesRecord) -> int:
-    """The checkpoint at which actual forgetting of the knowledge begins; one more than there are where it does not."""
+    """The checkpoint at which actual forgetting of the knowledge begins; one more than there are
+    where it does not."""
     for begin in record.transitions:
         if (begin.arm, begin.task) == (record.arms[0], knowledge(record)[0]):
             return begin.place or len(labels(record)) + 1
     raise NotMeasured("the transition to actual forgetting")
 
 
-# --------------------------------------------------------------------------------------------------------------- cases
+# -------------------------------------------------------------------------------------------- cases
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint of every world. What is asked for and was not measured raises `NotMeasured`."""
+    """One checkpoint of every world. What is asked for and was not measured raises
+    `NotMeasured`."""
 
     worlds: Worlds
     place: int
@@ -251,16 +268,23 @@ class Checkpoint:
         return self.figure(after, measure) - self.figure(before, measure)
 
     def beside_both(self, measure: Measure, nearest: Callable[..., Figure]) -> Figure:
-        """The restored model's figure minus the lower (`min`), or the higher (`max`), of base and control."""
+        """The restored model's figure minus the lower (`min`), or the higher (`max`), of base and
+        control."""
 
         def beside(record: StagesRecord) -> Figure:
-            others = figure_of(record, BASE_MODEL, measure), figure_of(record, (CONTROL, 0), measure)
-            return figure_of(record, self.restored, measure) - nearest(others, key=lambda figure: figure.value)
+            others = (
+                figure_of(record, BASE_MODEL, measure),
+                figure_of(record, (CONTROL, 0), measure),
+            )
+            return figure_of(record, self.restored, measure) - nearest(
+                others, key=lambda figure: figure.value
+            )
 
         return self.over(beside)
 
     def earlier_than_smaller(self) -> Figure:
-        """The checkpoint of the transition minus that of the smaller model, over the worlds that have both."""
+        """The checkpoint of the transition minus that of the smaller model, over the worlds that
+        have both."""
         by_world = {}
         for world, record in self.worlds.wide.items():
             try:
@@ -270,7 +294,10 @@ class Checkpoint:
         if not by_world and self.worlds.narrow:
             raise NotMeasured("the transition to actual forgetting, of both models in one world,")
         if not by_world:
-            raise NotMeasured(f"a smaller model in the same world (the recipes {NARROW}0, {NARROW}1 and {NARROW}2)")
+            raise NotMeasured(
+                f"a smaller model in the same world (the recipes {NARROW}0, {NARROW}1 and "
+                f"{NARROW}2)"
+            )
         return Figure.over_seeds(by_world)
 
 
@@ -295,7 +322,7 @@ def every(worlds: Worlds) -> list[Checkpoint]:
     return [Checkpoint(worlds, number) for number in range(1, 1 + worlds.last)]
 
 
-# --------------------------------------------------------------------------------------------------------------- rules
+# -------------------------------------------------------------------------------------------- rules
 
 NATS = "nats/token"
 TUNED_ABOVE = Check(
@@ -317,7 +344,7 @@ def one_tuned_above(worlds: Worlds, level: float) -> list[Part]:
     return [condition for condition in parts if condition.verdict != FAILS] or parts
 
 
-# -------------------------------------------------------------------------------------------------------- preconditions
+# ------------------------------------------------------------------------------------ preconditions
 
 
 def lost(name: str, cases: Callable[[Worlds], list[Checkpoint]]) -> Requirement:
@@ -395,9 +422,17 @@ def _lacking(worlds: Worlds) -> str | None:
     return failed or (None if measured else "nothing was measured")
 
 
-def _claim(number: str, text: str, paper: str, rule: Rule[Worlds], *needs: Requirement) -> Statement[Worlds]:
+def _claim(
+    number: str, text: str, paper: str, rule: Rule[Worlds], *needs: Requirement
+) -> Statement[Worlds]:
     return Statement(
-        number=number, recipe=RECIPE, text=text, paper=paper, rule=rule, preconditions=needs, lacking=_lacking
+        number=number,
+        recipe=RECIPE,
+        text=text,
+        paper=paper,
+        rule=rule,
+        preconditions=needs,
+        lacking=_lacking,
     )
 
 
@@ -407,7 +442,8 @@ STATEMENTS = (
         "The perplexity of plain text rises through fine-tuning.",
         "'a continuing upward trend' over ten epochs (figure 3b, section 4.1)",
         rule(
-            "Plain text costs the last checkpoint at least 0.05 nats more than the base, and more than the first one.",
+            "Plain text costs the last checkpoint at least 0.05 nats more than the base, and more "
+            "than the first one.",
             last,
             Check(
                 what="plain text, last checkpoint - base",
@@ -432,7 +468,8 @@ STATEMENTS = (
         "Restoring brings it back to the base's from every epoch.",
         "restored models 'have all returned to convergence with the base' (figures 3a, 3b)",
         rule(
-            f"After restoring, plain text costs every checkpoint less than {TOLERANCE:g} nats more than the dearer of "
+            f"After restoring, plain text costs every checkpoint less than {TOLERANCE:g} nats "
+            "more than the dearer of "
             "base and control.",
             every,
             Check(
@@ -451,7 +488,8 @@ STATEMENTS = (
         "Early on forgetting is pseudo: restored, the model is at the base's score again.",
         "Llama 2 7B on Alpaca, before epoch 4; MMLU and ARC (figures 3c, 3d)",
         rule(
-            "The first checkpoint, restored, is not below the lower of base and control by 2 points or more.",
+            "The first checkpoint, restored, is not below the lower of base and control by 2 "
+            "points or more.",
             first,
             Check(
                 what="knowledge, restored first checkpoint - the lower of base and control",
@@ -491,7 +529,8 @@ STATEMENTS = (
         "Restoring raises the score at every stage.",
         "'a marked enhancement in performance after the restoring stage' (section 4.1)",
         rule(
-            "Restoring raises the score of the first, the middle and the last checkpoint by 2 points or more.",
+            "Restoring raises the score of the first, the middle and the last checkpoint by 2 "
+            "points or more.",
             three,
             Check(
                 what="knowledge, checkpoint {case.place}, restored - before",
@@ -508,7 +547,8 @@ STATEMENTS = (
     _claim(
         "2d",
         "Early on the restored model even exceeds the base.",
-        "'once the fine-tuned LLMs are restored, their performances exceed' the base's (section 1, figures 3c, 3d)",
+        "'once the fine-tuned LLMs are restored, their performances exceed' the base's (section "
+        "1, figures 3c, 3d)",
         rule(
             "The first checkpoint, restored, is above the base by 2 points or more.",
             first,
@@ -530,7 +570,8 @@ STATEMENTS = (
         "The answer's format is learnt within a few steps and stays.",
         "probability of the options at 0.95 within a few steps (figure 4, section 5.1)",
         rule(
-            f"From {FEW:.0%} of the steps on, the mean mass on the letters stays at {MASS:g} or more at every point "
+            f"From {FEW:.0%} of the steps on, the mean mass on the letters stays at {MASS:g} or "
+            "more at every point "
             "that was measured.",
             last,
             Check(
@@ -547,7 +588,8 @@ STATEMENTS = (
         "The entropy at the answer position declines in the late stage.",
         "entropy fluctuates after the format is learnt, then declines continuously (figure 4)",
         rule(
-            "The entropy at the answer position is lower at the last checkpoint than at the middle one by "
+            "The entropy at the answer position is lower at the last checkpoint than at the "
+            "middle one by "
             "0.05 nats or more.",
             last,
             Check(
@@ -565,7 +607,8 @@ STATEMENTS = (
         "Entropy and accuracy fall together: over-confidence.",
         "'models are becoming overconfident, which may cause the actual forgetting' (section 5.1)",
         rule(
-            "From the first checkpoint to the last, the entropy falls by 0.05 nats or more, and accuracy on "
+            "From the first checkpoint to the last, the entropy falls by 0.05 nats or more, and "
+            "accuracy on "
             "the same lettered questions by 2 points or more.",
             last,
             Check(
@@ -591,7 +634,8 @@ STATEMENTS = (
         "Exact memorisation of the fine-tuning data rises through the run.",
         "an ascending trend along ten epochs (figure 5)",
         rule(
-            "The last checkpoint has memorised more of the fine-tuning's outputs than the first by 2 points or more.",
+            "The last checkpoint has memorised more of the fine-tuning's outputs than the first "
+            "by 2 points or more.",
             last,
             Check(
                 what="exact memorisation, last checkpoint - first",
@@ -607,12 +651,14 @@ STATEMENTS = (
         "What was memorised survives restoring.",
         "'these data remain even after restoring the original pattern' (finding 3, figure 5)",
         rule(
-            "Of what the last checkpoint has memorised beyond the base, more than half is there after restoring.",
+            "Of what the last checkpoint has memorised beyond the base, more than half is there "
+            "after restoring.",
             last,
             Check(
                 what="exact memorisation beyond the base after restoring - half of that before",
                 of=lambda at: (
-                    at.change(at.restored, BASE_MODEL, memorised) - at.change(at.tuned, BASE_MODEL, memorised) * 0.5
+                    at.change(at.restored, BASE_MODEL, memorised)
+                    - at.change(at.tuned, BASE_MODEL, memorised) * 0.5
                 ),
                 above=0.0,
                 yes="most of what was memorised stays",
@@ -627,7 +673,8 @@ STATEMENTS = (
         "A larger model turns to actual forgetting earlier.",
         "13B after 2 epochs, 7B after 4 (section 6, figure 6)",
         rule(
-            "In the same worlds the transition to actual forgetting comes at least one checkpoint earlier than with "
+            "In the same worlds the transition to actual forgetting comes at least one checkpoint "
+            "earlier than with "
             "the smaller model.",
             first,
             Check(
@@ -647,9 +694,11 @@ STATEMENTS = (
     _claim(
         "6",
         "Early in fine-tuning the tuned model itself is above the base.",
-        "'an initial surge, surpassing the baseline, before subsequently diminishing' (section 4.2)",
+        "'an initial surge, surpassing the baseline, before subsequently diminishing' (section "
+        "4.2)",
         Rule(
-            "One of the first three checkpoints is above the base by 2 points or more, with intervals widened for "
+            "One of the first three checkpoints is above the base by 2 points or more, with "
+            "intervals widened for "
             "three chances.",
             one_tuned_above,
         ),

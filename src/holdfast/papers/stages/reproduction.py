@@ -1,5 +1,5 @@
-"""The paper Pattern Shifting or Knowledge Losing in small: its study in several worlds, with models of two sizes, and
-its claims held against what came out."""
+"""The paper Pattern Shifting or Knowledge Losing in small: its study in several worlds, with models
+of two sizes, and its claims held against what came out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Sequential fine-tuning with averaging (SFA) beside what it resembles: L2, EWC and Fisher merging.
 
-Source: Soup to Go, section 4 and appendix A.2. theta_o is the old model, g the gradient of the new task's loss, F the
+Source: Soup to Go, section 4 and appendix A.2. theta_o is the old model, g the gradient of the new
+    task's loss, F the
 diagonal of the old model's Fisher information (L2: lambda everywhere):
 
 ```
@@ -10,12 +11,14 @@ EWC as a merge    theta* = theta - eta g(theta)           theta <- (I - eta F) t
 Fisher merging    (l_o F_o theta_o + l_t F_t theta_t) / (l_o F_o + l_t F_t)                               (15)
 ```
 
-The first two are one iteration where `beta = eta F` and `alpha = eta / (1 - eta F)`. The paper says so for L2; taken
-for each parameter it holds for EWC as well (ours). Hence what (13), (14) are exactly: SFA with alpha = eta, so the
-penalty `F / (1 - eta F)` in place of F. One such step differs from the penalised one by `eta^2 F g(theta)`.
+The first two are one iteration where `beta = eta F` and `alpha = eta / (1 - eta F)`. The paper says
+so for L2; taken for each parameter it holds for EWC as well (ours). Hence what (13), (14) are
+exactly: SFA with alpha = eta, so the penalty `F / (1 - eta F)` in place of F. One such step differs
+    from the penalised one by `eta^2 F g(theta)`.
 
-What p does (ours; the paper measures it). On a quadratic loss, in a direction of curvature h, k steps and an average
-take what is kept, u = (theta - theta_t) / (theta_o - theta_t), to `(1 - beta) (1 - alpha h)^k u + beta`, so to
+What p does (ours; the paper measures it). On a quadratic loss, in a direction of curvature h, k
+steps and an average take what is kept, u = (theta - theta_t) / (theta_o - theta_t), to
+`(1 - beta) (1 - alpha h)^k u + beta`, so to
 
 ```
 u = beta / (1 - (1 - beta) (1 - alpha h)^k)
@@ -23,7 +26,8 @@ k = 1          u = lambda / (lambda + h): L2's shrinkage, strong directions are 
 k to infinity  u = beta in every direction: the straight segment from theta_o to theta_t, as WiSE-FT
 ```
 
-so p goes from L2's penalty to interpolation, and how often is a choice of shape, not only of strength.
+so p goes from L2's penalty to interpolation, and how often is a choice of shape, not only of
+strength.
 
 Does not model: stochastic gradients, momentum, Adam.
 
@@ -47,7 +51,7 @@ Gradient = Callable[[Array], Array]
 Number = float | Array
 """One, or one a parameter or direction."""
 
-# ------------------------------------------------------------------------------------------------ one iteration, twice
+# ----------------------------------------------------------------------------- one iteration, twice
 
 
 def averaging_of(rate: Number, coefficient: Number) -> tuple[Any, Any]:
@@ -58,10 +62,12 @@ def averaging_of(rate: Number, coefficient: Number) -> tuple[Any, Any]:
         coefficient: lambda, or lambda F `[D]`, 0 or more, below 1 / eta.
 
     Returns:
-        (alpha, beta): SFA's rate and its weight on the old model, of the shape of both arguments together.
+        (alpha, beta): SFA's rate and its weight on the old model, of the shape of both arguments
+        together.
 
     Raises:
-        ConfigError: a rate or a coefficient outside of these bounds; at eta lambda >= 1 no SFA is that descent.
+        ConfigError: a rate or a coefficient outside of these bounds; at eta lambda >= 1 no SFA is
+            that descent.
 
     References: Soup to Go, section 4, below equation 7.
     """
@@ -83,8 +89,8 @@ def penalty_of(alpha: Number, beta: Number) -> tuple[Any, Any]:
         (rate, coefficient): eta and lambda.
 
     Raises:
-        ConfigError: an alpha or a beta outside of these bounds; at beta 1 nothing is learnt, which no finite lambda
-            does.
+        ConfigError: an alpha or a beta outside of these bounds; at beta 1 nothing is learnt, which
+            no finite lambda does.
     """
     expect("alpha", alpha, Meta(gt=0))
     expect("beta", beta, Meta(ge=0, lt=1))
@@ -102,7 +108,8 @@ def averaged_path(
     steps: int,
     every: int = 1,
 ) -> Array:
-    """SFA: gradient descent that is averaged with the old model at `every`-th steps and at the last (Algorithm 1).
+    """SFA: gradient descent that is averaged with the old model at `every`-th steps and at the last
+    (Algorithm 1).
 
     With `alpha = eta` and `beta = eta F` it is the EWC of two updates, equations 13 and 14.
 
@@ -127,7 +134,8 @@ def penalised_path(
     coefficient: Number,
     steps: int,
 ) -> Array:
-    """Gradient descent on the new task's loss + 1/2 sum coefficient (theta - theta_o)^2 (equation 2; 12 for EWC).
+    """Gradient descent on the new task's loss + 1/2 sum coefficient (theta - theta_o)^2 (equation
+    2; 12 for EWC).
 
     Args:
         gradient: of the new task's loss.
@@ -156,11 +164,11 @@ def fisher_merge(
     old_weight: float = 1.0,
     new_weight: float = 1.0,
 ) -> Array:
-    """The minimiser of l_o/2 F_o (theta - theta_o)^2 + l_t/2 F_t (theta - theta_t)^2, parameter by parameter (equation
-    15).
+    """The minimiser of l_o/2 F_o (theta - theta_o)^2 + l_t/2 F_t (theta - theta_t)^2, parameter by
+    parameter (equation 15).
 
-    Where both Fishers vanish nothing decides, and the mean with the weights is returned, the plain average for equal
-    ones. `checkpoints.methods.fisher` is the same on checkpoints.
+    Where both Fishers vanish nothing decides, and the mean with the weights is returned, the plain
+    average for equal ones. `checkpoints.methods.fisher` is the same on checkpoints.
 
     Args:
         old: theta_o `[D]`.
@@ -181,7 +189,7 @@ def fisher_merge(
     return (shares[0] * old + shares[1] * new) / shares.sum(0)
 
 
-# ---------------------------------------------------------------------------------------------------------- what p does
+# -------------------------------------------------------------------------------------- what p does
 
 
 def period(p: float, steps: int) -> int:
@@ -189,22 +197,28 @@ def period(p: float, steps: int) -> int:
     return max(1, round(p * steps))
 
 
-def kept_share(curvature: Number, *, alpha: float, beta: Number, every: int, steps: int | None = None) -> Array:
-    """What SFA keeps of the way from the optimum back to theta_o, in directions of a quadratic loss.
+def kept_share(
+    curvature: Number, *, alpha: float, beta: Number, every: int, steps: int | None = None
+) -> Array:
+    """What SFA keeps of the way from the optimum back to theta_o, in directions of a quadratic
+    loss.
 
     Args:
         curvature: h, 0 or more, below 2 / alpha; any shape.
         alpha: SFA's rate.
         beta: weight on the old model, in [0, 1]; broadcasts with the curvature.
         every: k, steps between averages.
-        steps: T, from theta_o on, with an average after the last in any case; None: the fixed point, after an average.
+        steps: T, from theta_o on, with an average after the last in any case; None: the fixed
+            point, after an average.
 
     Returns:
-        u: 1 is theta_o, 0 the new task's optimum. The distance to theta_o is (1 - u) of that between the two, the
+        u: 1 is theta_o, 0 the new task's optimum. The distance to theta_o is (1 - u) of that
+            between the two, the
         distance to the optimum u of it.
 
     Raises:
-        ConfigError: a rate with which the steps do not converge, a beta outside of [0, 1], no step between averages.
+        ConfigError: a rate with which the steps do not converge, a beta outside of [0, 1], no step
+            between averages.
     """
     weight = np.asarray(beta, np.float64)
     shrinkage = alpha * np.asarray(curvature, np.float64)
@@ -223,10 +237,11 @@ def kept_share(curvature: Number, *, alpha: float, beta: Number, every: int, ste
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Quadratics:
-    """Two tasks whose losses are quadratic, each with its own optimum: 1/2 (theta - optimum)^T Hessian (theta -
-    optimum).
+    """Two tasks whose losses are quadratic, each with its own optimum: 1/2 (theta - optimum)^T
+    Hessian (theta - optimum).
 
-    A task of linear regression with unit noise is one, and its Hessian is its exact Fisher information.
+    A task of linear regression with unit noise is one, and its Hessian is its exact Fisher
+    information.
     """
 
     old_hessian: Array
@@ -248,7 +263,8 @@ class Quadratics:
         return self.new_hessian @ (theta - self.new)
 
     def losses(self, theta: Array) -> Array:
-        """`[3, ...]` at `[..., D]`: the old task's loss, the new task's, the distance to theta_o."""
+        """`[3, ...]` at `[..., D]`: the old task's loss, the new task's, the distance to
+        theta_o."""
         away, left = theta - self.old, theta - self.new
         old = np.einsum("...i,ij,...j->...", away, self.old_hessian, away) / 2
         new = np.einsum("...i,ij,...j->...", left, self.new_hessian, left) / 2
@@ -258,7 +274,8 @@ class Quadratics:
         """The directions in which the new loss and a distance to theta_o are both sums of squares.
 
         Args:
-            metric: of the distance, `[D, D]`, or `[D]` for a diagonal one (EWC's Fisher); None: plain (L2, SFA).
+            metric: of the distance, `[D, D]`, or `[D]` for a diagonal one (EWC's Fisher); None:
+                plain (L2, SFA).
         """
         if metric is None:
             whitened = np.eye(len(self.old))
@@ -267,12 +284,18 @@ class Quadratics:
             whitened = np.linalg.inv(np.linalg.cholesky(matrix)).T
         values, vectors = np.linalg.eigh(whitened.T @ self.new_hessian @ whitened)
         basis = whitened @ vectors
-        return Directions(start=self.old, basis=basis, values=values, away=np.linalg.solve(basis, self.new - self.old))
+        return Directions(
+            start=self.old,
+            basis=basis,
+            values=values,
+            away=np.linalg.solve(basis, self.new - self.old),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Directions:
-    """Fine-tuning as the share learnt of each direction: theta = theta_o + basis (share * away), 1 - share is kept."""
+    """Fine-tuning as the share learnt of each direction: theta = theta_o + basis (share * away), 1
+    - share is kept."""
 
     start: Array
     """theta_o `[D]`."""
@@ -292,13 +315,19 @@ class Directions:
         return (kept**2) @ (self.values * self.away**2) / 2
 
     def penalised(self, coefficient: Number) -> Array:
-        """Shares kept `[..., D]` by the minimiser of the new loss + coefficient/2 distance^2: lambda / (lambda + h)."""
+        """Shares kept `[..., D]` by the minimiser of the new loss + coefficient/2 distance^2:
+        lambda / (lambda + h)."""
         weight = np.asarray(coefficient, np.float64)[..., None]
         return weight / (weight + self.values)
 
 
 def random_quadratics(
-    *, dimension: int = 40, decay: float = 1.0, alignment: float = 0.5, rotation: float = 1.0, seed: int = 0
+    *,
+    dimension: int = 40,
+    decay: float = 1.0,
+    alignment: float = 0.5,
+    rotation: float = 1.0,
+    seed: int = 0,
 ) -> Quadratics:
     """Two tasks with curvatures j^-decay each.
 
@@ -307,9 +336,10 @@ def random_quadratics(
     Args:
         dimension: D.
         decay: 0: all curvatures alike.
-        alignment: 0 to 1. 1: both tasks feel the same directions equally much; 0: directions drawn on their own.
-        rotation: 0 to 1: how far the old task's directions are from single parameters. 0: each is one, so that a
-            diagonal Fisher information holds all; 1: drawn at random.
+        alignment: 0 to 1. 1: both tasks feel the same directions equally much; 0: directions drawn
+            on their own.
+        rotation: 0 to 1: how far the old task's directions are from single parameters. 0: each is
+            one, so that a diagonal Fisher information holds all; 1: drawn at random.
         seed: equal arguments give equal arrays.
     """
     rng = np.random.default_rng(seed)
@@ -322,7 +352,9 @@ def random_quadratics(
         product: Array = basis * curvatures @ basis.T
         return (product + product.T) / 2
 
-    return Quadratics(old_hessian=hessian(old_basis), new_hessian=hessian(new_basis), old=old, new=new)
+    return Quadratics(
+        old_hessian=hessian(old_basis), new_hessian=hessian(new_basis), old=old, new=new
+    )
 
 
 def _turned(rng: np.random.Generator, dimension: int, share: float) -> Array:

@@ -1,9 +1,11 @@
-"""Overtraining in a two-layer linear network: what a fixed modification costs after n features have been learnt.
+"""Overtraining in a two-layer linear network: what a fixed modification costs after n features have
+been learnt.
 
-Source: Overtrained Language Models, section 4 and appendix A. theta = W1 W2, pre-trained by gradient flow on the loss
+Source: Overtrained Language Models, section 4 and appendix A. theta = W1 W2, pre-trained by
+    gradient flow on the loss
 |theta - A_pre|_F^2 with A_pre = U diag(s_1 > ... > s_D > 0) V^T, from W1 = e^-tau U, W2 = e^-tau V^T; fine-tuned on
-A_ft = U diag(f) V^T. The network is then D numbers: singular value x = w^2 of theta, w of either factor (lemma A.7),
-each with its own path
+A_ft = U diag(f) V^T. The network is then D numbers: singular value x = w^2 of theta, w of either
+factor (lemma A.7), each with its own path
 
 ```
 flow, target f, lambda (theta - start)^2     dx/dt = 4 x (f - x + lambda (a - x)),  a = x at the start
@@ -12,7 +14,8 @@ flow, target f, lambda (theta - start)^2     dx/dt = 4 x (f - x + lambda (a - x)
 a step of gradient descent                   w <- w + 2 eta w (f - w^2 + lambda (a - w^2))
 ```
 
-so that pre-training learns one feature after the other, the n-th at about tau / (2 s_n). After n of them:
+so that pre-training learns one feature after the other, the n-th at about tau / (2 s_n). After n of
+them:
 
 ```
 noise gamma on every entry of W1 and W2      L = sum_{i>n} s_i^2 + 2 D gamma^2 sum_{i<=n} s_i + D^3 gamma^4    (A.4)
@@ -23,11 +26,13 @@ fine-tuning                                  x_i -> c_i for i <= n; 0 stays 0   
     feature n raises the first where         |f_n - s_n| > (1 + lambda) s_n, so f_n > (2 + lambda) s_n
 ```
 
-The noise formula holds for any factors and any noise that is independent with mean 0: no higher term is missing. That 0
-stays 0 is about the ideal model. From a real one, where nothing is 0, fine-tuning for ever reaches c everywhere.
+The noise formula holds for any factors and any noise that is independent with mean 0: no higher
+term is missing. That 0 stays 0 is about the ideal model. From a real one, where nothing is 0,
+fine-tuning for ever reaches c everywhere.
 
-Not the paper's start, W1 = W2 = e^-tau I: that needs U = V. The flow keeps the sign of det theta, so from there an
-A_pre with a negative determinant is never reached; its last feature stays unlearnt.
+Not the paper's start, W1 = W2 = e^-tau I: that needs U = V. The flow keeps the sign of det theta,
+so from there an A_pre with a negative determinant is never reached; its last feature stays
+unlearnt.
 
 Does not model: minibatches (lemma A.17 bounds them), momentum, depth above two.
 
@@ -47,9 +52,10 @@ from holdfast.papers.theory.results import Array, expect
 
 Number = float | Array
 GAP = 0.25
-"""The logarithm of a ratio of neighbouring singular values is drawn within this share of the logarithm of `ratio`."""
+"""The logarithm of a ratio of neighbouring singular values is drawn within this share of the
+logarithm of `ratio`."""
 
-# ------------------------------------------------------------------------------------------------------------ the tasks
+# ---------------------------------------------------------------------------------------- the tasks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +63,8 @@ class LinearTasks:
     """A pre-training and a fine-tuning task with the same singular vectors.
 
     Raises:
-        DataError: singular values that are not above 0, or those of pre-training not strictly falling.
+        DataError: singular values that are not above 0, or those of pre-training not strictly
+            falling.
     """
 
     pretraining: Array
@@ -73,7 +80,10 @@ class LinearTasks:
         falling = np.diff(self.pretraining, append=0.0) < 0
         if not (falling.all() and (self.finetuning > 0).all()):
             got = f"{self.pretraining.tolist()} and {self.finetuning.tolist()}"
-            raise DataError(f"Expected singular values above 0, those of pre-training falling strictly, got {got}.")
+            raise DataError(
+                "Expected singular values above 0, those of pre-training falling strictly, got "
+                f"{got}."
+            )
 
     @property
     def dimension(self) -> int:
@@ -94,16 +104,23 @@ class LinearTasks:
 
 
 def random_tasks(
-    *, dimension: int = 8, ratio: float = 0.65, flatness: float = 0.5, spread: float = 0.3, seed: int = 0
+    *,
+    dimension: int = 8,
+    ratio: float = 0.65,
+    flatness: float = 0.5,
+    spread: float = 0.3,
+    seed: int = 0,
 ) -> LinearTasks:
     """Two tasks drawn by seed.
 
     Args:
         dimension: D: inputs, hidden units, outputs, and features to learn.
-        ratio: below 1: each singular value of the pre-training task over the one before, about; the first is 1.
-        flatness: how evenly the fine-tuning task weighs the features: its singular values are about those of
-            pre-training to the power of 1 - flatness.
-        spread: standard deviation of the logarithms of the fine-tuning task's singular values about that.
+        ratio: below 1: each singular value of the pre-training task over the one before, about; the
+            first is 1.
+        flatness: how evenly the fine-tuning task weighs the features: its singular values are about
+            those of pre-training to the power of 1 - flatness.
+        spread: standard deviation of the logarithms of the fine-tuning task's singular values about
+            that.
         seed: equal arguments give equal arrays.
     """
     rng = np.random.default_rng(seed)
@@ -112,11 +129,14 @@ def random_tasks(
     drawn = np.exp(spread * rng.standard_normal(dimension))
     left, right = np.linalg.qr(rng.standard_normal((2, dimension, dimension)))[0]
     return LinearTasks(
-        pretraining=pretraining, finetuning=pretraining ** (1 - flatness) * drawn, left=left, right=right
+        pretraining=pretraining,
+        finetuning=pretraining ** (1 - flatness) * drawn,
+        left=left,
+        right=right,
     )
 
 
-# --------------------------------------------------------------------------------------------------------- closed forms
+# ------------------------------------------------------------------------------------- closed forms
 
 
 def squared_loss(values: Array, target: Array) -> Array:
@@ -125,7 +145,8 @@ def squared_loss(values: Array, target: Array) -> Array:
 
 
 def perturbed_loss(first: Array, second: Array, target: Array, gamma: Number) -> Array:
-    """E |(W1 + Z1)(W2 + Z2) - A|_F^2 over independent noise of mean 0 and standard deviation gamma: for any factors.
+    """E |(W1 + Z1)(W2 + Z2) - A|_F^2 over independent noise of mean 0 and standard deviation gamma:
+    for any factors.
 
     Args:
         first: W1 `[D, D]`.
@@ -134,8 +155,8 @@ def perturbed_loss(first: Array, second: Array, target: Array, gamma: Number) ->
         gamma: any shape.
 
     Returns:
-        Of gamma's shape: |W1 W2 - A|^2 + D gamma^2 (|W1|^2 + |W2|^2) + D^3 gamma^4. Terms that are odd in Z1 or in Z2
-        have mean 0, and |Z1 Z2|^2 sums D^2 entries of variance D gamma^4.
+        Of gamma's shape: |W1 W2 - A|^2 + D gamma^2 (|W1|^2 + |W2|^2) + D^3 gamma^4. Terms that are
+        odd in Z1 or in Z2 have mean 0, and |Z1 Z2|^2 sums D^2 entries of variance D gamma^4.
     """
     variance = np.square(gamma)
     size = len(target)
@@ -162,7 +183,8 @@ def perturbed_losses(tasks: LinearTasks, gamma: Number, values: Array | None = N
 
 
 def minimiser(tasks: LinearTasks, weight: Number) -> Array:
-    """Where fine-tuning takes learnt features: (f + lambda s) / (1 + lambda), `[..., D]` of lambda `[...]`.
+    """Where fine-tuning takes learnt features: (f + lambda s) / (1 + lambda), `[..., D]` of lambda
+    `[...]`.
 
     Raises:
         ConfigError: a lambda that is not finite or below 0.
@@ -173,10 +195,11 @@ def minimiser(tasks: LinearTasks, weight: Number) -> Array:
 
 
 def finetuned_losses(tasks: LinearTasks, weight: Number) -> tuple[Array, Array]:
-    """Both losses after fine-tuning the ideal model, by features learnt before (theorems 4.6 and 4.7).
+    """Both losses after fine-tuning the ideal model, by features learnt before (theorems 4.6 and
+    4.7).
 
-    Their learnt parts lie on a line: sqrt(forgotten) + sqrt(left to learn) = |f - s| over the learnt features, lambda
-    being the place on the way from s to f.
+    Their learnt parts lie on a line: sqrt(forgotten) + sqrt(left to learn) = |f - s| over the
+    learnt features, lambda being the place on the way from s to f.
 
     Args:
         tasks: both.
@@ -199,13 +222,15 @@ def _running(terms: Array) -> Array:
 
 
 def harmful_in_noise(tasks: LinearTasks, gamma: Number) -> Array:
-    """Whether learning feature n raises the perturbed loss, `[..., D]`: s_n < 2 D gamma^2 (proposition 4.3)."""
+    """Whether learning feature n raises the perturbed loss, `[..., D]`: s_n < 2 D gamma^2
+    (proposition 4.3)."""
     threshold = 2 * tasks.dimension * np.square(np.asarray(gamma))[..., None]
     return tasks.pretraining < threshold
 
 
 def harmful_in_finetuning(tasks: LinearTasks, weight: Number) -> Array:
-    """Whether learning feature n raises the pre-training loss after fine-tuning, `[..., D]`: f_n > (2 + lambda) s_n."""
+    """Whether learning feature n raises the pre-training loss after fine-tuning, `[..., D]`: f_n >
+    (2 + lambda) s_n."""
     weights = np.asarray(weight)[..., None]
     return np.abs(tasks.finetuning - tasks.pretraining) > (1 + weights) * tasks.pretraining
 
@@ -213,10 +238,12 @@ def harmful_in_finetuning(tasks: LinearTasks, weight: Number) -> Array:
 def inflection_point(rises: Array) -> Array:
     """Features learnt when one more first raises a loss (definition 4.2).
 
-    D where none does. 0, the first feature already does, is beyond the definition, which begins at t_1.
+    D where none does. 0, the first feature already does, is beyond the definition, which begins at
+    t_1.
 
     Args:
-        rises: `[..., D]` of true and false: `np.diff(losses) > 0`, `harmful_in_noise` or `harmful_in_finetuning`.
+        rises: `[..., D]` of true and false: `np.diff(losses) > 0`, `harmful_in_noise` or
+            `harmful_in_finetuning`.
 
     Returns:
         `[...]` of whole numbers.
@@ -224,7 +251,7 @@ def inflection_point(rises: Array) -> Array:
     return np.where(rises.any(-1), rises.argmax(-1), rises.shape[-1])
 
 
-# ------------------------------------------------------------------------------------------------------- paths in time
+# ------------------------------------------------------------------------------------ paths in time
 
 
 def flow_values(time: Number, *, start: Number, target: Number, weight: Number = 0.0) -> Array:
@@ -255,7 +282,8 @@ def half_times(singular_values: Array, tau: float, rate: float = 0.0) -> Array:
     Args:
         singular_values: s `[D]`, more than twice e^-2tau.
         tau: of the start.
-        rate: of gradient descent, whose steps make growth slower (steps times rate are returned); 0: gradient flow.
+        rate: of gradient descent, whose steps make growth slower (steps times rate are returned);
+            0: gradient flow.
 
     Raises:
         ConfigError: the start is not below half of every singular value.
@@ -266,10 +294,11 @@ def half_times(singular_values: Array, tau: float, rate: float = 0.0) -> Array:
 
 
 def checkpoint_times(singular_values: Array, tau: float) -> Array:
-    """t_1 < ... < t_D of theorem 4.1 under gradient flow: when feature n lacks as much as feature n + 1 has.
+    """t_1 < ... < t_D of theorem 4.1 under gradient flow: when feature n lacks as much as feature n
+    + 1 has.
 
-    Both are then below e^(-2 tau (s_n - s_{n+1}) / (s_n + s_{n+1})) for s <= 1, so that theorem A.1's C is the least of
-    (s_n - s_{n+1}) / (s_n + s_{n+1}).
+    Both are then below e^(-2 tau (s_n - s_{n+1}) / (s_n + s_{n+1})) for s <= 1, so that theorem
+    A.1's C is the least of (s_n - s_{n+1}) / (s_n + s_{n+1}).
 
     Raises:
         ConfigError: the start is not below half of every singular value.
@@ -281,7 +310,11 @@ def checkpoint_times(singular_values: Array, tau: float) -> Array:
 
 def _small_start(singular_values: Array, tau: float) -> None:
     half = float(np.min(singular_values)) / 2
-    expect("start (e^(-2 tau), below half of the smallest singular value)", start_value(tau), Meta(gt=0, lt=half))
+    expect(
+        "start (e^(-2 tau), below half of the smallest singular value)",
+        start_value(tau),
+        Meta(gt=0, lt=half),
+    )
 
 
 def step_bound(tasks: LinearTasks, weight: float = 0.0) -> float:
@@ -292,7 +325,8 @@ def step_bound(tasks: LinearTasks, weight: float = 0.0) -> float:
 def descent_values(
     start: Array, target: Array, *, rate: float, steps: int, weight: float = 0.0, every: int = 0
 ) -> Array:
-    """Gradient descent on both balanced factors, as the singular values of their product (lemma A.7).
+    """Gradient descent on both balanced factors, as the singular values of their product (lemma
+    A.7).
 
     Args:
         start: singular values `[..., D]`, 0 or more; the penalty holds on to them.
@@ -317,7 +351,8 @@ def descent_values(
 def descent_factors(
     first: Array, second: Array, target: Array, *, rate: float, steps: int, weight: float = 0.0
 ) -> tuple[Array, Array]:
-    """The same on the matrices themselves, for any factors: |theta - target|^2 + lambda |theta - start|^2.
+    """The same on the matrices themselves, for any factors: |theta - target|^2 + lambda |theta -
+    start|^2.
 
     Args:
         first: W1 `[D, D]`.

@@ -1,18 +1,20 @@
 """Gradient descent on the objectives of `regression`, beside what their spectra say of every step.
 
-Source: Memory Retaining Finetuning, theorem 1, proposition 4.1 and lemma B.1: on `1/2 x^T Q x - p^T x` with p in the
-range of Q, gradient descent with a constant step leaves the component that Q does not see as it was and shrinks every
-other by `1 - step * q_i` a step, so that it ends at
+Source: Memory Retaining Finetuning, theorem 1, proposition 4.1 and lemma B.1: on
+    `1/2 x^T Q x - p^T x` with p in the
+range of Q, gradient descent with a constant step leaves the component that Q does not see as it was
+and shrinks every other by `1 - step * q_i` a step, so that it ends at
 
 ```
 x_infinity = (I - V V^T) x_0 + V Lambda^-1 V^T p          Q = V Lambda V^T, positive eigenvalues only
 ```
 
-and is after t steps at the distance `sqrt(sum_i (1 - step * q_i)^(2t) e_i^2)` from there. The lemma asks for a step
-below 1 / q_max; the iteration converges below 2 / q_max and not from there on, so that is where a step is refused.
+and is after t steps at the distance `sqrt(sum_i (1 - step * q_i)^(2t) e_i^2)` from there. The lemma
+asks for a step below 1 / q_max; the iteration converges below 2 / q_max and not from there on, so
+that is where a step is refused.
 
-What q is: s^2 for direct fine-tuning, lambda + s^2 for L2, (1 + lambda) s^2 for label annealing, s being the singular
-values of the fine-tuning rows.
+What q is: s^2 for direct fine-tuning, lambda + s^2 for L2, (1 + lambda) s^2 for label annealing, s
+being the singular values of the fine-tuning rows.
 """
 
 from __future__ import annotations
@@ -23,7 +25,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.config.declare import Meta
-from holdfast.papers.theory.regression import PRETRAINING, Problem, check_method, closed_form, gradient
+from holdfast.papers.theory.regression import (
+    PRETRAINING,
+    Problem,
+    check_method,
+    closed_form,
+    gradient,
+)
 from holdfast.papers.theory.results import Array, expect
 
 MOST_STEPS = 50_000
@@ -41,7 +49,9 @@ def spectrum(problem: Problem, method: str, weight: float = 0.0) -> Array:
     check_method(method)
     expect("weight (lambda)", weight, Meta(ge=0))
     squares: Array = problem.finetuning_factors.values**2
-    return {"direct": squares, "l2": squares + weight, "label_annealing": squares * (1 + weight)}[method]
+    return {"direct": squares, "l2": squares + weight, "label_annealing": squares * (1 + weight)}[
+        method
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +67,12 @@ class Descent:
 
 
 def gradient_descent(
-    problem: Problem, method: str, weight: float = 0.0, *, step: float | None = None, tolerance: float = 1e-10
+    problem: Problem,
+    method: str,
+    weight: float = 0.0,
+    *,
+    step: float | None = None,
+    tolerance: float = 1e-10,
 ) -> Descent:
     """Minimises one objective by gradient descent and compares every iterate with the closed form.
 
@@ -74,11 +89,23 @@ def gradient_descent(
     eigenvalues = spectrum(problem, method, weight)
     bound = 1 / float(eigenvalues[0])
     step = 0.99 * bound if step is None else step
-    expect("step (descent converges below 2 over the largest eigenvalue)", step, Meta(gt=0, lt=2 * bound))
+    expect(
+        "step (descent converges below 2 over the largest eigenvalue)",
+        step,
+        Meta(gt=0, lt=2 * bound),
+    )
     if method == PRETRAINING:
-        factors, theta, goal = problem.pretraining_factors, np.zeros(problem.dimension), problem.theta0
+        factors, theta, goal = (
+            problem.pretraining_factors,
+            np.zeros(problem.dimension),
+            problem.theta0,
+        )
     else:
-        factors, theta, goal = problem.finetuning_factors, problem.theta0, closed_form(problem, method, weight)
+        factors, theta, goal = (
+            problem.finetuning_factors,
+            problem.theta0,
+            closed_form(problem, method, weight),
+        )
     parts = (factors.right @ (theta - goal)) ** 2
     size = float(np.linalg.norm(goal))
     distances = [float(np.linalg.norm(theta - goal))]
@@ -87,4 +114,6 @@ def gradient_descent(
         away = theta - goal
         distances.append(math.sqrt(float(away @ away)))
     factors_of_steps = np.abs(1 - step * eigenvalues) ** (2.0 * np.arange(len(distances))[:, None])
-    return Descent(distances=np.array(distances), predicted=np.sqrt(factors_of_steps @ parts), size=size)
+    return Descent(
+        distances=np.array(distances), predicted=np.sqrt(factors_of_steps @ parts), size=size
+    )

@@ -1,12 +1,14 @@
 """The theory of label annealing, checked and asked of random problems.
 
-Source: Memory Retaining Finetuning, section 4. The paper proves where gradient descent ends and measures nothing there.
-The comparison of what L2 and label annealing forget is ours: each is taken at the lambda that leaves the same share of
-the start's fine-tuning error, for lambdas of different methods mean different things.
+Source: Memory Retaining Finetuning, section 4. The paper proves where gradient descent ends and
+    measures nothing there.
+The comparison of what L2 and label annealing forget is ours: each is taken at the lambda that
+leaves the same share of the start's fine-tuning error, for lambdas of different methods mean
+different things.
 
-L2's lambda has the unit of squared singular values, label annealing's has none. So L2's grid is the same list times the
-mean squared singular value of the fine-tuning rows: if all singular values were equal, equal places on the two grids
-would be the same estimator.
+L2's lambda has the unit of squared singular values, label annealing's has none. So L2's grid is the
+same list times the mean squared singular value of the fine-tuning rows: if all singular values were
+equal, equal places on the two grids would be the same estimator.
 """
 
 from __future__ import annotations
@@ -48,7 +50,12 @@ GEOMETRY_SEEDS = 8
 TOLERANCE = 1e-10
 """How near gradient descent must come to the closed form, relative to its norm."""
 PENALISED = ("label_annealing", "l2")
-NAMES = {PRETRAINING: "pre-training", "direct": "direct fine-tuning", "l2": "L2", "label_annealing": "label annealing"}
+NAMES = {
+    PRETRAINING: "pre-training",
+    "direct": "direct fine-tuning",
+    "l2": "L2",
+    "label_annealing": "label annealing",
+}
 
 EQUATIONS = """\
 pre-training      ½‖X̃θ − ỹ‖²                         ends at   θ0 = X̃ᵀ(X̃X̃ᵀ)⁻¹ỹ
@@ -64,7 +71,8 @@ direct fᵢ = 1        label annealing fᵢ = 1/(1+λ)        L2 fᵢ = sᵢ²/(
 
 
 def theory(seeds: int) -> Theory:
-    """Draws the problems, checks every statement on the first, compares what the methods forget on all."""
+    """Draws the problems, checks every statement on the first, compares what the methods forget on
+    all."""
     first = random_problem()
     lost = np.array([forgotten(random_problem(seed=seed), SHARES) for seed in range(seeds)])
     findings = []
@@ -73,9 +81,9 @@ def theory(seeds: int) -> Theory:
     for decay, overlap in itertools.product(DECAYS, OVERLAPS):
         drawn = functools.partial(random_problem, overlap=overlap, decay=decay)
         problems = [drawn(seed=seed) for seed in range(min(seeds, GEOMETRY_SEEDS))]
-        # Least-squares slope of log sensitivity on log squared singular value: 0 is where the old rows feel the new
-        # rows' directions alike, which is L2's penalty, 1 where they feel them as the new rows do, which is label
-        # annealing's.
+        # Least-squares slope of log sensitivity on log squared singular value: 0 is where the old
+        # rows feel the new rows' directions alike, which is L2's penalty, 1 where they feel them as
+        # the new rows do, which is label annealing's.
         slopes = []
         for problem in problems:
             squares = problem.finetuning_factors.values**2
@@ -98,14 +106,15 @@ def l2_forgets_less(where: str, share: float, lost: Array) -> Finding:
     """From pre-training errors `[seeds, 2]` at this share of the start's fine-tuning error."""
     return finding(
         f"L2 forgets less: {where}",
-        f"pre-training error of L2 over label annealing's, {share:.0%} of the start's fine-tuning error left (ours)",
+        f"pre-training error of L2 over label annealing's, {share:.0%} of the start's fine-tuning "
+        "error left (ours)",
         lost[:, 1] / lost[:, 0],
     )
 
 
 def forgotten(problem: Problem, shares: Sequence[float]) -> Array:
-    """Pre-training errors `[2, shares]` of label annealing and L2 where they leave these shares of the start's
-    fine-tuning error."""
+    """Pre-training errors `[2, shares]` of label annealing and L2 where they leave these shares of
+    the start's fine-tuning error."""
     lost = []
     for method in PENALISED:
         weights = np.array([weight_for(problem, method, share) for share in shares])
@@ -113,7 +122,7 @@ def forgotten(problem: Problem, shares: Sequence[float]) -> Array:
     return np.array(lost)
 
 
-# --------------------------------------------------------------------------------------------------------------- checks
+# ------------------------------------------------------------------------------------------- checks
 
 
 def checks(problem: Problem, apart: Problem) -> list[Check]:
@@ -127,7 +136,12 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
     squares = factors.values**2
     annealing = np.array(WEIGHTS)
     ridge = annealing * squares.mean()
-    weights = {PRETRAINING: np.zeros(1), "direct": np.zeros(1), "label_annealing": annealing, "l2": ridge}
+    weights = {
+        PRETRAINING: np.zeros(1),
+        "direct": np.zeros(1),
+        "label_annealing": annealing,
+        "l2": ridge,
+    }
     forms = {method: closed_form(problem, method, weights[method]) for method in METHODS}
     size = norm(theta0)
     results: list[Check] = []
@@ -135,12 +149,16 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
     for method, name in NAMES.items():
         grid = weights[method]
         ends_and_middle = sorted({grid[0], grid[len(grid) // 2], grid[-1]})
-        runs = [gradient_descent(problem, method, weight, tolerance=TOLERANCE) for weight in ends_and_middle]
+        runs = [
+            gradient_descent(problem, method, weight, tolerance=TOLERANCE)
+            for weight in ends_and_middle
+        ]
         ends = [(0, run.distances[-1], run.size) for run in runs]
         results.append(
             check(
                 f"descent: {name}",
-                "distance of gradient descent's last step to the closed form; at three lambdas where there are any",
+                "distance of gradient descent's last step to the closed form; at three lambdas "
+                "where there are any",
                 *ends,
                 allowed=TOLERANCE,
             )
@@ -150,7 +168,11 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
     def add(name: str, formula: str, *comparisons: Comparison) -> None:
         results.append(check(name, formula, *comparisons))
 
-    add("steps as the spectrum says", "sqrt(sum (1 - step q_i)^2t e_i^2), the distance after every step t", *steps)
+    add(
+        "steps as the spectrum says",
+        "sqrt(sum (1 - step q_i)^2t e_i^2), the distance after every step t",
+        *steps,
+    )
 
     slopes = []
     for method in METHODS:
@@ -161,7 +183,11 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
 
     printed = printed_forms(problem, weights)
     formulas = [(forms[method], printed[method], size) for method in METHODS]
-    add("formulas of theorem 1", "the closed forms as printed, with (X X^T)^-1 for (XX)^-1", *formulas)
+    add(
+        "formulas of theorem 1",
+        "the closed forms as printed, with (X X^T)^-1 for (XX)^-1",
+        *formulas,
+    )
 
     outside = []
     for form in forms.values():
@@ -176,15 +202,20 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
     least = "at equal error L2 moves theta least, label annealing X theta: the excess (ours)"
     add("least movement", least, (0, excess_movement(problem), 1))
 
-    lost = errors(apart, closed_form(apart, "direct")).pretraining / (apart.pretraining_targets**2).mean()
-    orthogonal = "direct fine-tuning on rows orthogonal to pre-training forgets nothing (section 4.3)"
+    lost = (
+        errors(apart, closed_form(apart, "direct")).pretraining
+        / (apart.pretraining_targets**2).mean()
+    )
+    orthogonal = (
+        "direct fine-tuning on rows orthogonal to pre-training forgets nothing (section 4.3)"
+    )
     add("orthogonal tasks", orthogonal, (0, math.sqrt(lost), 1))
     return results
 
 
 def printed_forms(problem: Problem, weights: dict[str, Array]) -> dict[str, Any]:
-    """Theorem 1's formulas `[L, D]` by N x N systems in place of the SVD; L2 by `(X^T X + a I)^-1 X^T = X^T (X X^T + a
-    I)^-1`."""
+    """Theorem 1's formulas `[L, D]` by N x N systems in place of the SVD; L2 by
+    `(X^T X + a I)^-1 X^T = X^T (X X^T + a I)^-1`."""
     inputs, targets, theta0 = problem.finetuning_inputs, problem.finetuning_targets, problem.theta0
     gram = inputs @ inputs.T
     inside = inputs.T @ np.linalg.solve(gram, inputs @ theta0)
@@ -203,12 +234,13 @@ def printed_forms(problem: Problem, weights: dict[str, Array]) -> dict[str, Any]
 
 
 def excess_movement(problem: Problem) -> Array:
-    """By how much, relative, L2 moves theta more than label annealing, and label annealing the predictions more than
-    L2; 0 where it is less."""
+    """By how much, relative, L2 moves theta more than label annealing, and label annealing the
+    predictions more than L2; 0 where it is less."""
     inputs, excess = problem.finetuning_inputs, []
     for share in SHARES:
         annealed, ridge = (
-            closed_form(problem, method, weight_for(problem, method, share)) - problem.theta0 for method in PENALISED
+            closed_form(problem, method, weight_for(problem, method, share)) - problem.theta0
+            for method in PENALISED
         )
         for larger, smaller in ((ridge, annealed), (inputs @ annealed, inputs @ ridge)):
             excess.append(norm(larger) / norm(smaller) - 1)

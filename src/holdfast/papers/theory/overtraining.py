@@ -1,9 +1,10 @@
 """The theory of overtraining, checked and asked of random problems.
 
-Source: Overtrained Language Models, section 4. Findings are what theorems 4.4, 4.6 and 4.7 say of n = 1, 2, ..., asked
-of models as they are: pre-trained by gradient flow from e^-tau up to t_n, not ideal, and fine-tuned by gradient descent
-for a finite time. The expectation over noise is exact. The first feature that raises the loss is counted from 1; where
-none of D does it is D + 1, so that ratios exist.
+Source: Overtrained Language Models, section 4. Findings are what theorems 4.4, 4.6 and 4.7 say of n
+    = 1, 2, ..., asked
+of models as they are: pre-trained by gradient flow from e^-tau up to t_n, not ideal, and fine-tuned
+by gradient descent for a finite time. The expectation over noise is exact. The first feature that
+raises the loss is counted from 1; where none of D does it is D + 1, so that ratios exist.
 """
 
 from __future__ import annotations
@@ -33,17 +34,27 @@ from holdfast.papers.theory.deep_linear import (
     start_value,
     step_bound,
 )
-from holdfast.papers.theory.results import EXACT, Array, Check, Comparison, Finding, Theory, check, finding
+from holdfast.papers.theory.results import (
+    EXACT,
+    Array,
+    Check,
+    Comparison,
+    Finding,
+    Theory,
+    check,
+    finding,
+)
 
 GAMMAS = (0.05, 0.075, 0.1, 0.15, 0.2)
 """Standard deviations of the noise on every entry of both factors."""
 LAMBDAS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Weights of the pull to the start in fine-tuning."""
 TAU = 200.0
-"""Both factors start pre-training at e^-tau: the larger, the more cleanly features are learnt one after another."""
+"""Both factors start pre-training at e^-tau: the larger, the more cleanly features are learnt one
+after another."""
 FINETUNE_TIME = 8.0
-"""Steps of fine-tuning times their learning rate. Too short, and what was learnt has not moved to the new task; too
-long, and what was not learnt is learnt from the new task."""
+"""Steps of fine-tuning times their learning rate. Too short, and what was learnt has not moved to
+the new task; too long, and what was not learnt is learnt from the new task."""
 RATE = 0.05
 """Learning rate of pre-training by gradient descent, over the first singular value."""
 
@@ -63,30 +74,39 @@ class Trained:
     def __init__(self, tasks: LinearTasks) -> None:
         self.tasks = tasks
         self.times = np.append(0.0, checkpoint_times(tasks.pretraining, TAU))
-        self.values = flow_values(self.times[:, None], start=start_value(TAU), target=tasks.pretraining)
+        self.values = flow_values(
+            self.times[:, None], start=start_value(TAU), target=tasks.pretraining
+        )
         self.base = squared_loss(self.values, tasks.pretraining)
         self.noisy = perturbed_losses(tasks, np.array(GAMMAS), self.values)
         """`[gammas, D + 1]`."""
         tuned = np.array([self._finetuned(weight) for weight in LAMBDAS])
-        self.tuned, self.task = squared_loss(tuned, tasks.pretraining), squared_loss(tuned, tasks.finetuning)
+        self.tuned, self.task = (
+            squared_loss(tuned, tasks.pretraining),
+            squared_loss(tuned, tasks.finetuning),
+        )
         """`[lambdas, D + 1]`: on the pre-training task, and on the new one."""
 
     def _finetuned(self, weight: float) -> Array:
         """By gradient descent, with half of the paper's largest step or a little less."""
         steps = math.ceil(2 * FINETUNE_TIME / step_bound(self.tasks, weight))
         rate = FINETUNE_TIME / steps
-        return descent_values(self.values, self.tasks.finetuning, rate=rate, steps=steps, weight=weight)
+        return descent_values(
+            self.values, self.tasks.finetuning, rate=rate, steps=steps, weight=weight
+        )
 
 
 def theory(seeds: int) -> Theory:
-    """Draws the problems, checks every closed form on the first, asks of all what the theorems say."""
+    """Draws the problems, checks every closed form on the first, asks of all what the theorems
+    say."""
     models = [Trained(random_tasks(seed=seed)) for seed in range(seeds)]
     return Theory(
         title="Overtraining in a two-layer linear network",
         source="Overtrained Language Models, section 4 and appendix A",
         equations=EQUATIONS,
         problems=(
-            "8 features, each about 0.65 of the one before; f about √s with a spread of 0.3 in the logarithm; "
+            "8 features, each about 0.65 of the one before; f about √s with a spread of 0.3 in "
+            "the logarithm; "
             "τ 200, fine-tuning for a time of 8"
         ),
         seeds=seeds,
@@ -95,7 +115,7 @@ def theory(seeds: int) -> Theory:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------- findings
+# ----------------------------------------------------------------------------------------- findings
 
 
 def findings(models: Sequence[Trained]) -> list[Finding]:
@@ -109,15 +129,26 @@ def findings(models: Sequence[Trained]) -> list[Finding]:
     turn = "the first feature that raises the loss, at the"
     by_gamma = (noise[:, -1] + 1) / (noise[:, 0] + 1)
     by_lambda = (tuning[:, 0] + 1) / (tuning[:, -1] + 1)
-    on_task = "loss on the new task at one lambda over that at the next, the worst pair and n (theorem 4.7)"
+    on_task = (
+        "loss on the new task at one lambda over that at the next, the worst pair and n (theorem "
+        "4.7)"
+    )
     middle = len(GAMMAS) // 2
     noisy = [model.noisy[middle] for model in models]
     tuned = [model.tuned[0] for model in models]
     return [
         finding("noise costs more with each feature", f"{before} (proposition 4.3)", noisy_growth),
         finding("so does fine-tuning", f"{before} (theorem 4.6)", tuned_growth),
-        finding("larger noise turns earlier", f"{turn} largest gamma over the smallest (section 4.2)", by_gamma),
-        finding("larger lambda turns later", f"{turn} smallest lambda over the largest (theorem 4.7)", by_lambda),
+        finding(
+            "larger noise turns earlier",
+            f"{turn} largest gamma over the smallest (section 4.2)",
+            by_gamma,
+        ),
+        finding(
+            "larger lambda turns later",
+            f"{turn} smallest lambda over the largest (theorem 4.7)",
+            by_lambda,
+        ),
         finding("lambda costs on the new task", on_task, task),
         *ever_up("noise", "the middle gamma (theorem 4.4)", noisy, noise[:, middle]),
         *ever_up("fine-tuning", "lambda 0 (theorem 4.7)", tuned, tuning[:, 0]),
@@ -125,12 +156,16 @@ def findings(models: Sequence[Trained]) -> list[Finding]:
 
 
 def ever_up(name: str, where: str, losses: Sequence[Array], turns: Array) -> list[Finding]:
-    """Whether losses `[D + 1]` never fall again after their turn; nothing where no problem has one."""
+    """Whether losses `[D + 1]` never fall again after their turn; nothing where no problem has
+    one."""
     worst = []
     for loss, n in zip(losses, turns, strict=True):
         if n < len(loss) - 1:
             worst.append(floored_ratios(loss[n:-1], loss[n + 1 :]).max())
-    what = f"loss before a feature over that after it, the worst past the first rise; {len(worst)} problems, {where}"
+    what = (
+        f"loss before a feature over that after it, the worst past the first rise; {len(worst)} "
+        f"problems, {where}"
+    )
     return [finding(f"{name}: once up, ever up", what, worst)] if worst else []
 
 
@@ -145,7 +180,7 @@ def floored_ratios(before: Array, after: Array) -> Array:
     return np.maximum(before, floor) / np.maximum(after, floor)
 
 
-# --------------------------------------------------------------------------------------------------------------- checks
+# ------------------------------------------------------------------------------------------- checks
 
 
 def checks(models: Sequence[Trained]) -> list[Check]:
@@ -163,7 +198,8 @@ def checks(models: Sequence[Trained]) -> list[Check]:
 def matrix_check(tasks: LinearTasks) -> Check:
     """The network as D numbers."""
     s, f = tasks.pretraining, tasks.finetuning
-    # No deeper: rounding of 1e-16 in rotated matrices starts features that an e^-2tau far below it would hold back.
+    # No deeper: rounding of 1e-16 in rotated matrices starts features that an e^-2tau far below it
+    # would hold back.
     tau, weight = 8 - math.log(s[-1]) / 2, 0.5
     start = np.full(tasks.dimension, start_value(tau))
     first, second = tasks.factors(start)
@@ -172,13 +208,16 @@ def matrix_check(tasks: LinearTasks) -> Check:
     pretraining = s, RATE / s[0], math.ceil(checkpoint_times(s, tau)[0] * s[0] / RATE), 0.0
     finetuning = f, step_bound(tasks, weight) / 2, 200, weight
     for target, rate, steps, pull in (pretraining, finetuning):
-        first, second = descent_factors(first, second, tasks.matrix(target), rate=rate, steps=steps, weight=pull)
+        first, second = descent_factors(
+            first, second, tasks.matrix(target), rate=rate, steps=steps, weight=pull
+        )
         values = descent_values(values, target, rate=rate, steps=steps, weight=pull)
         comparisons.append((tasks.matrix(values), first @ second, s[0]))
     return check(
         "the network is D numbers",
         (
-            "gradient descent on matrices with U and V drawn at random, against D numbers: pre-training until the "
+            "gradient descent on matrices with U and V drawn at random, against D numbers: "
+            "pre-training until the "
             "first feature is learnt, then 200 steps of fine-tuning (lemma A.7)"
         ),
         *comparisons,
@@ -192,12 +231,16 @@ def sigmoid_check(tasks: LinearTasks) -> Check:
     start, span = np.full(tasks.dimension, start_value(tau)), 1.5 * half_times(s, tau)[0]
     goal = flow_values(np.linspace(0, span, 21)[:, None], start=start, target=s)
     every = math.ceil(span * s[0] / 0.005 / 20)
-    paths = [descent_values(start, s, rate=span / 20 / n, steps=20 * n, every=n) for n in (every, 2 * every)]
+    paths = [
+        descent_values(start, s, rate=span / 20 / n, steps=20 * n, every=n)
+        for n in (every, 2 * every)
+    ]
     misses = [np.abs(path - goal).max() / s[0] for path in paths]
     order = math.log2(misses[0] / misses[1])
     return check(
         "every feature is a sigmoid",
-        "gradient descent less the sigmoid of gradient flow: halving the step halves it, so its order is 1",
+        "gradient descent less the sigmoid of gradient flow: halving the step halves it, so its "
+        "order is 1",
         (1, order, 1),
         allowed=0.05,
         note=f"{misses[0]:.1e} at a step of 0.005 / s_1, {misses[1]:.1e} at half of it",
@@ -215,7 +258,8 @@ def order_checks(model: Trained) -> list[Check]:
     in_order = "" if (np.diff(crossed) > 0).all() else "not "
     times = check(
         "times of the features",
-        "when gradient descent has half of each feature, against log(s / start) / (2 log(1 + 2 eta s)) steps",
+        "when gradient descent has half of each feature, against log(s / start) / (2 log(1 + 2 "
+        "eta s)) steps",
         (1, crossed / half_times(s, TAU, rate), 1),
         allowed=0.03,
         note=f"{len(s)} features, {in_order}one after another",
@@ -246,7 +290,8 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
         total += (((first + noise[0]) @ (second + noise[1]) - target) ** 2).sum() / 256
     signs_check = check(
         "noise, every sign",
-        "all 256 signs of noise of size gamma on factors of 2 x 2, over the formula: it needs no normal law, and lacks "
+        "all 256 signs of noise of size gamma on factors of 2 x 2, over the formula: it needs no "
+        "normal law, and lacks "
         "no term",
         (1, total / perturbed_loss(first, second, target, 0.7), 1),
     )
@@ -257,19 +302,22 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
         matrices.append(perturbed_loss(*tasks.factors(values), tasks.matrix(s), gammas))
     ideal_check = check(
         "noise after n features",
-        "the loss of the ideal model in its singular values, against the formula on its matrices (lemma A.4)",
+        "the loss of the ideal model in its singular values, against the formula on its matrices "
+        "(lemma A.4)",
         (ideal, np.array(matrices).T, ideal.max()),
     )
     feature_check = check(
         "noise, one more feature",
-        "learning feature n changes it by (2 D gamma^2 - s_n) s_n: equal, where (2) and (14) print at least",
+        "learning feature n changes it by (2 D gamma^2 - s_n) s_n: equal, where (2) and (14) "
+        "print at least",
         (rise, np.diff(ideal), ideal.max()),
     )
     losses = [perturbed_losses(t, gammas) for t in problems]
     rules = [harmful_in_noise(t, gammas) for t in problems]
     turn_check = check(
         "inflection against gamma",
-        "features between the turn of the loss and the smallest n with s_n < 2 D gamma^2, and turns that come later "
+        "features between the turn of the loss and the smallest n with s_n < 2 D gamma^2, and "
+        "turns that come later "
         "at a larger gamma; all problems",
         *turn_comparisons(losses, rules),
         allowed=0.0,
@@ -277,10 +325,17 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     return [signs_check, ideal_check, feature_check, turn_check]
 
 
-def turn_comparisons(losses: Sequence[Array], rules: Sequence[Array], sign: int = 1) -> tuple[Comparison, Comparison]:
-    """Inflection points of losses against those of a rule, and how far they rise (sign 1) or fall along strengths."""
+def turn_comparisons(
+    losses: Sequence[Array], rules: Sequence[Array], sign: int = 1
+) -> tuple[Comparison, Comparison]:
+    """Inflection points of losses against those of a rule, and how far they rise (sign 1) or fall
+    along strengths."""
     turns = inflection_point(np.diff(losses) > 0)
-    return (inflection_point(np.array(rules)), turns, 1), (0, np.maximum(sign * np.diff(turns), 0), 1)
+    return (inflection_point(np.array(rules)), turns, 1), (
+        0,
+        np.maximum(sign * np.diff(turns), 0),
+        1,
+    )
 
 
 def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
@@ -299,7 +354,8 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     results = [
         check(
             "where fine-tuning ends",
-            "gradient descent from each ideal model at each lambda, against (f + lambda s) / (1 + lambda) and 0",
+            "gradient descent from each ideal model at each lambda, against (f + lambda s) / (1 + "
+            "lambda) and 0",
             (reached, np.array(ends), f.max()),
             note=f"A.11 and A.28 print s and f the other way round, {swapped:.2g} away; A.23 as here",
         )
@@ -312,7 +368,11 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
         numbers = ((matrices - tasks.matrix(target)) ** 2).sum((-2, -1))
         losses.append((closed, numbers, closed.max()))
     results.append(
-        check("losses after fine-tuning", "both closed forms against |theta - A|_F^2 of the matrices", *losses)
+        check(
+            "losses after fine-tuning",
+            "both closed forms against |theta - A|_F^2 of the matrices",
+            *losses,
+        )
     )
 
     apart = np.append(0.0, np.cumsum((f - s) ** 2))
@@ -323,7 +383,8 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     results.append(
         check(
             "a straight line between the tasks",
-            "sqrt(forgotten) + sqrt(left to learn) is |f - s| over the learnt features at every lambda (ours)",
+            "sqrt(forgotten) + sqrt(left to learn) is |f - s| over the learnt features at every "
+            "lambda (ours)",
             (segment, line, segment.max()),
             allowed=1e-6,
         )
@@ -335,7 +396,8 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
         check(
             "inflection against lambda",
             (
-                "features between the turn of the loss and the smallest n with |f_n - s_n| > (1 + lambda) s_n, and "
+                "features between the turn of the loss and the smallest n with |f_n - s_n| > (1 + "
+                "lambda) s_n, and "
                 "turns that come earlier at a larger lambda; all problems"
             ),
             *turn_comparisons(forgetting, rules, sign=-1),

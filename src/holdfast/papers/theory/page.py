@@ -1,5 +1,5 @@
-"""A paper's theory as one page: every statement with its closed form, the number, how far they are apart, the
-verdict."""
+"""A paper's theory as one page: every statement with its closed form, the number, how far they are
+apart, the verdict."""
 
 from __future__ import annotations
 
@@ -10,19 +10,33 @@ from typing import TYPE_CHECKING
 from holdfast.papers.claims.page import TONES
 from holdfast.papers.theory.results import Check, Finding, Theory
 from holdfast.records.measure import interval_text, number
-from holdfast.reports.blocks import Code, Page, Paragraph, Section, Table, Text, chip, columns, figure, sub
+from holdfast.reports.blocks import (
+    Code,
+    Page,
+    Paragraph,
+    Section,
+    Table,
+    Text,
+    chip,
+    columns,
+    figure,
+    sub,
+)
 from holdfast.reports.terminal import Printer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 CHECKS = (
-    "What has to hold. Closed form and number are those where the two are furthest apart; the deviation is relative. A "
+    "What has to hold. Closed form and number are those where the two are furthest apart; the "
+    "deviation is relative. A "
     "check that fails is a mistake here or in the theory."
 )
 FINDINGS = (
-    "What the paper observes, and what follows from it, asked of random problems. A statement holds where its ratio is "
-    "below 1 with the whole 95 % interval over seeds, does not hold where it is above 1, and cannot be told otherwise. "
+    "What the paper observes, and what follows from it, asked of random problems. A statement "
+    "holds where its ratio is "
+    "below 1 with the whole 95 % interval over seeds, does not hold where it is above 1, and "
+    "cannot be told otherwise. "
     "None is a prediction for a language model."
 )
 
@@ -32,7 +46,9 @@ def theory_page(theory: Theory) -> Page:
     sections = [
         Section("Formulas", [Code(theory.equations)]),
         Section("Checks", [checks_table(theory.checks)], intro=CHECKS, anchor="checks"),
-        Section("Statements", [statements_table(theory.findings)], intro=FINDINGS, anchor="statements"),
+        Section(
+            "Statements", [statements_table(theory.findings)], intro=FINDINGS, anchor="statements"
+        ),
     ]
     return Page(
         tab=f"{theory.title} (holdfast)",
@@ -61,7 +77,8 @@ def summary(theory: Theory) -> str:
     verdicts = [finding.verdict for finding in theory.findings]
     holds, fails, open_ones = map(verdicts.count, TONES)
     return (
-        f"{passed} of {len(theory.checks)} checks hold. Of {len(verdicts)} statements about random problems {holds} "
+        f"{passed} of {len(theory.checks)} checks hold. Of {len(verdicts)} statements about "
+        f"random problems {holds} "
         f"hold, {fails} do not, {open_ones} cannot be told."
     )
 
@@ -74,7 +91,9 @@ def checks_table(checks: Sequence[Check]) -> Table:
         figures = [f"{value:.4g}" for value in (check.closed, check.number)]
         limits = [f"{value:.1e}" for value in (check.deviation, check.allowed)]
         rows.append([(check.name, sub(check.formula), sub(check.note)), *figures, *limits, verdict])
-    heads = columns("Check", "Closed form", "Number", "Deviation", "Allowed", "Verdict", right=(1, 2, 3, 4))
+    heads = columns(
+        "Check", "Closed form", "Number", "Deviation", "Allowed", "Verdict", right=(1, 2, 3, 4)
+    )
     return Table(columns=heads, rows=rows, kind="dense")
 
 
@@ -84,5 +103,13 @@ def statements_table(findings: Sequence[Finding]) -> Table:
     for finding in findings:
         verdict = chip(finding.verdict, TONES[finding.verdict])
         interval = interval_text((finding.low, finding.high), 3)
-        rows.append([(finding.name, sub(finding.formula)), verdict, figure(number(finding.ratio, 3), interval)])
-    return Table(columns=columns("Statement", "Verdict", "Ratio", right=(2,)), rows=rows, kind="dense")
+        rows.append(
+            [
+                (finding.name, sub(finding.formula)),
+                verdict,
+                figure(number(finding.ratio, 3), interval),
+            ]
+        )
+    return Table(
+        columns=columns("Statement", "Verdict", "Ratio", right=(2,)), rows=rows, kind="dense"
+    )

@@ -1,4 +1,5 @@
-"""What every theory returns: checks that have to pass, and findings that may turn out either way."""
+"""What every theory returns: checks that have to pass, and findings that may turn out either
+way."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ EXACT = 1e-9
 """What rounding may leave of an identity, relative."""
 
 Comparison = tuple[Any, Any, Any]
-"""A closed form, the number that it should be (a scalar or an array each), and the scale of their difference."""
+"""A closed form, the number that it should be (a scalar or an array each), and the scale of their
+difference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +42,8 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What the paper observes, or what follows from it, asked of random problems. If it does not hold, that is no
-    error."""
+    """What the paper observes, or what follows from it, asked of random problems. If it does not
+    hold, that is no error."""
 
     name: str
     formula: str
@@ -74,7 +76,9 @@ class Theory:
         return all(check.passed for check in self.checks)
 
 
-def check(name: str, formula: str, *comparisons: Comparison, allowed: float = EXACT, note: str = "") -> Check:
+def check(
+    name: str, formula: str, *comparisons: Comparison, allowed: float = EXACT, note: str = ""
+) -> Check:
     """The check that the furthest of some comparisons is at most `allowed`, relative; NaN fails."""
     worst = []
     for closed, number, scale in comparisons:
@@ -96,7 +100,8 @@ def check(name: str, formula: str, *comparisons: Comparison, allowed: float = EX
 
 
 def finding(name: str, formula: str, ratios: Any) -> Finding:
-    """The statement that one positive ratio a seed is below 1, with the t-interval of the logarithms and a verdict.
+    """The statement that one positive ratio a seed is below 1, with the t-interval of the
+    logarithms and a verdict.
 
     Raises:
         ConfigError: a ratio that is not finite and above 0.
@@ -111,7 +116,9 @@ def finding(name: str, formula: str, ratios: Any) -> Finding:
         verdict = "holds"
     elif low > 1 + EXACT:
         verdict = "does not hold"
-    return Finding(name=name, formula=formula, ratio=math.exp(mean), low=low, high=high, verdict=verdict)
+    return Finding(
+        name=name, formula=formula, ratio=math.exp(mean), low=low, high=high, verdict=verdict
+    )
 
 
 def expect(name: str, value: Any, bounds: Meta) -> None:

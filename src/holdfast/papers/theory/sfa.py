@@ -1,12 +1,15 @@
 """The theory of averaging with the old model, checked and asked of random problems.
 
-Source: Soup to Go, section 4 and appendix A.2, and what its sections 4.1, 6.2 and 6.3 observe on networks: the last is
-asked of pairs of quadratic tasks, turns with their geometry, and says nothing about language models.
+Source: Soup to Go, section 4 and appendix A.2, and what its sections 4.1, 6.2 and 6.3 observe on
+    networks: the last is
+asked of pairs of quadratic tasks, turns with their geometry, and says nothing about language
+models.
 
-Methods are compared where they leave the same new-task loss (`MIDDLE` of the start's), for beta, lambda and EWC's
-coefficient are no common scale. SFA takes its steps from theta_o in closed form; L2 and EWC are at their minimisers.
-Fisher information is exact: the old Hessian's diagonal. Penalised with the whole Hessian, which is the old loss itself,
-are the best trade-offs that there are, as training on both tasks at once gives them.
+Methods are compared where they leave the same new-task loss (`MIDDLE` of the start's), for beta,
+lambda and EWC's coefficient are no common scale. SFA takes its steps from theta_o in closed form;
+L2 and EWC are at their minimisers. Fisher information is exact: the old Hessian's diagonal.
+Penalised with the whole Hessian, which is the old loss itself, are the best trade-offs that there
+are, as training on both tasks at once gives them.
 """
 
 from __future__ import annotations
@@ -65,7 +68,8 @@ k = 1             u = λ / (λ + h), L2                   k → ∞     u = β i
 
 
 def theory(seeds: int) -> Theory:
-    """Draws the problems, checks every identity on the first, asks of all what the paper observes."""
+    """Draws the problems, checks every identity on the first, asks of all what the paper
+    observes."""
     return Theory(
         title="Averaging with the old model, and penalties",
         source="Soup to Go, section 4 and appendix A.2",
@@ -77,13 +81,13 @@ def theory(seeds: int) -> Theory:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- one problem
+# -------------------------------------------------------------------------------------- one problem
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """One problem. Losses are `[3, ...]`: the old task's over direct fine-tuning's, the new task's over the start's,
-    the distance to theta_o over that of the new task's optimum."""
+    """One problem. Losses are `[3, ...]`: the old task's over direct fine-tuning's, the new task's
+    over the start's, the distance to theta_o over that of the new task's optimum."""
 
     along_p: Array
     """`[3, P]`, of `FRACTIONS` at `BETA`."""
@@ -99,12 +103,15 @@ def outcome_of(problem: Quadratics) -> Outcome:
 
     def averaged(p: float, betas: Array) -> Array:
         every = period(p, STEPS)
-        return kept_share(plain.values, alpha=1 / problem.curvature, beta=betas[:, None], every=every, steps=STEPS)
+        return kept_share(
+            plain.values, alpha=1 / problem.curvature, beta=betas[:, None], every=every, steps=STEPS
+        )
 
     direct = problem.losses(plain.theta(averaged(1.0, np.zeros(1))))[0, 0]
 
     def at_middle(along: Directions, shares: Callable[[Array], Array]) -> float:
-        """The old loss at the strength, from 0 to 1, that leaves `MIDDLE` of the new loss: that rises with it."""
+        """The old loss at the strength, from 0 to 1, that leaves `MIDDLE` of the new loss: that
+        rises with it."""
         low, high = 0.0, 1.0
         for _ in range(60):
             middle = (low + high) / 2
@@ -116,11 +123,16 @@ def outcome_of(problem: Quadratics) -> Outcome:
         return problem.losses(theta)[0, 0] / direct
 
     def by_share(along: Directions, share: Array) -> Array:
-        """A penalty whose coefficient over the mean curvature goes from 0 to infinity as the share goes to 1."""
+        """A penalty whose coefficient over the mean curvature goes from 0 to infinity as the share
+        goes to 1."""
         return along.penalised(along.values.mean() * share / (1 - share))
 
     equal = {sfa(p): at_middle(plain, partial(averaged, p)) for p in FRACTIONS}
-    for name, metric in (("l2", None), ("ewc", np.diag(problem.old_hessian)), ("both", problem.old_hessian)):
+    for name, metric in (
+        ("l2", None),
+        ("ewc", np.diag(problem.old_hessian)),
+        ("both", problem.old_hessian),
+    ):
         along = problem.along(metric)
         equal[name] = at_middle(along, partial(by_share, along))
     shares = np.concatenate([averaged(p, np.array([BETA])) for p in FRACTIONS])
@@ -133,13 +145,20 @@ def sfa(p: float) -> str:
     return f"p = {p:g}"
 
 
-def at_equal_loss(name: str, outcomes: Sequence[Outcome], method: str, other: str, source: str = "") -> Finding:
+def at_equal_loss(
+    name: str, outcomes: Sequence[Outcome], method: str, other: str, source: str = ""
+) -> Finding:
     """That a method's old loss is below that of another, a ratio a problem."""
-    what = f"old loss of {NAMES.get(method, method)} over {NAMES.get(other, other)}, at equal new loss{source}"
-    return finding(name, what, [outcome.equal[method] / outcome.equal[other] for outcome in outcomes])
+    what = (
+        f"old loss of {NAMES.get(method, method)} over {NAMES.get(other, other)}, at equal new "
+        f"loss{source}"
+    )
+    return finding(
+        name, what, [outcome.equal[method] / outcome.equal[other] for outcome in outcomes]
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------- findings
+# ----------------------------------------------------------------------------------------- findings
 
 
 def observations(seeds: int) -> list[Finding]:
@@ -149,10 +168,17 @@ def observations(seeds: int) -> list[Finding]:
     old, new, distance = along[:, 0], along[:, 1], along[:, 2]
     both = old + new
     nearer = "distance to theta_o over that at the next larger p, the worst of them (section 6.3)"
-    saved = "old loss and new loss together, as shares of the most, at p = 0.1 over p = 1 (our measure of section 6.2)"
+    saved = (
+        "old loss and new loss together, as shares of the most, at p = 0.1 over p = 1 (our measure "
+        "of section 6.2)"
+    )
     small = sfa(P[-1])
     return [
-        finding("smaller p forgets less", "old loss at p = 0.1 over p = 1 (section 6.2)", old[:, -1] / old[:, 0]),
+        finding(
+            "smaller p forgets less",
+            "old loss at p = 0.1 over p = 1 (section 6.2)",
+            old[:, -1] / old[:, 0],
+        ),
         finding("each smaller p ends nearer", nearer, (distance[:, 1:] / distance[:, :-1]).max(1)),
         finding("saves more than it costs", saved, both[:, -1] / both[:, 0]),
         at_equal_loss("often beats once", outcomes, small, sfa(1.0), " (section 6.2)"),
@@ -169,12 +195,15 @@ def geometries(seeds: int) -> list[Finding]:
         drawn = partial(random_quadratics, alignment=alignment, rotation=rotation)
         outcomes = [outcome_of(drawn(seed=seed)) for seed in range(seeds)]
         for method in (sfa(1.0), sfa(P[-1]), "ewc", "both"):
-            name = f"{NAMES.get(method, method)} beats L2: alignment {alignment:g}, rotation {rotation:g}"
+            name = (
+                f"{NAMES.get(method, method)} beats L2: alignment {alignment:g}, rotation "
+                f"{rotation:g}"
+            )
             results.append(at_equal_loss(name, outcomes, method, "l2"))
     return results
 
 
-# --------------------------------------------------------------------------------------------------------------- checks
+# ------------------------------------------------------------------------------------------- checks
 
 
 def checks(problem: Quadratics) -> list[Check]:
@@ -209,7 +238,8 @@ def step_checks(problem: Quadratics) -> list[Check]:
         results.append(
             check(
                 f"SFA is L2: {task}",
-                f"SFA after every step and L2 by gradient descent, {task} task, every one of {STEPS} steps (section 4)",
+                f"SFA after every step and L2 by gradient descent, {task} task, every one of "
+                f"{STEPS} steps (section 4)",
                 against(pulled, averaged(alpha=alpha, beta=beta)),
             )
         )
@@ -220,12 +250,15 @@ def step_checks(problem: Quadratics) -> list[Check]:
         merged = averaged(alpha=rate, beta=rate * pull)
         _, stronger = penalty_of(rate, rate * pull)
         merges.append(against(exact, averaged(alpha=alpha, beta=beta)))
-        merges.append(against(penalised(rate=rate * (1 - rate * pull), coefficient=stronger), merged))
+        merges.append(
+            against(penalised(rate=rate * (1 - rate * pull), coefficient=stronger), merged)
+        )
         remainder = merged[1] - exact[1] - rate**2 * pull * gradient(start)
         remainders.append((0, remainder, np.abs(exact).max()))
     merge = check(
         "EWC is a merge",
-        "the penalised steps as merges with alpha = eta / (1 - eta F); equations 13, 14 as the penalty F / (1 - eta F)",
+        "the penalised steps as merges with alpha = eta / (1 - eta F); equations 13, 14 as the "
+        "penalty F / (1 - eta F)",
         *merges,
     )
     step = "one step of equations 13, 14 less the penalised one is eta^2 F g"
@@ -255,7 +288,8 @@ def merge_check(problem: Quadratics) -> Check:
     mean = (2 * old[0] + new[0]) / 3
     return check(
         "Fisher merging minimises",
-        "gradient of both quadratic penalties at the merge (equation 15); the mean where both Fishers vanish",
+        "gradient of both quadratic penalties at the merge (equation 15); the mean where both "
+        "Fishers vanish",
         (0, slope, away),
         (mean, merged[0], away),
     )
@@ -270,7 +304,9 @@ def period_checks(problem: Quadratics) -> list[Check]:
         for beta in (0.1, BETA, 0.9):
             every = period(p, STEPS)
             share = kept_share(along.values, alpha=alpha, beta=beta, every=every, steps=STEPS)
-            path = averaged_path(problem.gradient, old, old, alpha=alpha, beta=beta, every=every, steps=STEPS)
+            path = averaged_path(
+                problem.gradient, old, old, alpha=alpha, beta=beta, every=every, steps=STEPS
+            )
             last.append((along.theta(share), path[-1], away))
     _, penalty = penalty_of(alpha, BETA)
     fixed_point = partial(kept_share, along.values, alpha=alpha, beta=BETA)
@@ -278,6 +314,10 @@ def period_checks(problem: Quadratics) -> list[Check]:
     often = along.penalised(penalty), fixed_point(every=1), 1
     seldom = BETA, fixed_point(every=10**12), 1
     return [
-        check("closed form along p", "SFA's last step at every p and three betas, against the iteration", *last),
+        check(
+            "closed form along p",
+            "SFA's last step at every p and three betas, against the iteration",
+            *last,
+        ),
         check("ends of p", ends, often, seldom),
     ]

@@ -1,7 +1,8 @@
-"""Instructions to write a function, with the function: made of the standard library's documented ones.
+"""Instructions to write a function, with the function: made of the standard library's documented
+ones.
 
-Where no code instructions are to be had, a docstring's first sentence is the instruction and the function without its
-docstring the answer, in the shape of HumanEval turned round:
+Where no code instructions are to be had, a docstring's first sentence is the instruction and the
+function without its docstring the answer, in the shape of HumanEval turned round:
 
     # Task: Return the base name of a path.
     # Write the function basename.
@@ -51,7 +52,8 @@ def code_tasks(pieces: Sequence[str]) -> list[CodeTask]:
         pieces: source, such as a split of `EmbeddedCorpus`; they need not be whole modules.
 
     Returns:
-        In the order of their hash, which has nothing to do with the modules; no two with the same prompt or code.
+        In the order of their hash, which has nothing to do with the modules; no two with the same
+        prompt or code.
     """
     tasks: dict[str, CodeTask] = {}
     codes: set[str] = set()
@@ -80,7 +82,9 @@ def _in_piece(piece: str) -> Iterator[CodeTask]:
         code = "\n".join(lines[: first - 1] + lines[last:])
         code = re.sub(r"\n\s*\n", "\n", code)
         if SHORTEST <= len(code) <= LONGEST:
-            yield CodeTask(prompt=f"# Task: {summary}\n# Write the function {node.name}.\n", code=code)
+            yield CodeTask(
+                prompt=f"# Task: {summary}\n# Write the function {node.name}.\n", code=code
+            )
 
 
 def _block(text: str, indent: int) -> str:

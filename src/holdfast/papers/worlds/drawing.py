@@ -1,5 +1,5 @@
-"""Drawing from lists, as everything that is generated does: evenly, and the same for the same seed. The phrases that
-are drawn from stand in YAML files beside the modules."""
+"""Drawing from lists, as everything that is generated does: evenly, and the same for the same seed.
+The phrases that are drawn from stand in YAML files beside the modules."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 HELD_OUT_CHARACTERS = 280
-"""A held-out text is the beginning of a piece, cut at a line's end: intervals want many documents, not long ones, and
-a row of the base has 96 tokens."""
+"""A held-out text is the beginning of a piece, cut at a line's end: intervals want many documents,
+not long ones, and a row of the base has 96 tokens."""
 
 
 def phrases(module: str) -> Any:
@@ -51,8 +51,11 @@ def groups(items: Sequence[T], sizes: Sequence[int], rng: random.Random) -> Iter
 
 
 def by_hash(items: Mapping[str, T]) -> list[T]:
-    """The items in the order of their keys' hashes, which has nothing to do with where they come from."""
-    return [items[key] for key in sorted(items, key=lambda key: hashlib.sha256(key.encode()).digest())]
+    """The items in the order of their keys' hashes, which has nothing to do with where they come
+    from."""
+    return [
+        items[key] for key in sorted(items, key=lambda key: hashlib.sha256(key.encode()).digest())
+    ]
 
 
 def listed(items: Sequence[str]) -> str:
@@ -61,7 +64,9 @@ def listed(items: Sequence[str]) -> str:
     return f"{beginning} and {items[-1]}" if beginning else items[0]
 
 
-def beginnings(texts: Sequence[str], count: int, *, characters: int = HELD_OUT_CHARACTERS) -> list[str]:
+def beginnings(
+    texts: Sequence[str], count: int, *, characters: int = HELD_OUT_CHARACTERS
+) -> list[str]:
     """The beginnings of about `count` evenly spaced texts, each cut at a line's end; no two alike.
 
     Args:

@@ -1,16 +1,19 @@
-"""The corpus inside every CPython: English reference prose and Python code, for work without a network.
+"""The corpus inside every CPython: English reference prose and Python code, for work without a
+network.
 
-Prose is `pydoc_data.topics`, the language reference behind `help("assert")`: 79 topics, 465 KB. Code is the standard
-library's own source. Two clearly different domains, on every machine, are what a forgetting experiment needs: pre-train
-on prose (and some code), tune on code, see what happens to prose.
+Prose is `pydoc_data.topics`, the language reference behind `help("assert")`: 79 topics, 465 KB.
+Code is the standard library's own source. Two clearly different domains, on every machine, are what
+a forgetting experiment needs: pre-train on prose (and some code), tune on code, see what happens to
+prose.
 
-The splits are disjoint by document (topic or module), and text that several documents share is kept only once: the
-reference repeats whole sections between topics, which would put held-out text into training. Documents are cut at their
-natural borders into pieces small enough that each held-out split has at least `HELD_OUT_PIECES` of them, as a paired
-bootstrap wants.
+The splits are disjoint by document (topic or module), and text that several documents share is kept
+only once: the reference repeats whole sections between topics, which would put held-out text into
+training. Documents are cut at their natural borders into pieces small enough that each held-out
+split has at least `HELD_OUT_PIECES` of them, as a paired bootstrap wants.
 
-The corpus differs between Python versions (`python`, `sha256` say which one it is), not between runs or machines of one
-version apart from modules that a distribution leaves out. Both parts are under the PSF licence.
+The corpus differs between Python versions (`python`, `sha256` say which one it is), not between
+runs or machines of one version apart from modules that a distribution leaves out. Both parts are
+under the PSF licence.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ if TYPE_CHECKING:
 PIECE_CHARACTERS = 4096
 HELD_OUT_PIECES = 120
 SHORT_TEXT = 80
-"""In characters. A shorter paragraph may stand in several documents ("Changed in version 3.7", a grammar line); a
-shorter piece is left out."""
+"""In characters. A shorter paragraph may stand in several documents ("Changed in version 3.7", a
+grammar line); a shorter piece is left out."""
 
 KNOWN_CODE = 0.6
 """Of the pieces of `code_train`."""
@@ -71,8 +74,8 @@ _CODE_BORDERS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddedCorpus:
-    """Disjoint splits of the embedded corpus; each is a tuple of pieces of at most `PIECE_CHARACTERS` characters, in
-    document order."""
+    """Disjoint splits of the embedded corpus; each is a tuple of pieces of at most
+    `PIECE_CHARACTERS` characters, in document order."""
 
     prose_train: tuple[str, ...]
     """English reference prose to pre-train on."""
@@ -81,8 +84,8 @@ class EmbeddedCorpus:
     code_pretrain: tuple[str, ...]
     """Python source for the base's pre-training, so that it is not new to code altogether."""
     code_train: tuple[str, ...]
-    """Python source of other modules, to tune on; the first part of it is read by bases that are to know source, see
-    `code_known`."""
+    """Python source of other modules, to tune on; the first part of it is read by bases that are to
+    know source, see `code_known`."""
     code_heldout: tuple[str, ...]
     """Python source of yet other modules: what tuning should improve."""
     python: str
@@ -92,8 +95,9 @@ class EmbeddedCorpus:
 
     @property
     def code_known(self) -> tuple[str, ...]:
-        """What a base reads that is to know source: `code_pretrain`, and the first `KNOWN_CODE` of `code_train`. In the
-        order of the modules, so that at most one module stands on both sides."""
+        """What a base reads that is to know source: `code_pretrain`, and the first `KNOWN_CODE` of
+        `code_train`. In the order of the modules, so that at most one module stands on both
+        sides."""
         return (*self.code_pretrain, *self.code_train[: self._known])
 
     @property
@@ -121,13 +125,14 @@ def embedded_corpus() -> EmbeddedCorpus:
 
 
 def cut(text: str, borders: Sequence[str], limit: int) -> list[str]:
-    """Cuts a text into pieces of at most `limit` characters whose concatenation is the text, at the strongest borders
-    that do.
+    """Cuts a text into pieces of at most `limit` characters whose concatenation is the text, at the
+    strongest borders that do.
 
     Args:
         text: anything.
         borders: regular expressions, strongest first; a piece ends after a match.
-        limit: in characters, positive. Neighbours are joined again while they fit, so pieces come close to it.
+        limit: in characters, positive. Neighbours are joined again while they fit, so pieces come
+            close to it.
     """
     if len(text) <= limit:
         return [text] if text else []
@@ -146,7 +151,7 @@ def cut(text: str, borders: Sequence[str], limit: int) -> list[str]:
     return pieces
 
 
-# ------------------------------------------------------------------------------------------------------------ documents
+# ---------------------------------------------------------------------------------------- documents
 
 
 def _prose_documents() -> dict[str, str]:
@@ -154,7 +159,8 @@ def _prose_documents() -> dict[str, str]:
         from pydoc_data import topics
     except ImportError as error:
         raise DataError(
-            "This Python came without pydoc_data (the reference behind help()). Install the full standard library, or "
+            "This Python came without pydoc_data (the reference behind help()). Install the full "
+            "standard library, or "
             "use your own text."
         ) from error
     return {name: topics.topics[name] for name in sorted(topics.topics)}
@@ -174,14 +180,16 @@ def _code_documents() -> dict[str, str]:
             continue
     if len(documents) < 100:
         raise DataError(
-            f"Expected the standard library's source under {root}, found {len(documents)} modules. Use a Python that "
+            f"Expected the standard library's source under {root}, found {len(documents)} "
+            "modules. Use a Python that "
             f"ships its source."
         )
     return documents
 
 
 def _modules(root: Path) -> list[Path]:
-    """The library's own source files, sorted; folders that are left out are not entered (site-packages may be vast)."""
+    """The library's own source files, sorted; folders that are left out are not entered
+    (site-packages may be vast)."""
 
     def is_left_out(name: str) -> bool:
         return name in _EXCLUDED_FOLDERS or name.startswith(_EXCLUDED_PREFIXES)
@@ -189,20 +197,24 @@ def _modules(root: Path) -> list[Path]:
     modules = []
     for folder, folders, files in os.walk(root):
         folders[:] = itertools.filterfalse(is_left_out, folders)
-        modules += [Path(folder, name) for name in files if name.endswith(".py") and not is_left_out(name)]
+        modules += [
+            Path(folder, name) for name in files if name.endswith(".py") and not is_left_out(name)
+        ]
     return sorted(modules, key=lambda path: path.relative_to(root).as_posix())
 
 
-# --------------------------------------------------------------------------------------------------------------- splits
+# ------------------------------------------------------------------------------------------- splits
 
 
-def _splits(documents: Mapping[str, str], shares: Mapping[str, float], borders: Sequence[str]) -> dict[str, list[str]]:
+def _splits(
+    documents: Mapping[str, str], shares: Mapping[str, float], borders: Sequence[str]
+) -> dict[str, list[str]]:
     """Deals whole documents out to splits in proportion to `shares` (by size), then cuts them."""
     unique = _without_repeats(documents)
     dealt: dict[str, list[str]] = {name: [] for name in shares}
     sizes = dict.fromkeys(shares, 0)
-    # Largest first, each to the split that lacks most: a deterministic rule that meets the shares however unequal the
-    # documents are.
+    # Largest first, each to the split that lacks most: a deterministic rule that meets the shares
+    # however unequal the documents are.
     for name in sorted(unique, key=lambda n: (-len(unique[n]), n)):
         total = sum(sizes.values()) + len(unique[name])
         split = max(shares, key=lambda s: (shares[s] * total - sizes[s], s))
@@ -221,13 +233,16 @@ def _splits(documents: Mapping[str, str], shares: Mapping[str, float], borders: 
 
 
 def _without_repeats(documents: Mapping[str, str]) -> dict[str, str]:
-    """Drops every paragraph that stood in an earlier document already (white space aside), however it is indented."""
+    """Drops every paragraph that stood in an earlier document already (white space aside), however
+    it is indented."""
     earlier: set[bytes] = set()
     unique = {}
     for name, text in documents.items():
         paragraphs = []
         here: set[bytes] = set()
-        parts = re.split(r"(\n(?:[ \t]*\n)+)", text)  # paragraph, the blank lines after it, paragraph, ...
+        parts = re.split(
+            r"(\n(?:[ \t]*\n)+)", text
+        )  # paragraph, the blank lines after it, paragraph, ...
         for paragraph, blank in zip(parts[::2], [*parts[1::2], ""], strict=True):
             plain = " ".join(paragraph.split())
             if len(plain) >= SHORT_TEXT:
@@ -241,7 +256,9 @@ def _without_repeats(documents: Mapping[str, str]) -> dict[str, str]:
     return unique
 
 
-def _pieces(documents: Sequence[str], borders: Sequence[str], limit: int = PIECE_CHARACTERS) -> list[str]:
+def _pieces(
+    documents: Sequence[str], borders: Sequence[str], limit: int = PIECE_CHARACTERS
+) -> list[str]:
     pieces = [piece.strip("\n") for text in documents for piece in cut(text, borders, limit)]
     return list(dict.fromkeys(piece for piece in pieces if len(piece) >= SHORT_TEXT))
 
@@ -254,24 +271,25 @@ def _held_out_pieces(documents: Sequence[str], borders: Sequence[str]) -> list[s
     return pieces
 
 
-# ------------------------------------------------------------------------------------------------------------ tokenizer
+# ---------------------------------------------------------------------------------------- tokenizer
 
 
 def train_tokenizer(
     documents: Iterable[str], *, vocab_size: int, special_tokens: Sequence[str] = ()
 ) -> PreTrainedTokenizerFast:
-    """Trains a byte-level BPE tokenizer: it can write any text, has no unknown token, and is the same for the same
-    documents.
+    """Trains a byte-level BPE tokenizer: it can write any text, has no unknown token, and is the
+    same for the same documents.
 
     Args:
         documents: the texts to learn merges from.
-        vocab_size: entries in all, special tokens and the 256 bytes included; fewer come out where the texts offer no
-            more merges.
-        special_tokens: further ones beside "<|endoftext|>" (end of sequence, id 0) and "<|pad|>" (padding, id 1), such
-            as chat markers.
+        vocab_size: entries in all, special tokens and the 256 bytes included; fewer come out where
+            the texts offer no more merges.
+        special_tokens: further ones beside "<|endoftext|>" (end of sequence, id 0) and "<|pad|>"
+            (padding, id 1), such as chat markers.
 
     Returns:
-        A transformers tokenizer that adds no token on its own; `save_pretrained` and `AutoTokenizer` give it back.
+        A transformers tokenizer that adds no token on its own; `save_pretrained` and
+        `AutoTokenizer` give it back.
 
     Raises:
         ConfigError: `vocab_size` leaves no room for the bytes and the special tokens.
@@ -285,7 +303,8 @@ def train_tokenizer(
     smallest = len(alphabet) + len(special)
     if vocab_size < smallest:
         raise ConfigError(
-            f"vocab_size: expected at least {smallest} ({len(alphabet)} bytes and {len(special)} special tokens), got "
+            f"vocab_size: expected at least {smallest} ({len(alphabet)} bytes and {len(special)} "
+            "special tokens), got "
             f"{vocab_size}."
         )
     texts = [text for text in documents if text]
@@ -295,7 +314,10 @@ def train_tokenizer(
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        vocab_size=vocab_size,
+        special_tokens=special,
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer=trainer, length=len(texts))
     end, padding, *others = special

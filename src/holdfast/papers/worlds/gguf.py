@@ -1,7 +1,9 @@
-"""From the GGUF file of a packaged model, the format of llama.cpp, to a checkpoint folder that every command takes.
+"""From the GGUF file of a packaged model, the format of llama.cpp, to a checkpoint folder that
+every command takes.
 
-transformers reads the file; quantised weights are dequantised, which gives back what the file holds and not what the
-model had before it was quantised, so the folder says of itself how many bits its weights had.
+transformers reads the file; quantised weights are dequantised, which gives back what the file holds
+and not what the model had before it was quantised, so the folder says of itself how many bits its
+weights had.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from holdfast.support.leftovers import NewFolder, scratch_folder
 FLOATS = ("F32", "F16", "BF16", "F64")
 """Types of a GGUF file that are numbers, not blocks of quantised ones."""
 DIGITS_ALONE = "smollm"
-"""The way of splitting text (`tokenizer.ggml.pre`) in which every digit stands alone, which transformers does not take
-from GGUF."""
+"""The way of splitting text (`tokenizer.ggml.pre`) in which every digit stands alone, which
+transformers does not take from GGUF."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,8 @@ class GgufFile:
     metadata: Mapping[str, Any]
     """Lists of words are their length."""
     types: Mapping[str, int]
-    """Numbers in tensors of each type, as ggml names it, such as "Q4_1"; the most frequent first."""
+    """Numbers in tensors of each type, as ggml names it, such as "Q4_1"; the most frequent
+    first."""
 
     @property
     def note(self) -> str:
@@ -65,7 +68,9 @@ def read_gguf(path: Path) -> GgufFile:
     try:
         from gguf import GGUFReader
     except ImportError:
-        raise ModelError("Reading a GGUF file needs the package gguf: pip install 'holdfast[real]'.") from None
+        raise ModelError(
+            "Reading a GGUF file needs the package gguf: pip install 'holdfast[real]'."
+        ) from None
     from transformers.integrations.gguf import read_gguf_metadata
 
     metadata, _ = read_gguf_metadata(os.fspath(path))
@@ -84,8 +89,8 @@ def import_gguf(
     license_file: Path | None,
     origin: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Makes a checkpoint folder of a GGUF file: safetensors, tokenizer with chat template, generation settings,
-    provenance, manifest. The folder is there when it is whole, and only then.
+    """Makes a checkpoint folder of a GGUF file: safetensors, tokenizer with chat template,
+    generation settings, provenance, manifest. The folder is there when it is whole, and only then.
 
     Args:
         path: the file.
@@ -119,7 +124,9 @@ def import_gguf(
             source[key] = file.metadata.get(f"general.{key}")
         record["origin"] = {**source, **origin}
         write_json(model / FILE, record)
-        manifest.write_manifest(model, manifest.measured(model, manifest.files_in(model), sync=True))
+        manifest.write_manifest(
+            model, manifest.measured(model, manifest.files_in(model), sync=True)
+        )
         fsync_path(model)
         os.rename(model, folder)
         fsync_path(folder.parent)
@@ -141,7 +148,9 @@ def _save(file: GgufFile, folder: Path, work: Path, *, name: str, dtype: str) ->
     (alone / "model.gguf").symlink_to(os.path.realpath(file.path))
     with quiet_libraries(), quiet_transformers():
         with contextlib.redirect_stderr(io.StringIO()):  # a bar that nothing else turns off
-            tokenizer = AutoTokenizer.from_pretrained(alone, gguf_file="model.gguf", trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(
+                alone, gguf_file="model.gguf", trust_remote_code=False
+            )
             model = from_pretrained(
                 os.fspath(alone),
                 gguf_file="model.gguf",
@@ -156,12 +165,19 @@ def _save(file: GgufFile, folder: Path, work: Path, *, name: str, dtype: str) ->
         stored = sum(file.types.values())
         if count != stored:
             raise ModelError(
-                f"{file.path} holds {stored:,} numbers, and the model that this version of transformers makes "
+                f"{file.path} holds {stored:,} numbers, and the model that this version of "
+                "transformers makes "
                 f"of it has {count:,}: it would be another model."
             )
-        # the weights are plain ones by now: what says otherwise would keep the model from being saved and loaded
+        # the weights are plain ones by now: what says otherwise would keep the model from being
+        # saved and loaded
         for holder in (model.config, model):
-            for key in ("quantization_config", "quantization_method", "hf_quantizer", "_model_name_or_path"):
+            for key in (
+                "quantization_config",
+                "quantization_method",
+                "hf_quantizer",
+                "_model_name_or_path",
+            ):
                 vars(holder).pop(key, None)
         model.is_quantized = False
         model.config.name_or_path = tokenizer.name_or_path = name
@@ -190,7 +206,8 @@ def _provenance(file: GgufFile, folder: Path, *, name: str, dtype: str) -> dict[
         "stored": file.types,
         "parameters": sum(sizes.values()),
         "created": now(),
-        "versions": versions() | {package: version(package) for package in ("gguf", "transformers", "torch")},
+        "versions": versions()
+        | {package: version(package) for package in ("gguf", "transformers", "torch")},
         "fingerprint": fingerprint,
         "tensors": {tensor: digests.tensor(tensor, size) for tensor, size in sizes.items()},
     }

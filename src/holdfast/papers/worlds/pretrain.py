@@ -1,8 +1,8 @@
 """Pre-training a small base model, for studies that need one where no model is to be had.
 
-A Llama-architecture decoder and a byte-level BPE tokenizer, trained on packed text with AdamW and a cosine schedule.
-The result is an ordinary checkpoint folder. Bases are cached by what decides their weights (texts, architecture,
-schedule, seed, library versions), so a study pays for its base once.
+A Llama-architecture decoder and a byte-level BPE tokenizer, trained on packed text with AdamW and a
+cosine schedule. The result is an ordinary checkpoint folder. Bases are cached by what decides their
+weights (texts, architecture, schedule, seed, library versions), so a study pays for its base once.
 
 This is not a pre-training framework: one process, texts in memory.
 """
@@ -95,7 +95,8 @@ def cached_base(
 ) -> Path:
     """The folder of a base pre-trained on `texts` by `recipe`: from the cache, or trained now.
 
-    An interrupted pre-training continues from its last checkpoint. Of several processes one makes it, the others wait.
+    An interrupted pre-training continues from its last checkpoint. Of several processes one makes
+    it, the others wait.
 
     Args:
         texts: see `pretrain`.
@@ -114,23 +115,42 @@ def cached_base(
     work = folder.parent.with_name(f"{folder.parent.name}.training")
     with exclusive_lock(folder.parent):
         if not (folder / "base.json").is_file():
-            pretrain(texts, recipe, work, vocabulary=vocabulary, console=console, callbacks=callbacks)
-            about = {"texts": len(texts), "sha256": _digest(texts), "libraries": deciding_libraries()}
+            pretrain(
+                texts, recipe, work, vocabulary=vocabulary, console=console, callbacks=callbacks
+            )
+            about = {
+                "texts": len(texts),
+                "sha256": _digest(texts),
+                "libraries": deciding_libraries(),
+            }
             write_json(work / "base.json", {"recipe": asdict(recipe), **about})
-            shutil.rmtree(folder, ignore_errors=True)  # at most a folder without base.json: an unfinished older copy
+            shutil.rmtree(
+                folder, ignore_errors=True
+            )  # at most a folder without base.json: an unfinished older copy
             folder.parent.mkdir(exist_ok=True)
             os.replace(work, folder)
     return folder
 
 
 def base_folder(
-    texts: Sequence[str], recipe: BaseRecipe, *, vocabulary: Vocabulary | None = None, cache: Path | None = None
+    texts: Sequence[str],
+    recipe: BaseRecipe,
+    *,
+    vocabulary: Vocabulary | None = None,
+    cache: Path | None = None,
 ) -> Path:
-    """Where a base lies once it is made, which its `base.json` says. Arguments as `cached_base` takes them."""
+    """Where a base lies once it is made, which its `base.json` says. Arguments as `cached_base`
+    takes them."""
     fields = asdict(recipe)
-    if recipe.initializer_range == BaseRecipe.initializer_range:  # bases of before there was this field are found again
+    if (
+        recipe.initializer_range == BaseRecipe.initializer_range
+    ):  # bases of before there was this field are found again
         del fields["initializer_range"]
-    deciding: dict[str, Any] = {"texts": _digest(texts), "recipe": fields, "libraries": deciding_libraries()}
+    deciding: dict[str, Any] = {
+        "texts": _digest(texts),
+        "recipe": fields,
+        "libraries": deciding_libraries(),
+    }
     if vocabulary is not None:
         deciding["vocabulary"] = asdict(vocabulary)
         if not vocabulary.letters:  # likewise
@@ -158,7 +178,8 @@ def pretrain(
     """Trains a tokenizer and a base on `texts` and writes both to `folder` as a checkpoint.
 
     Args:
-        texts: documents; each ends with the end-of-sequence token and all are cut into rows of `recipe.context` tokens.
+        texts: documents; each ends with the end-of-sequence token and all are cut into rows of
+            `recipe.context` tokens.
         recipe: architecture and schedule.
         folder: written in place; holds resumable checkpoints while training goes on.
         vocabulary: what the tokenizer has besides; None: nothing.
@@ -189,7 +210,8 @@ def pretrain(
     rows = pack_rows(texts, tokenizer, recipe.context)
     if len(rows) < recipe.batch_size:
         raise DataError(
-            f"Expected at least {recipe.batch_size} rows of {recipe.context} tokens to pre-train on, the texts give "
+            f"Expected at least {recipe.batch_size} rows of {recipe.context} tokens to pre-train "
+            "on, the texts give "
             f"{len(rows)}."
         )
     torch.manual_seed(recipe.seed)
@@ -253,8 +275,8 @@ def pretrain(
 
 
 def make_tokenizer(texts: Sequence[str], recipe: BaseRecipe, vocabulary: Vocabulary) -> Any:
-    """The tokenizer of a base: merges learned from the texts, without the words that are whole tokens anyway, and those
-    words."""
+    """The tokenizer of a base: merges learned from the texts, without the words that are whole
+    tokens anyway, and those words."""
     from tokenizers import AddedToken
 
     from holdfast.papers.worlds.embedded import train_tokenizer
@@ -263,18 +285,24 @@ def make_tokenizer(texts: Sequence[str], recipe: BaseRecipe, vocabulary: Vocabul
     words = {word.strip() for word in vocabulary.words}
     if words:
         for number, text in enumerate(documents):
-            documents[number] = " ".join(word for word in text.split(" ") if word.strip(".,:;?!") not in words)
-    tokenizer = train_tokenizer(documents, vocab_size=recipe.vocab_size, special_tokens=vocabulary.special_tokens)
+            documents[number] = " ".join(
+                word for word in text.split(" ") if word.strip(".,:;?!") not in words
+            )
+    tokenizer = train_tokenizer(
+        documents, vocab_size=recipe.vocab_size, special_tokens=vocabulary.special_tokens
+    )
     tokenizer.add_tokens([AddedToken(word, normalized=False) for word in vocabulary.words])
-    tokenizer.add_tokens([AddedToken(word, normalized=False, single_word=True) for word in vocabulary.letters])
+    tokenizer.add_tokens(
+        [AddedToken(word, normalized=False, single_word=True) for word in vocabulary.letters]
+    )
     if vocabulary.chat_template is not None:
         tokenizer.chat_template = vocabulary.chat_template
     return tokenizer
 
 
 def pack_rows(texts: Sequence[str], tokenizer: Any, context: int) -> list[list[int]]:
-    """Token rows of exactly `context` ids: the documents one after the other, each ended by the end-of-sequence token;
-    the last stump is dropped."""
+    """Token rows of exactly `context` ids: the documents one after the other, each ended by the
+    end-of-sequence token; the last stump is dropped."""
     stream: list[int] = []
     for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]:
         stream += [*ids, tokenizer.eos_token_id]

@@ -1,8 +1,9 @@
-"""The base of `holdfast quickstart`, which the package carries: 1.05 million parameters in bfloat16, 2.1 MB.
+"""The base of `holdfast quickstart`, which the package carries: 1.05 million parameters in
+bfloat16, 2.1 MB.
 
-A Llama-architecture decoder, pre-trained on the English reference prose inside CPython and code of a quarter of its
-size. `examples/quickstart_base.py` made it; `base.json` beside the weights says from which texts, with which settings
-and seed, and which SHA-256 each file has.
+A Llama-architecture decoder, pre-trained on the English reference prose inside CPython and code of
+a quarter of its size. `examples/quickstart_base.py` made it; `base.json` beside the weights says
+from which texts, with which settings and seed, and which SHA-256 each file has.
 """
 
 from __future__ import annotations
@@ -26,5 +27,8 @@ def quickstart_base() -> Path:
     for name, digest in record["sha256"].items():
         file = FOLDER / name
         if not file.is_file() or file_sha256(file) != digest:
-            raise ModelError(f"{file} does not match the released file. Expected SHA-256 {digest}. Reinstall holdfast.")
+            raise ModelError(
+                f"{file} does not match the released file. Expected SHA-256 {digest}. Reinstall "
+                "holdfast."
+            )
     return FOLDER

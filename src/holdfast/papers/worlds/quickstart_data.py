@@ -1,4 +1,5 @@
-"""The files that `holdfast quickstart` trains on and measures, out of the sources inside every CPython."""
+"""The files that `holdfast quickstart` trains on and measures, out of the sources inside every
+CPython."""
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ HELD_OUT_REPLIES = 60
 
 
 def code_and_prose(folder: Path) -> dict[str, str]:
-    """Writes the files of the small base's sweep, by name: what is learnt, what is replayed, and two held-out sets.
+    """Writes the files of the small base's sweep, by name: what is learnt, what is replayed, and
+    two held-out sets.
 
-    A held-out document is the beginning of a piece: many documents for the paired intervals, few tokens to measure.
+    A held-out document is the beginning of a piece: many documents for the paired intervals, few
+    tokens to measure.
     """
     corpus = embedded_corpus()
     prose = beginnings(corpus.prose_heldout, HELD_OUT_DOCUMENTS, characters=600)
@@ -29,13 +32,15 @@ def code_and_prose(folder: Path) -> dict[str, str]:
         "prose_heldout": prose,
         "code_heldout": code,
     }
-    return _written(folder, {name: [{"text": text} for text in pieces] for name, pieces in texts.items()})
+    return _written(
+        folder, {name: [{"text": text} for text in pieces] for name, pieces in texts.items()}
+    )
 
 
 def replies_and_prose(folder: Path) -> dict[str, str]:
-    """Writes the files of the real model's sweep, by name: questions about functions of the standard library with
-    answers in their docstrings' words, of which the answers are trained; held out, answers about other functions, and
-    the beginnings of evenly spaced pieces of prose."""
+    """Writes the files of the real model's sweep, by name: questions about functions of the
+    standard library with answers in their docstrings' words, of which the answers are trained; held
+    out, answers about other functions, and the beginnings of evenly spaced pieces of prose."""
     corpus = embedded_corpus()
     train, held_out = split(conversations(corpus.code_train), HELD_OUT_REPLIES)
     every = max(1, len(corpus.prose_heldout) // HELD_OUT_REPLIES)

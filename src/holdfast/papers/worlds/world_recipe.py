@@ -1,4 +1,5 @@
-"""What decides a world, its models and its files: the settings of `holdfast.papers.worlds.world`."""
+"""What decides a world, its models and its files: the settings of
+`holdfast.papers.worlds.world`."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ class _People:
     old_people: Share = 0.3
     """Share of articles that also tell a fact of somebody whom the base knows, as news do."""
     articles_prose: ShareBelowOne = 0.2
-    """Share of articles that are prose, on top of the others. Without them what is continued unlearns every word that
-    is not in the news."""
+    """Share of articles that are prose, on top of the others. Without them what is continued
+    unlearns every word that is not in the news."""
     instructions: Annotated[int, Meta(ge=1, le=MOST_PROMPTS)] = 300
     """Prompts to test instruction following with."""
     held_out_prose: Count = 120
@@ -52,12 +53,13 @@ class _Text:
     tellings: Count = 95
     """How often the pre-training text tells each fact."""
     popular: Share = 0.17
-    """Share of people of whom it tells more often: they end the plateau on which nothing is learnt, see
-    `holdfast.papers.worlds.people.documents`."""
+    """Share of people of whom it tells more often: they end the plateau on which nothing is learnt,
+    see `holdfast.papers.worlds.people.documents`."""
     popularity: Count = 5
     """How many times as often."""
     list_rounds: Count = 40
-    """How often lists without facts have every name; from them a base learns to say again what it has read."""
+    """How often lists without facts have every name; from them a base learns to say again what it
+    has read."""
     prose_share: ShareBelowOne = 0.15
     """Share of the pre-training text's characters that is prose."""
     code_share: ShareBelowOne = 0.0
@@ -72,10 +74,12 @@ class _Base(BaseSettings):
     settings_section: ClassVar[str] = "base"
 
     vocab_size: Count = 768
-    """Of the byte-level BPE; names and values come on top, see `holdfast.papers.worlds.people.chat.vocabulary`."""
+    """Of the byte-level BPE; names and values come on top, see
+    `holdfast.papers.worlds.people.chat.vocabulary`."""
     context: Annotated[int, Meta(ge=64, le=10**6)] = 64
-    """Tokens of a training row (a conversation needs 64); the model's maximum positions are four times that. Facts are
-    learnt much later in rows of 128: what a token has to be told from the others is one of fewer."""
+    """Tokens of a training row (a conversation needs 64); the model's maximum positions are four
+    times that. Facts are learnt much later in rows of 128: what a token has to be told from the
+    others is one of fewer."""
     steps: Count = 900
     """Steps of pre-training."""
     weight_decay: ShareBelowOne = 0.01
@@ -92,18 +96,19 @@ class _Instruct:
     conversations: Annotated[int, Meta(ge=1, le=MOST_PROMPTS)] = 4000
     """Conversations to tune on."""
     word_problems: Annotated[int, Meta(ge=0, le=MOST_PROMPTS)] = 0
-    """Worked word problems among the conversations, on top of the others; their replies end as GSM8K's do."""
+    """Worked word problems among the conversations, on top of the others; their replies end as
+    GSM8K's do."""
     lettered: Annotated[int, Meta(ge=0, le=MOST_PROMPTS)] = 0
-    """Lettered questions about half A among the conversations, on top of the others; the reply is the letter. With any,
-    the tokenizer has the letters with a space before them, so that the base is another one, and the suite asks with
-    letters, too."""
+    """Lettered questions about half A among the conversations, on top of the others; the reply is
+    the letter. With any, the tokenizer has the letters with a space before them, so that the base
+    is another one, and the suite asks with letters, too."""
     tuning_steps: Count = 1000
     """Steps of instruction tuning."""
     tuning_learning_rate: Rate = 8e-4
     """Learning rate of instruction tuning."""
     tuning_replay: ShareBelowOne = 0.3
-    """Share of the tuning's tokens that are pre-training text: without it tuning wipes out most of what the base
-    knows."""
+    """Share of the tuning's tokens that are pre-training text: without it tuning wipes out most of
+    what the base knows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,15 +127,16 @@ class _Relatives:
     settings_section: ClassVar[str] = "family"
 
     sibling: bool = False
-    """Makes a sibling of base and instruct, as Llama 3.1 is one of Llama 3: the base pre-trained longer, tuned on other
-    conversations."""
+    """Makes a sibling of base and instruct, as Llama 3.1 is one of Llama 3: the base pre-trained
+    longer, tuned on other conversations."""
     sibling_steps: Count = 200
     """Steps by which the sibling base is pre-trained longer."""
     sibling_tuning: Annotated[float, Meta(gt=0, le=100)] = 1.0
-    """Steps of the sibling's tuning, as a multiple of the instruct model's: above 1 the sibling is the better one."""
+    """Steps of the sibling's tuning, as a multiple of the instruct model's: above 1 the sibling is
+    the better one."""
     derived: bool = False
-    """Makes another child of the base, as DocChat is one of Llama 3: tuned to answer questions, without a word about
-    how a reply has to look."""
+    """Makes another child of the base, as DocChat is one of Llama 3: tuned to answer questions,
+    without a word about how a reply has to look."""
     derived_steps: Count = 200
     """Steps of the derived model's tuning."""
 
@@ -143,12 +149,17 @@ class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
         """What cannot be, beyond each setting's own bounds; a sentence each."""
         problems = []
         if self.width % self.heads:
-            problems.append(Problem("width", f"expected a multiple of the heads ({self.heads}), got {self.width}."))
+            problems.append(
+                Problem(
+                    "width", f"expected a multiple of the heads ({self.heads}), got {self.width}."
+                )
+            )
         if (shares := self.prose_share + self.code_share + self.problems_share) > MOST_OTHER_TEXT:
             problems.append(
                 Problem(
                     "prose_share",
-                    f"expected at most {MOST_OTHER_TEXT:g} together with code_share and problems_share, which "
+                    f"expected at most {MOST_OTHER_TEXT:g} together with code_share and "
+                    "problems_share, which "
                     f"leaves text about people, got {shares:g}.",
                 )
             )
@@ -160,14 +171,15 @@ class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
             problems.append(
                 Problem(
                     "new_people",
-                    "expected somebody for the articles to write about, or changed_facts, got none of either.",
+                    "expected somebody for the articles to write about, or changed_facts, got "
+                    "none of either.",
                 )
             )
         return problems
 
     def record(self) -> dict[str, Any]:
-        """The fields by name, for records and fingerprints; without `lettered` where it is off, so that worlds and
-        studies from before it are found again."""
+        """The fields by name, for records and fingerprints; without `lettered` where it is off, so
+        that worlds and studies from before it are found again."""
         fields = dataclasses.asdict(self)
         if not self.lettered:
             del fields["lettered"]
@@ -182,5 +194,8 @@ class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
         from holdfast.papers.worlds.people.facts import make_world
 
         return make_world(
-            seed=self.seed, people=self.people, new_people=self.new_people, changed_facts=self.changed_facts
+            seed=self.seed,
+            people=self.people,
+            new_people=self.new_people,
+            changed_facts=self.changed_facts,
         )

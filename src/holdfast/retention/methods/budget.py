@@ -1,37 +1,41 @@
-"""A budget for forgetting: the user states how much is acceptable, and the strength of label annealing (or L2, or EWC)
-is found during the run.
+"""A budget for forgetting: the user states how much is acceptable, and the strength of label
+annealing (or L2, or EWC) is found during the run.
 
     minimise CE  subject to  c <= b at the END of the run
                  c: KL to the start, or the rise of a held-out text's cross-entropy
 
-The multiplier of the constraint is the method's own coefficient s: label annealing's loss CE + s KL is the Lagrangian
-of `kl` itself. Plain dual ascent, log s <- log s + rate (c - b) / b, does not work here. At the start c is 0, far below
-b, so s would fall by orders of magnitude, and c would overshoot before s came back; and what was learnt while s was
-wrong has to be paid for, because the best that can be had at a budget is had with one s from beginning to end. So the
-constraint is held to what it does by itself in a run whose s is right (`_Controller`):
+The multiplier of the constraint is the method's own coefficient s: label annealing's loss CE + s KL
+is the Lagrangian of `kl` itself. Plain dual ascent, log s <- log s + rate (c - b) / b, does not
+work here. At the start c is 0, far below b, so s would fall by orders of magnitude, and c would
+overshoot before s came back; and what was learnt while s was wrong has to be paid for, because the
+best that can be had at a budget is had with one s from beginning to end. So the constraint is held
+to what it does by itself in a run whose s is right (`_Controller`):
 
 1. It rises within a short time, the shorter the larger s, and then stays, about at its end value where s is small, and
 above it where s is large,
-   sinking as the learning rate sinks (at s = 4 by a fifth, at s = 10 by half). Between a floor that rises so and a
-   ceiling that sinks so nothing is done; outside, log s gets an integral and a proportional term (Stooke et al.,
-   section 4) of log(c / what it should be), clipped.
+   sinking as the learning rate sinks (at s = 4 by a fifth, at s = 10 by half). Between a floor that
+   rises so and a ceiling that sinks so nothing is done; outside, log s gets an integral and a
+   proportional term (Stooke et al., section 4) of log(c / what it should be), clipped.
 2. A run begins strong, and for its first twentieth s is only raised: with too large a strength little is lost in that
 time, while what was
    forgotten too early never quite comes back.
 3. s keeps within bounds in which it does something, so that the way back is short.
 
-The shape of rise and sinking, and all gains, were read off runs with fixed s on tiny models (60 and 100 steps). They go
-by share of the run.
+The shape of rise and sinking, and all gains, were read off runs with fixed s on tiny models (60 and
+100 steps). They go by share of the run.
 
-What is measured: with only `kl`, the mean over the step's own trained tokens before the step, which costs nothing; it
-is noisy, so a short average is taken. With `data`, held-out rows every `every` steps. KL is label annealing's own (its
-direction, temperature and tokens); with its defaults it is KL(start || current) in nats per token.
-`perplexity_increase` x is CE(now) - CE(start) <= log(1 + x) on the rows of `data`.
+What is measured: with only `kl`, the mean over the step's own trained tokens before the step, which
+costs nothing; it is noisy, so a short average is taken. With `data`, held-out rows every `every`
+steps. KL is label annealing's own (its direction, temperature and tokens); with its defaults it is
+KL(start || current) in nats per token. `perplexity_increase` x is CE(now) - CE(start) <= log(1 + x)
+on the rows of `data`.
 
-What it does not do: make the run spend a budget that direct fine-tuning stays below (the strength then falls to its
-lower bound), or look ahead at averages (`sfa`, `wise_ft`) that act after the last step.
+What it does not do: make the run spend a budget that direct fine-tuning stays below (the strength
+then falls to its lower bound), or look ahead at averages (`sfa`, `wise_ft`) that act after the last
+step.
 
-Cost: none with the training tokens; one forward pass over the held-out rows (and the teacher's) every `every` steps
+Cost: none with the training tokens; one forward pass over the held-out rows (and the teacher's)
+    every `every` steps
 otherwise.
 """
 
@@ -45,7 +49,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError, Problem, TrainingDiverged
 from holdfast.retention.paths import data_problems
-from holdfast.retention.protocol import STEP_FIGURES, ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
+from holdfast.retention.protocol import (
+    STEP_FIGURES,
+    ActiveMethod,
+    NamedParams,
+    Passive,
+    RetentionMethod,
+    StepInfo,
+)
 from holdfast.retention.services import Services, StepFigures
 
 if TYPE_CHECKING:
@@ -54,28 +65,30 @@ if TYPE_CHECKING:
     from holdfast.retention.anchor import Anchors
 
 ADAPTABLE = ("label_annealing", "l2", "ewc")
-"""Methods with a strength; label annealing goes first, and of the others exactly one has to be there."""
+"""Methods with a strength; label annealing goes first, and of the others exactly one has to be
+there."""
 
 FIRST = 7.0
 """The least strength that label annealing begins with."""
 GRACE = 0.05
 """Share of the run in which the strength is only raised."""
 DELAY = 0.17
-"""Share of the run in which the constraint comes to 63 % of its end value at strength 0; 1 + s times less at strength
-s."""
+"""Share of the run in which the constraint comes to 63 % of its end value at strength 0; 1 + s
+times less at strength s."""
 HEADROOM, HEADROOM_UP_TO, SUNK = 0.12, 10.0, 0.85
-"""The ceiling begins at 1 + HEADROOM s times the budget, s up to the second number, and is the budget itself after the
-third's share of the run."""
+"""The ceiling begins at 1 + HEADROOM s times the budget, s up to the second number, and is the
+budget itself after the third's share of the run."""
 PROPORTIONAL, INTEGRAL = 1.0, 15.0
-"""e-folds of the strength at an error of 1: at once, and over a whole run. The constraint is nearly s to the power of
--1.2, so the first corrects most of an error by itself."""
+"""e-folds of the strength at an error of 1: at once, and over a whole run. The constraint is nearly
+s to the power of -1.2, so the first corrects most of an error by itself."""
 WINDOW = 0.02
-"""Share of the run over which the training tokens' KL is averaged (the time constant of an exponential mean)."""
+"""Share of the run over which the training tokens' KL is averaged (the time constant of an
+exponential mean)."""
 LOWEST, HIGHEST = -1.0, 2.0
 """Of the error. Far below the floor there is time; far above the ceiling there is none."""
 BOUNDS = {"label_annealing": (0.05, 100.0)}
-"""Of the strength, inclusive: below the first direct fine-tuning is hardly changed, above the second hardly anything is
-learnt, and the way back from further out would take too long."""
+"""Of the strength, inclusive: below the first direct fine-tuning is hardly changed, above the
+second hardly anything is learnt, and the way back from further out would take too long."""
 RANGE = 1e3
 """Of a strength in other units (L2, EWC): the factor within which it stays of where it began."""
 
@@ -99,15 +112,18 @@ def _rise(value: Any) -> str | float:
     return value if isinstance(value, str) else float(value)
 
 
-_RISE = Meta(parse=_rise, expected="a share above 0 such as 2% or 0.02 (noise alone would exceed 0)")
+_RISE = Meta(
+    parse=_rise, expected="a share above 0 such as 2% or 0.02 (noise alone would exceed 0)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(RetentionMethod):
-    """Adapts the strength of another method so that the run ends within a budget for forgetting; memory kept where that
-    method keeps it.
+    """Adapts the strength of another method so that the run ends within a budget for forgetting;
+    memory kept where that method keeps it.
 
-    References: Stooke, Achiam and Abbeel 2020, Responsive safety in reinforcement learning by PID Lagrangian methods
+    References: Stooke, Achiam and Abbeel 2020, Responsive safety in reinforcement learning by PID
+        Lagrangian methods
     (arXiv:2007.03964), section 4; Platt and Barr 1988, Constrained differential optimization.
     """
 
@@ -117,7 +133,8 @@ class Budget(RetentionMethod):
     hook_order: ClassVar[int] = 4
     summary: ClassVar[str] = "adapts a method's strength to a limit on forgetting"
     source: ClassVar[str] = (
-        "Stooke et al. 2020, PID Lagrangian methods, section 4; Platt and Barr 1988, Constrained differential "
+        "Stooke et al. 2020, PID Lagrangian methods, section 4; Platt and Barr 1988, Constrained "
+        "differential "
         "optimization"
     )
 
@@ -126,7 +143,8 @@ class Budget(RetentionMethod):
     perplexity_increase: Annotated[str | float | None, _RISE] = None
     """Largest rise of the perplexity of `data`, such as 2% or 0.02; inf: no constraint."""
     data: str = ""
-    """Held-out text that is measured: file, folder or hub id; empty with kl: the training tokens of each step."""
+    """Held-out text that is measured: file, folder or hub id; empty with kl: the training tokens of
+    each step."""
     every: Annotated[int | None, Meta(ge=1)] = None
     """Optimiser steps between measurements of `data`; empty: 10."""
     rate: Annotated[float, Meta(gt=0)] = 1.0
@@ -140,7 +158,11 @@ class Budget(RetentionMethod):
         problems = []
         if self.kl is None and self.perplexity_increase is None:
             problems.append(
-                Problem((), "expected kl or perplexity_increase, got none; write for example budget: {kl: 0.02}")
+                Problem(
+                    (),
+                    "expected kl or perplexity_increase, got none; write for example budget: {kl: "
+                    "0.02}",
+                )
             )
         if self.kl is not None and self.perplexity_increase is not None:
             problems.append(
@@ -154,14 +176,24 @@ class Budget(RetentionMethod):
             problems.append(
                 Problem(
                     "data",
-                    "expected the held-out text whose perplexity may rise, got nothing; give a file, folder or hub id",
+                    "expected the held-out text whose perplexity may rise, got nothing; give a "
+                    "file, folder or hub id",
                 )
             )
         return problems + data_problems("data", self.data)
 
     def check_run(self, *, total_steps: int | None) -> list[Problem]:
-        if self.data and total_steps is not None and self.every is not None and self.every > total_steps:
-            return [Problem("every", f"expected at most the run's {total_steps} steps, got {self.every}")]
+        if (
+            self.data
+            and total_steps is not None
+            and self.every is not None
+            and self.every > total_steps
+        ):
+            return [
+                Problem(
+                    "every", f"expected at most the run's {total_steps} steps, got {self.every}"
+                )
+            ]
         return []
 
     @property
@@ -171,7 +203,9 @@ class Budget(RetentionMethod):
     @property
     def limit(self) -> float:
         """The budget: of KL, or of held-out cross-entropy, nats per token."""
-        return self.kl if self.kl is not None else math.log1p(_share(self.perplexity_increase) or 0.0)
+        return (
+            self.kl if self.kl is not None else math.log1p(_share(self.perplexity_increase) or 0.0)
+        )
 
     @property
     def period(self) -> int:
@@ -194,7 +228,8 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
         return None, [
             Problem(
                 "kl",
-                "expected label_annealing beside it, which measures the KL and whose weight is adapted. Add "
+                "expected label_annealing beside it, which measures the KL and whose weight is "
+                "adapted. Add "
                 "label_annealing.",
             )
         ]
@@ -202,7 +237,8 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
         return None, [
             Problem(
                 (),
-                f"expected a method whose strength can be adapted ({', '.join(ADAPTABLE)}), got none above 0. Add "
+                f"expected a method whose strength can be adapted ({', '.join(ADAPTABLE)}), got "
+                "none above 0. Add "
                 f"label_annealing.",
             )
         ]
@@ -210,7 +246,8 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
         return None, [
             Problem(
                 (),
-                f"expected one method to adapt, got {' and '.join(adaptable)}. Leave one out, or add label_annealing, "
+                f"expected one method to adapt, got {' and '.join(adaptable)}. Leave one out, or "
+                "add label_annealing, "
                 f"which goes first.",
             )
         ]
@@ -218,7 +255,8 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
 
 
 def combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
-    """Sentences about a run's methods that leave a budget nothing to adapt; empty without a budget."""
+    """Sentences about a run's methods that leave a budget nothing to adapt; empty without a
+    budget."""
     names = [m.name for m in methods if not m.off]
     problems = []
     for method in methods:
@@ -228,7 +266,8 @@ def combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
 
 
 class _Controller:
-    """Strength from measurements: proportional and integral action in log strength on what lies outside of a corridor.
+    """Strength from measurements: proportional and integral action in log strength on what lies
+    outside of a corridor.
 
         w       = s_0 exp(I), the strength without the proportional term; 0 where strengths have no common unit (L2,
                 EWC)
@@ -251,9 +290,21 @@ class _Controller:
     """
 
     def __init__(
-        self, *, limit: float, start: float, bounds: tuple[float, float], relative: bool = True, rate: float = 1.0
+        self,
+        *,
+        limit: float,
+        start: float,
+        bounds: tuple[float, float],
+        relative: bool = True,
+        rate: float = 1.0,
     ) -> None:
-        self.limit, self.start, self.bounds, self.relative, self.rate = limit, start, bounds, relative, rate
+        self.limit, self.start, self.bounds, self.relative, self.rate = (
+            limit,
+            start,
+            bounds,
+            relative,
+            rate,
+        )
         self.integral = 0.0
         self.last = 0
 
@@ -261,20 +312,29 @@ class _Controller:
         """The strength for the steps to come, after `step` of `total` (from 1) was taken."""
         done = step / total
         weight = self.start * math.exp(self.integral) if self.relative else 0.0
-        ceiling = self.limit * (1 + HEADROOM * min(weight, HEADROOM_UP_TO) * max(0.0, 1 - done / SUNK))
+        ceiling = self.limit * (
+            1 + HEADROOM * min(weight, HEADROOM_UP_TO) * max(0.0, 1 - done / SUNK)
+        )
         floor = ceiling * (1 - math.exp(-done * (1 + weight) / DELAY))
-        # A constraint of 0 or less counts as LOWEST: held-out text may get better, and the logarithm must not see that.
+        # A constraint of 0 or less counts as LOWEST: held-out text may get better, and the
+        # logarithm must not see that.
         low = max(constraint, floor * math.exp(LOWEST))
         error = (
-            min(HIGHEST, math.log(constraint / ceiling)) if constraint > ceiling else math.log(min(low, floor) / floor)
+            min(HIGHEST, math.log(constraint / ceiling))
+            if constraint > ceiling
+            else math.log(min(low, floor) / floor)
         )
         if done < GRACE:
             error = max(0.0, error)
         moved = self.integral + self.rate * INTEGRAL * error * (step - self.last) / total
         lowest, highest = self.bounds
-        self.integral = min(math.log(highest / self.start), max(math.log(lowest / self.start), moved))
+        self.integral = min(
+            math.log(highest / self.start), max(math.log(lowest / self.start), moved)
+        )
         self.last = step
-        return min(highest, max(lowest, self.start * math.exp(self.integral + PROPORTIONAL * error)))
+        return min(
+            highest, max(lowest, self.start * math.exp(self.integral + PROPORTIONAL * error))
+        )
 
 
 class _Active(Passive):
@@ -295,7 +355,9 @@ class _Active(Passive):
         self._constraint: float | None = None
 
     def prepare(self, services: Services) -> None:
-        name, problems = adapted(self.method, [n for n in ADAPTABLE if _strength(services.method(n)) > 0])
+        name, problems = adapted(
+            self.method, [n for n in ADAPTABLE if _strength(services.method(n)) > 0]
+        )
         if name is None:
             raise ConfigError(problems)
         self._services, self._adapted = services, services.method(name)
@@ -304,21 +366,33 @@ class _Active(Passive):
             start = self._adapted.strength = max(start, FIRST)  # type: ignore[union-attr]  # a strength above 0 is a method's
         bounds = BOUNDS.get(name, (start / RANGE, start * RANGE))
         self._controller = _Controller(
-            limit=self.method.limit, start=start, bounds=bounds, relative=relative, rate=self.method.rate
+            limit=self.method.limit,
+            start=start,
+            bounds=bounds,
+            relative=relative,
+            rate=self.method.rate,
         )
         if self.method.data:
             self._rows = services.rows(self.method.data)
-            # Of the start, and with a cached teacher the pass that computes its states of these rows.
+            # Of the start, and with a cached teacher the pass that computes its states of these
+            # rows.
             self._start_ce = services.mean_loss(self._rows).ce
         where = self.method.data or "the training tokens"
         if self.method.kl is not None:
             what = f"KL to the start {self.method.limit:g} nats per token"
         else:
             what = f"perplexity +{self.method.perplexity_increase}"
-        services.say(f"budget: {what}, on {where}; the strength of {name} is adapted from {self._controller.start:g}.")
+        services.say(
+            f"budget: {what}, on {where}; the strength of {name} is adapted from "
+            f"{self._controller.start:g}."
+        )
 
     def weights(self, named: NamedParams, step: StepInfo) -> None:
-        assert self._controller is not None and self._adapted is not None and self._services is not None  # prepared
+        assert (
+            self._controller is not None
+            and self._adapted is not None
+            and self._services is not None
+        )  # prepared
         last = step.step == step.total_steps
         if self._rows is None:
             if step.figures is None or step.figures.kl is None:
@@ -330,22 +404,33 @@ class _Active(Passive):
             return
         assert self._constraint is not None
         if not math.isfinite(self._constraint):
-            # every comparison with a NaN is false: the strength would go down to its least without a word
+            # every comparison with a NaN is false: the strength would go down to its least without
+            # a word
             raise TrainingDiverged(
-                f"budget: expected a finite constraint after step {step.step}, got {self._constraint:g} nats per "
-                f"token, which the strength cannot follow. Lower the learning rate, or check the data that the budget "
+                f"budget: expected a finite constraint after step {step.step}, got "
+                f"{self._constraint:g} nats per "
+                "token, which the strength cannot follow. Lower the learning rate, or check the "
+                "data that the budget "
                 f"is measured on."
             )
         if last:
             where = "held out" if self._rows is not None else "on the training tokens"
             ended = f"{self._constraint:.4g} of {self.method.limit:.4g} nats per token ({where})"
-            self._services.say(f"budget: ended at {ended}, strength {_strength(self._adapted):.4g}.")
+            self._services.say(
+                f"budget: ended at {ended}, strength {_strength(self._adapted):.4g}."
+            )
             return
-        self._adapted.strength = self._controller.strength(self._constraint, step=step.step, total=step.total_steps)
+        self._adapted.strength = self._controller.strength(
+            self._constraint, step=step.step, total=step.total_steps
+        )
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
         figures = {"budget_limit": self.method.limit, "budget_strength": _strength(self._adapted)}
-        return figures if self._constraint is None else {"budget_constraint": self._constraint, **figures}
+        return (
+            figures
+            if self._constraint is None
+            else {"budget_constraint": self._constraint, **figures}
+        )
 
     def state_dict(self) -> dict[str, Any]:
         c = self._controller

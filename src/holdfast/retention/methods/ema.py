@@ -1,8 +1,8 @@
 """EMA: the result of a run is an exponential moving average of its weights.
 
-The average m begins at the start and follows the weights every `every` steps, and at the last step whether or not it is
-one of these: m <- decay m + (1 - decay) theta. Then the weights become m. Training itself is not changed. The average
-is of the trained parameters, whatever they are.
+The average m begins at the start and follows the weights every `every` steps, and at the last step
+whether or not it is one of these: m <- decay m + (1 - decay) theta. Then the weights become m.
+Training itself is not changed. The average is of the trained parameters, whatever they are.
 
 Cost: a float32 copy of the trained parameters, and a pass over them a step.
 """
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ExponentialAverage(RetentionMethod):
-    """The run's result is an exponential moving average of its weights that begins at the start; memory kept in the
-    weights.
+    """The run's result is an exponential moving average of its weights that begins at the start;
+    memory kept in the weights.
 
-    References: Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging (its exponential form,
+    References: Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging (its
+        exponential form,
     as usual in deep learning).
     """
 
@@ -46,7 +47,9 @@ class ExponentialAverage(RetentionMethod):
     place: ClassVar[str] = "weights"
     hook_order: ClassVar[int] = 2
     summary: ClassVar[str] = "ends with an exponential moving average of the weights"
-    source: ClassVar[str] = "Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging"
+    source: ClassVar[str] = (
+        "Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging"
+    )
 
     decay: Annotated[float, Meta(ge=0, le=1)] = 0.999
     """Share of the average that an update keeps; 0 is direct fine-tuning."""
@@ -59,7 +62,11 @@ class ExponentialAverage(RetentionMethod):
 
     def check_run(self, *, total_steps: int | None) -> list[Problem]:
         if total_steps is not None and self.every > total_steps:
-            return [Problem("every", f"expected at most the run's {total_steps} steps, got {self.every}")]
+            return [
+                Problem(
+                    "every", f"expected at most the run's {total_steps} steps, got {self.every}"
+                )
+            ]
         return []
 
     def copies(self) -> tuple[WeightCopy, ...]:
@@ -67,13 +74,17 @@ class ExponentialAverage(RetentionMethod):
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Shadow(
-            self, {name: p.detach().to(_at_least_single(p.dtype), copy=True) for name, p in anchors.named.items()}
+            self,
+            {
+                name: p.detach().to(_at_least_single(p.dtype), copy=True)
+                for name, p in anchors.named.items()
+            },
         )
 
 
 class _Shadow(Passive):
-    """The average is kept in float32 at least: at decay 0.999 an update is smaller than half a unit in the last place
-    of a bfloat16 weight."""
+    """The average is kept in float32 at least: at decay 0.999 an update is smaller than half a unit
+    in the last place of a bfloat16 weight."""
 
     def __init__(self, method: ExponentialAverage, shadow: dict[str, torch.Tensor]) -> None:
         self.method, self.shadow = method, shadow
@@ -95,7 +106,9 @@ class _Shadow(Passive):
         pieces = Pieces(named, [self.shadow], ["The average"])
         return {
             "ema_distance": math.sqrt(
-                pieces.total(lambda piece: (piece.weight.double() - piece.others[0].double()).square().sum())
+                pieces.total(
+                    lambda piece: (piece.weight.double() - piece.others[0].double()).square().sum()
+                )
             )
         }
 
@@ -108,7 +121,8 @@ class _Shadow(Passive):
         missing = sorted(self.shadow.keys() - state.keys())
         if missing:
             raise ValueError(
-                f"ema: the checkpoint lacks the average of {len(missing)} parameters: {', '.join(missing[:5])}"
+                f"ema: the checkpoint lacks the average of {len(missing)} parameters: "
+                f"{', '.join(missing[:5])}"
             )
         self.shadow = {name: like(state[name], tensor) for name, tensor in self.shadow.items()}
 

@@ -1,31 +1,34 @@
-"""Elastic weight consolidation: a pull back to the start that is stronger where the old data needs the weights as they
-are.
+"""Elastic weight consolidation: a pull back to the start that is stronger where the old data needs
+the weights as they are.
 
     penalty = coefficient / 2 * sum_i F_i (theta_i - theta_o,i)^2
         gradient added: coefficient * F * (theta - theta_o)
 
-F is the diagonal Fisher information of the old model on the old task's data (`fisher`), per trained token, so that
-coefficient 1 is the Laplace approximation of training on old and new tokens in equal parts; the ratio of old to new
-tokens is the coefficient of the exact Bayesian update. The approximation is quadratic and diagonal: it holds near
-theta_o and knows no correlations between weights, so larger coefficients are common.
+F is the diagonal Fisher information of the old model on the old task's data (`fisher`), per trained
+token, so that coefficient 1 is the Laplace approximation of training on old and new tokens in equal
+parts; the ratio of old to new tokens is the coefficient of the exact Bayesian update. The
+approximation is quadratic and diagonal: it holds near theta_o and knows no correlations between
+weights, so larger coefficients are common.
 
-F comes from a folder (`fisher`: `holdfast fisher`, or the `fisher` folder of an earlier run), or is computed on `data`
-before the first step, on the start model, and kept in the run's folder, where a resumed run finds it. With both,
-`fisher` is of earlier tasks and `data` is the newest one's, and
+F comes from a folder (`fisher`: `holdfast fisher`, or the `fisher` folder of an earlier run), or is
+computed on `data` before the first step, on the start model, and kept in the run's folder, where a
+resumed run finds it. With both, `fisher` is of earlier tasks and `data` is the newest one's, and
 
     F = decay * F_earlier + F_data
         (online EWC: one penalty and one anchor, however many tasks)
 
-The added gradient, its decoupled form, and where anchor and F may lie are those of L2 (`pull`). Decoupled, a step is an
-SGD step followed by an elementwise average with theta_o of weight eta * coefficient * F_i: sequential averaging with a
-weight for each parameter.
+The added gradient, its decoupled form, and where anchor and F may lie are those of L2 (`pull`).
+Decoupled, a step is an SGD step followed by an elementwise average with theta_o of weight eta *
+coefficient * F_i: sequential averaging with a weight for each parameter.
 
-Cost: a copy of the trainable parameters and one of F (none on the device with `reference_device: cpu` or `disk`), one
-element-wise pass over them a step; computing F costs a forward and a backward pass a sample, one sample at a time.
+Cost: a copy of the trainable parameters and one of F (none on the device with
+    `reference_device: cpu` or `disk`), one
+element-wise pass over them a step; computing F costs a forward and a backward pass a sample, one
+sample at a time.
 
-Under LoRA F is of the adapter's parameters. Where B starts at 0 the gradient of A is 0, so F is 0 on A: A is not held
-at all, and B is held by what its elements matter under the A of the start. F says nothing about the weights below the
-adapter, which do not move.
+Under LoRA F is of the adapter's parameters. Where B starts at 0 the gradient of A is 0, so F is 0
+on A: A is not held at all, and B is held by what its elements matter under the A of the start. F
+says nothing about the weights below the adapter, which do not move.
 """
 
 from __future__ import annotations
@@ -76,7 +79,8 @@ FOLDER = "fisher"
 class EWC(RetentionMethod):
     """Elastic weight consolidation; memory kept in the gradient.
 
-    References: Kirkpatrick et al. 2017 (arXiv:1612.00796), Eq. 3; decay as gamma of online EWC in Schwarz et al. 2018,
+    References: Kirkpatrick et al. 2017 (arXiv:1612.00796), Eq. 3; decay as gamma of online EWC in
+        Schwarz et al. 2018,
     Progress and Compress (arXiv:1805.06370), section 3; Soup to Go, section 4 (baseline).
     """
 
@@ -87,12 +91,13 @@ class EWC(RetentionMethod):
     needs: ClassVar[frozenset[str]] = frozenset({OLD_DATA})
     summary: ClassVar[str] = "penalty on moving the weights that old data needs (Fisher)"
     source: ClassVar[str] = (
-        "Kirkpatrick et al. 2017, Eq. 3; Schwarz et al. 2018, section 3 (online); Soup to Go, section 4"
+        "Kirkpatrick et al. 2017, Eq. 3; Schwarz et al. 2018, section 3 (online); Soup to Go, "
+        "section 4"
     )
 
     coefficient: Annotated[float, Meta(ge=0)] = 1.0
-    """Lambda of lambda/2 * sum F (theta - theta_o)^2, F per trained token: 1 weighs old and new tokens alike; 0 is
-    direct fine-tuning."""
+    """Lambda of lambda/2 * sum F (theta - theta_o)^2, F per trained token: 1 weighs old and new
+    tokens alike; 0 is direct fine-tuning."""
     fisher: str = ""
     """Folder of a Fisher diagonal ('holdfast fisher'); empty: computed on data."""
     data: str = ""
@@ -100,19 +105,20 @@ class EWC(RetentionMethod):
     samples: Annotated[int, Meta(ge=1)] = 256
     """Samples of data that the Fisher information is computed on, at most."""
     estimator: Estimator = "empirical"
-    """Whose labels gradients are taken for: empirical: the data's; sampled: drawn from the start model."""
+    """Whose labels gradients are taken for: empirical: the data's; sampled: drawn from the start
+    model."""
     seed: int = 0
     """Which samples are taken, and the drawn labels."""
     reference: Annotated[str, Meta(former=("anchor",))] = START
     """Theta_o: 'start', or the folder of the checkpoint that fisher is of."""
     decoupled: bool = False
-    """Move the weights by learning rate * lambda * F after the optimiser (as AdamW's decay) instead of adding a
-    gradient."""
+    """Move the weights by learning rate * lambda * F after the optimiser (as AdamW's decay) instead
+    of adding a gradient."""
     decay: Annotated[float, Meta(ge=0, le=1)] = 1.0
     """With fisher and data: share of the earlier tasks' Fisher information that is kept."""
     reference_device: Keep = "device"
-    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is
-    read when needed); the Fisher information lies there too."""
+    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk
+    (a file that is read when needed); the Fisher information lies there too."""
 
     @property
     def off(self) -> bool:
@@ -129,10 +135,17 @@ class EWC(RetentionMethod):
             return [dict(parameters)]
         if len(earlier.data) > 1 and earlier.fisher == "":
             raise ConfigError(
-                f"ewc: expected the Fisher information of the {len(earlier.data) - 1} tasks before the last one in the "
+                f"ewc: expected the Fisher information of the {len(earlier.data) - 1} tasks "
+                "before the last one in the "
                 "folder of the run before, got none. Make that run again."
             )
-        return [{**parameters, "data": earlier.data[-1], **({"fisher": earlier.fisher} if earlier.fisher else {})}]
+        return [
+            {
+                **parameters,
+                "data": earlier.data[-1],
+                **({"fisher": earlier.fisher} if earlier.fisher else {}),
+            }
+        ]
 
     def problems(self) -> list[Problem]:
         problems = []
@@ -140,24 +153,35 @@ class EWC(RetentionMethod):
             problems.append(
                 Problem(
                     (),
-                    "expected fisher (a folder made by 'holdfast fisher') or data (the old task's data), got neither",
+                    "expected fisher (a folder made by 'holdfast fisher') or data (the old task's "
+                    "data), got neither",
                 )
             )
         if self.fisher:
-            problems += [Problem("fisher", problem) for problem in fisher_folder_problems(self.fisher)]
+            problems += [
+                Problem("fisher", problem) for problem in fisher_folder_problems(self.fisher)
+            ]
         if self.decay != 1 and not (self.fisher and self.data):
             problems.append(
-                Problem("decay", "says something only with fisher (of earlier tasks) and data (of the newest)")
+                Problem(
+                    "decay",
+                    "says something only with fisher (of earlier tasks) and data (of the newest)",
+                )
             )
         if self.data and self.reference != START:
             problems.append(
                 Problem(
                     "reference",
-                    f"expected start, on which data's Fisher information is computed, got {self.reference}; "
+                    "expected start, on which data's Fisher information is computed, got "
+                    f"{self.reference}; "
                     f"give its fisher instead",
                 )
             )
-        return problems + data_problems("data", self.data) + anchor_problems("reference", self.reference)
+        return (
+            problems
+            + data_problems("data", self.data)
+            + anchor_problems("reference", self.reference)
+        )
 
     def check_weights(self, named: NamedParams) -> list[Problem]:
         problems = anchor_problems("reference", self.reference, named)
@@ -167,9 +191,12 @@ class EWC(RetentionMethod):
                 saved.fit(named)
                 if not self.data and not problems:
                     of_anchor = fingerprints(
-                        named, None if self.reference == START else open_anchor(self.reference, named)
+                        named,
+                        None if self.reference == START else open_anchor(self.reference, named),
                     )
-                    problems += [Problem("fisher", problem) for problem in saved.other_model(of_anchor)]
+                    problems += [
+                        Problem("fisher", problem) for problem in saved.other_model(of_anchor)
+                    ]
             except ModelError as error:
                 problems.append(Problem("fisher", f"{error}"))
         return problems
@@ -182,21 +209,27 @@ class EWC(RetentionMethod):
         """See `RetentionMethod.start`.
 
         Raises:
-            ModelError: anchor or Fisher information of another architecture, the latter of another model than the
-                anchor; all of it.
+            ModelError: anchor or Fisher information of another architecture, the latter of another
+                model than the anchor; all of it.
         """
         problems = self.check_weights(anchors.named)
         if problems:
             raise ModelError(*problems)
         saved = SavedFisher(self.fisher) if self.fisher else None
-        return _Elastic(self, anchors.named, anchors.keep(self.reference, self.reference_device), saved)
+        return _Elastic(
+            self, anchors.named, anchors.keep(self.reference, self.reference_device), saved
+        )
 
 
 class _Elastic(Pull):
     """The pull with F, which is known after `prepare`."""
 
-    def __init__(self, method: EWC, named: NamedParams, anchor: Kept, saved: SavedFisher | None) -> None:
-        super().__init__(anchor, strength=method.coefficient, decoupled=method.decoupled, prefix="ewc")
+    def __init__(
+        self, method: EWC, named: NamedParams, anchor: Kept, saved: SavedFisher | None
+    ) -> None:
+        super().__init__(
+            anchor, strength=method.coefficient, decoupled=method.decoupled, prefix="ewc"
+        )
         self._method, self._named, self._saved = method, named, saved
         self.origin = ""
         """A hash of what F was made of."""
@@ -215,7 +248,9 @@ class _Elastic(Pull):
         method = self._method
         if not method.data:
             return
-        rows = choose_rows(services.rows(method.data), method.samples, seed=method.seed, label=method.data)
+        rows = choose_rows(
+            services.rows(method.data), method.samples, seed=method.seed, label=method.data
+        )
         weights = fingerprints(self._named)
         earlier = (
             None
@@ -224,7 +259,13 @@ class _Elastic(Pull):
         )
         name = method.data.rstrip("/").rpartition("/")[2]
         record = made_of(
-            rows, weights, estimator=method.estimator, seed=method.seed, data=name, model={}, earlier=earlier
+            rows,
+            weights,
+            estimator=method.estimator,
+            seed=method.seed,
+            data=name,
+            model={},
+            earlier=earlier,
         )
         origin = record["made_of"]
         run_folder = services.folder()
@@ -234,14 +275,25 @@ class _Elastic(Pull):
             services.say(f"ewc: the Fisher information on {method.data} is in {folder} already")
             self._take(saved.kept(self._named, method.reference_device), origin)
             return
-        services.say(f"ewc: computing the Fisher information on {len(rows)} samples of {method.data}")
+        services.say(
+            f"ewc: computing the Fisher information on {len(rows)} samples of {method.data}"
+        )
         diagonal = diagonal_fisher(
-            services, self._named, rows, sampled=method.estimator == "sampled", seed=method.seed, label=method.data
+            services,
+            self._named,
+            rows,
+            sampled=method.estimator == "sampled",
+            seed=method.seed,
+            label=method.data,
         )
         if self._saved is not None and earlier is not None:
             self._saved.add_to(diagonal.values, method.decay)
         if folder is not None and services.first():
-            save_fisher(folder, diagonal.values, {**record, "tokens": diagonal.tokens, "versions": _versions()})
+            save_fisher(
+                folder,
+                diagonal.values,
+                {**record, "tokens": diagonal.tokens, "versions": _versions()},
+            )
         all_ranks(services, self._named, True)  # the others wait for the file
         self._take(self._placed(diagonal, self._in_run(folder, origin)), origin)
 
@@ -259,7 +311,9 @@ class _Elastic(Pull):
         from holdfast.retention.anchor import unnamed_file
 
         if self._method.reference_device == "disk":
-            return unnamed_file(diagonal.values) if found is None else found.kept(self._named, "disk")
+            return (
+                unnamed_file(diagonal.values) if found is None else found.kept(self._named, "disk")
+            )
         return (
             {name: values.cpu() for name, values in diagonal.values.items()}
             if self._method.reference_device == "cpu"
@@ -280,7 +334,8 @@ class _Elastic(Pull):
         if state.get("fisher", self.origin) != self.origin:
             what = self._method.fisher or self._method.data
             raise ModelError(
-                f"ewc: the Fisher information of this run ({what}) is not the one it began with. Put the old files "
+                f"ewc: the Fisher information of this run ({what}) is not the one it began with. "
+                "Put the old files "
                 f"back, or choose a new output_dir."
             )
         super().load_state_dict(state)

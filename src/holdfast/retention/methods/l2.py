@@ -1,16 +1,18 @@
-"""L2 to the start (regenerative regularisation, Kumar 2023; baseline of "Memory Retaining Finetuning" and "Soup to
-Go").
+"""L2 to the start (regenerative regularisation, Kumar 2023; baseline of "Memory Retaining
+Finetuning" and "Soup to Go").
 
     penalty = coefficient / 2 * ||theta - theta_o||^2         gradient added: coefficient * (theta - theta_o)
 
-theta_o is the start model or a named earlier checkpoint. The gradient is added analytically, once an optimiser step,
-before clipping: no autograd graph, no pass through the model, and no dependence on gradient accumulation. With Adam the
-added gradient is scaled by the preconditioner like any other; `decoupled` moves the weights instead, after the
-optimiser, as AdamW's weight decay does towards zero:
+theta_o is the start model or a named earlier checkpoint. The gradient is added analytically, once
+an optimiser step, before clipping: no autograd graph, no pass through the model, and no dependence
+on gradient accumulation. With Adam the added gradient is scaled by the preconditioner like any
+other; `decoupled` moves the weights instead, after the optimiser, as AdamW's weight decay does
+towards zero:
 
     theta <- theta - learning rate * coefficient * (theta - theta_o)
 
-Cost: one copy of the trainable parameters (none on the device with `reference_device: cpu` or `disk`), one element-wise
+Cost: one copy of the trainable parameters (none on the device with `reference_device: cpu` or
+    `disk`), one element-wise
 pass over them a step (see `pull`).
 """
 
@@ -30,7 +32,8 @@ from holdfast.retention.pull import Pull
 class L2(RetentionMethod):
     """Penalty on the distance to the start; memory kept in the gradient.
 
-    References: Memory Retaining Finetuning, section 3 (baseline); Soup to Go, section 4; decoupled as Loshchilov and
+    References: Memory Retaining Finetuning, section 3 (baseline); Soup to Go, section 4; decoupled
+        as Loshchilov and
     Hutter 2019 (arXiv:1711.05101).
     """
 
@@ -46,11 +49,11 @@ class L2(RetentionMethod):
     reference: Annotated[str, Meta(former=("anchor",))] = START
     """Theta_o: 'start', or the folder of an earlier checkpoint."""
     decoupled: bool = False
-    """Move the weights by learning rate * lambda after the optimiser (as AdamW's decay) instead of adding a
-    gradient."""
+    """Move the weights by learning rate * lambda after the optimiser (as AdamW's decay) instead of
+    adding a gradient."""
     reference_device: Keep = "device"
-    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is
-    read when needed)."""
+    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk
+    (a file that is read when needed)."""
 
     @property
     def off(self) -> bool:

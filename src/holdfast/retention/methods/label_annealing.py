@@ -1,22 +1,23 @@
-"""Label annealing (Memory Retaining Finetuning): a KL term to the frozen start model at every trained token.
+"""Label annealing (Memory Retaining Finetuning): a KL term to the frozen start model at every
+trained token.
 
     loss = CE + weight * KL(softmax(w / T) || softmax(z / T))
         w: teacher logits, z: student logits, nats per token
 
-Tokens of data that is mixed in may have a weight of their own, by where they are from: `weight_replayed` of old data,
-`weight_generated` of the start model's own samples, `weight_new` of the rest. The sum is divided by the number of all
-tokens, whatever they weigh. So c times the mean KL over generated tokens beside the mean CE over new ones (2605.26097)
-is, but for a common factor, `weight_new: 0` and `weight_generated: c (1 - f) / f` at a share f, with `self_replay: {ce:
-false}`.
+Tokens of data that is mixed in may have a weight of their own, by where they are from:
+`weight_replayed` of old data, `weight_generated` of the start model's own samples, `weight_new` of
+the rest. The sum is divided by the number of all tokens, whatever they weigh. So c times the mean
+KL over generated tokens beside the mean CE over new ones (2605.26097) is, but for a common factor,
+`weight_new: 0` and `weight_generated: c (1 - f) / f` at a share f, with `self_replay: {ce: false}`.
 
-The teacher is the start model, in one of three forms: a second frozen copy (`online`, which may also have the weights
-of an earlier checkpoint); for LoRA students the same model with its adapters switched off (`adapter_off`), which needs
-no second copy; or its last hidden states, computed once and read from disk in every epoch and every run (`cached`). All
-give the exact KL over the whole vocabulary. The op in `ops.annealing` computes both terms and their gradient in one
-pass.
+The teacher is the start model, in one of three forms: a second frozen copy (`online`, which may
+also have the weights of an earlier checkpoint); for LoRA students the same model with its adapters
+switched off (`adapter_off`), which needs no second copy; or its last hidden states, computed once
+and read from disk in every epoch and every run (`cached`). All give the exact KL over the whole
+vocabulary. The op in `ops.annealing` computes both terms and their gradient in one pass.
 
-Cost a step: one more vocabulary product a token, and, unless cached, the teacher's forward pass: about 1.33 times
-direct fine-tuning.
+Cost a step: one more vocabulary product a token, and, unless cached, the teacher's forward pass:
+about 1.33 times direct fine-tuning.
 """
 
 from __future__ import annotations
@@ -67,11 +68,13 @@ class LabelAnnealing(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("weight", "beta")
     place: ClassVar[str] = "loss"
     summary: ClassVar[str] = "KL to the frozen initial model at every token; no old data"
-    source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 2.2 and appendix A.3"
+    source: ClassVar[str] = (
+        "Memory Retaining Finetuning via Distillation, section 2.2 and appendix A.3"
+    )
 
     weight: Annotated[float, Meta(ge=0)] = 1.0
-    """Lambda, factor of the KL term (nats per token); 0 is direct fine-tuning, more keeps more and learns
-    less."""
+    """Lambda, factor of the KL term (nats per token); 0 is direct fine-tuning, more keeps more and
+    learns less."""
     weight_new: Annotated[float | None, Meta(ge=0)] = None
     """The factor at tokens of the run's own data, beside data that is mixed in; empty: weight."""
     weight_replayed: Annotated[float | None, Meta(ge=0)] = None
@@ -79,28 +82,30 @@ class LabelAnnealing(RetentionMethod):
     weight_generated: Annotated[float | None, Meta(ge=0)] = None
     """The factor at tokens that the start model wrote (self_replay); empty: weight."""
     temperature: Annotated[float, Meta(gt=0)] = 1.0
-    """Temperature T of both softmaxes in the KL term (no T^2 factor). A large one evens out the pull over the
-    vocabulary, like label smoothing."""
+    """Temperature T of both softmaxes in the KL term (no T^2 factor). A large one evens out the
+    pull over the vocabulary, like label smoothing."""
     direction: Literal["forward", "reverse", "jsd"] = "forward"
-    """Direction of the KL: forward: KL(teacher || student), the paper's implementation; reverse: KL(student ||
-    teacher); jsd: between them, by beta."""
+    """Direction of the KL: forward: KL(teacher || student), the paper's implementation; reverse:
+    KL(student || teacher); jsd: between them, by beta."""
     beta: Annotated[float, Meta(gt=0, lt=1)] = 0.5
-    """With direction jsd: the teacher's weight in the mixture both are compared with; the ends are the directions
-    forward (0) and reverse (1)."""
+    """With direction jsd: the teacher's weight in the mixture both are compared with; the ends are
+    the directions forward (0) and reverse (1)."""
     tokens: Literal["trained", "all"] = "trained"
     """Where the KL is taken: trained: tokens with a label; all: prompt tokens too."""
     teacher: Literal["auto", "online", "adapter_off", "cached"] = "auto"
-    """What the teacher is: online: a frozen second copy; adapter_off: LoRA's base with adapters off; cached: its
-    states, computed once and kept on disk; auto: adapter_off under LoRA, else online."""
+    """What the teacher is: online: a frozen second copy; adapter_off: LoRA's base with adapters
+    off; cached: its states, computed once and kept on disk; auto: adapter_off under LoRA, else
+    online."""
     reference: Annotated[str, Meta(former=("teacher_model",))] = START
-    """Which model an online teacher is: 'start', or the folder of an earlier checkpoint of the same architecture, such
-    as the base of a sequence of tasks; the KL then does not begin at 0."""
+    """Which model an online teacher is: 'start', or the folder of an earlier checkpoint of the same
+    architecture, such as the base of a sequence of tasks; the KL then does not begin at 0."""
     teacher_dtype: Dtype | None = None
     """dtype of an online teacher; empty: the start model's."""
     teacher_sharded: bool = False
     """Share an online teacher's weights out over the processes (FSDP2 runs)."""
     cache_dir: Annotated[str | None, Meta(decides=False)] = None
-    """Folder of cached states, shared between runs; empty: teacher_states in $HOLDFAST_CACHE or the user's cache."""
+    """Folder of cached states, shared between runs; empty: teacher_states in $HOLDFAST_CACHE or the
+    user's cache."""
     cache_dtype: Dtype | None = None
     """dtype of cached states; empty: what the teacher's forward yields, which loses nothing."""
 
@@ -132,19 +137,30 @@ class LabelAnnealing(RetentionMethod):
         problems = []
         if self.beta != 0.5 and self.direction != "jsd":
             problems.append(
-                Problem("beta", f"says something with direction: jsd only, got direction {self.direction!r}")
+                Problem(
+                    "beta",
+                    f"says something with direction: jsd only, got direction {self.direction!r}",
+                )
             )
         for key, teachers in _BELONGS.items():
             if getattr(self, key) not in (None, False, START) and self.teacher not in teachers:
                 problems.append(
-                    Problem(key, f"says something with teacher: {teachers[-1]} only, got teacher {self.teacher!r}")
+                    Problem(
+                        key,
+                        f"says something with teacher: {teachers[-1]} only, got teacher "
+                        f"{self.teacher!r}",
+                    )
                 )
         return problems + anchor_problems("reference", self.reference)
 
     @classmethod
     def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
         """`reference: base` is the base of the sequence."""
-        base = {name: earlier.base for name in ("reference", "teacher_model") if parameters.get(name) == "base"}
+        base = {
+            name: earlier.base
+            for name in ("reference", "teacher_model")
+            if parameters.get(name) == "base"
+        }
         return [{**parameters, **base}]
 
     def check_weights(self, named: NamedParams) -> list[Problem]:

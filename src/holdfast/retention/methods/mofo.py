@@ -1,19 +1,22 @@
-"""MoFO: of an optimiser step only the parameters with the largest momenta keep their update (Chen et al. 2024).
+"""MoFO: of an optimiser step only the parameters with the largest momenta keep their update (Chen
+et al. 2024).
 
     m, v, update u as Adam has them;  in each matrix, S = the places where |m| is among the largest `fraction`
     theta <- (1 - learning rate * decay) theta - learning rate * u    on S
     theta <- (1 - learning rate * decay) theta                        elsewhere
 
-m and v are updated everywhere, so a parameter that is left out now may be in at the next step. Vectors (norms, biases)
-and weight decay are not filtered, as in the authors' code; ties at the smallest of S are all in S, and S is never empty
-(there `int(n * fraction) = 0` ends in an error).
+m and v are updated everywhere, so a parameter that is left out now may be in at the next step.
+Vectors (norms, biases) and weight decay are not filtered, as in the authors' code; ties at the
+smallest of S are all in S, and S is never empty (there `int(n * fraction) = 0` ends in an error).
 
-S is that of the whole matrix: over all shards of a DTensor (FSDP2), as one process has it. The optimiser steps on all
-of the matrix first, then what is not in S goes back: the values before the step are kept until after it, so what is
-taken back is what the optimiser did, whatever it rounds. Tensors that the optimiser left out (without a gradient, or in
-a step that the loss scaling of fp16 skipped) are left out here.
+S is that of the whole matrix: over all shards of a DTensor (FSDP2), as one process has it. The
+optimiser steps on all of the matrix first, then what is not in S goes back: the values before the
+step are kept until after it, so what is taken back is what the optimiser did, whatever it rounds.
+Tensors that the optimiser left out (without a gradient, or in a step that the loss scaling of fp16
+skipped) are left out here.
 
-Cost: a copy of the trained matrices; a step, the search for S and two element-wise passes over them.
+Cost: a copy of the trained matrices; a step, the search for S and two element-wise passes over
+    them.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ if TYPE_CHECKING:
 class MoFO(RetentionMethod):
     """Only the parameters with the largest momenta keep their update; memory kept in the weights.
 
-    References: Chen et al. 2024, MoFO: Momentum-Filtered Optimizer for Mitigating Forgetting in LLM Fine-Tuning
+    References: Chen et al. 2024, MoFO: Momentum-Filtered Optimizer for Mitigating Forgetting in LLM
+        Fine-Tuning
     (arXiv:2407.20999), Algorithm 1.
     """
 
@@ -54,15 +58,19 @@ class MoFO(RetentionMethod):
     title: ClassVar[str] = "MoFO"
     strength: ClassVar[tuple[str, ...]] = ("fraction",)
     place: ClassVar[str] = "weights"
-    hook_order: ClassVar[int] = -1  # it takes back parts of the optimiser's update, and nothing else
+    hook_order: ClassVar[
+        int
+    ] = -1  # it takes back parts of the optimiser's update, and nothing else
     summary: ClassVar[str] = "updates only the parameters with the largest momenta"
     source: ClassVar[str] = (
-        "MoFO: Momentum-Filtered Optimizer for Mitigating Forgetting in LLM Fine-Tuning, Algorithm 1"
+        "MoFO: Momentum-Filtered Optimizer for Mitigating Forgetting in LLM Fine-Tuning, "
+        "Algorithm 1"
     )
     needs: ClassVar[frozenset[str]] = frozenset({OPTIMIZER_STATE, ADAMW})
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.15
-    """Share of each matrix that keeps its update, where momenta are largest; 1 is direct fine-tuning."""
+    """Share of each matrix that keeps its update, where momenta are largest; 1 is direct
+    fine-tuning."""
 
     @property
     def off(self) -> bool:
@@ -99,7 +107,9 @@ class _Filter(Passive):
         counts = _steps_taken(targets, step)
         moved = [t for t in targets if counts[t.name] != self._counts[t.name]]
         momenta = [_of_adam(t.name, step)["exp_avg"] for t in moved]
-        for target, momentum, limit in zip(moved, momenta, thresholds(momenta, self.fraction), strict=True):
+        for target, momentum, limit in zip(
+            moved, momenta, thresholds(momenta, self.fraction), strict=True
+        ):
             decay = float(_of_adam(target.name, step)["weight_decay"])
             _take_back(
                 target,
@@ -117,7 +127,8 @@ def _matrices(named: NamedParams) -> list[LiveTensor]:
 
 
 def _of_adam(name: str, step: StepInfo) -> Mapping[str, Any]:
-    """What the optimiser keeps of a parameter; "weight_decay" is the decoupled one, 0 where it is in the gradient.
+    """What the optimiser keeps of a parameter; "weight_decay" is the decoupled one, 0 where it is
+    in the gradient.
 
     Raises:
         ConfigError: the optimiser is not one of PyTorch's that keep a first moment.
@@ -125,8 +136,10 @@ def _of_adam(name: str, step: StepInfo) -> Mapping[str, Any]:
     state = {} if step.optimizer_state is None else step.optimizer_state(name)
     if "decoupled_weight_decay" not in state:  # which PyTorch's Adam and its like have
         raise ConfigError(
-            f"mofo: expected PyTorch's Adam or AdamW, which keep momenta by parameter (optim: adamw_torch or "
-            f"adamw_torch_fused), got {state.get('optimizer', 'one that cannot be looked into')}. Change optim, or "
+            "mofo: expected PyTorch's Adam or AdamW, which keep momenta by parameter (optim: "
+            "adamw_torch or "
+            f"adamw_torch_fused), got {state.get('optimizer', 'one that cannot be looked into')}. "
+            "Change optim, or "
             f"leave mofo out."
         )
     return state if state["decoupled_weight_decay"] else {**state, "weight_decay": 0.0}
@@ -137,18 +150,30 @@ def _steps_taken(targets: Sequence[LiveTensor], step: StepInfo) -> dict[str, flo
     import torch
 
     counts = [_of_adam(t.name, step).get("step", torch.zeros(())) for t in targets]
-    read = torch.stack([torch.as_tensor(c, dtype=torch.float64).reshape(()) for c in counts]).tolist() if counts else []
+    read = (
+        torch.stack([torch.as_tensor(c, dtype=torch.float64).reshape(()) for c in counts]).tolist()
+        if counts
+        else []
+    )
     return dict(zip((t.name for t in targets), read, strict=True))
 
 
 def _take_back(
-    target: LiveTensor, momentum: torch.Tensor, before: torch.Tensor, *, limit: torch.Tensor, shrink: float
+    target: LiveTensor,
+    momentum: torch.Tensor,
+    before: torch.Tensor,
+    *,
+    limit: torch.Tensor,
+    shrink: float,
 ) -> None:
-    """Gives this rank's part back what it was, times `shrink`, where the momentum is below the limit."""
+    """Gives this rank's part back what it was, times `shrink`, where the momentum is below the
+    limit."""
     import torch
 
     flat, copied = target.flat()
-    size = 1 << 18 if flat.device.type == "cpu" else 1 << 24  # what stays in a core's cache, or keeps a device busy
+    size = (
+        1 << 18 if flat.device.type == "cpu" else 1 << 24
+    )  # what stays in a core's cache, or keeps a device busy
     for start in range(0, len(flat), size):
         block = slice(start, start + size)
         old = before[block] if shrink == 1 else before[block] * shrink

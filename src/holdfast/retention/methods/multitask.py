@@ -1,5 +1,5 @@
-"""Multitask training: all tasks' data at once, as far as it can be had. It is the upper line that sequential methods
-are compared with (Soup to Go).
+"""Multitask training: all tasks' data at once, as far as it can be had. It is the upper line that
+sequential methods are compared with (Soup to Go).
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Multitask(RetentionMethod):
     place: ClassVar[str] = "data"
     needs: ClassVar[frozenset[str]] = frozenset({OLD_DATA})
     summary: ClassVar[str] = "trains on all tasks' data at once: the upper bound"
-    source: ClassVar[str] = "Soup to Go, section 5 (multitask model); Caruana 1997, Multitask learning"
+    source: ClassVar[str] = (
+        "Soup to Go, section 5 (multitask model); Caruana 1997, Multitask learning"
+    )
     repeatable: ClassVar[bool] = True
 
     data: str = ""
@@ -53,12 +55,20 @@ class Multitask(RetentionMethod):
 
     def problems(self) -> list[Problem]:
         if not self.data:
-            return [Problem("data", "expected a file, folder or hub id of another task's data, got nothing")]
+            return [
+                Problem(
+                    "data", "expected a file, folder or hub id of another task's data, got nothing"
+                )
+            ]
         return data_problems("data", self.data)
 
-    def training_data(self, rows: Dataset, services: DataServices) -> tuple[Dataset, dict[str, Any]]:
+    def training_data(
+        self, rows: Dataset, services: DataServices
+    ) -> tuple[Dataset, dict[str, Any]]:
         from holdfast.data.mixing import mix_tasks
 
         other = services.prepare(self.data)
-        mixed, info = mix_tasks(rows, other, share=self.share, seed=services.seed, longest=services.cut)
+        mixed, info = mix_tasks(
+            rows, other, share=self.share, seed=services.seed, longest=services.cut
+        )
         return mixed, dataclasses.asdict(info)

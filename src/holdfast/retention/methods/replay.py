@@ -1,12 +1,14 @@
 """Replay (rehearsal): a share of old-task or pre-training-like examples mixed into the new data.
 
-All of the new data is kept and replay examples are added until they make up `fraction` of the mixture, counted in
-tokens (the honest unit where lengths differ; rows longer than `max_length` count up to where they are cut) or in
-examples. "Memory Retaining Finetuning" (10 % pre-training-like data) and "Soup to Go" (10 % of the old task's data) use
-it as the baseline that needs what users seldom have: old data.
+All of the new data is kept and replay examples are added until they make up `fraction` of the
+mixture, counted in tokens (the honest unit where lengths differ; rows longer than `max_length`
+count up to where they are cut) or in examples. "Memory Retaining Finetuning" (10 %
+pre-training-like data) and "Soup to Go" (10 % of the old task's data) use it as the baseline that
+needs what users seldom have: old data.
 
-Replay data is loaded and tokenised like the training data, but by its own format: plain text replayed next to
-prompt-completion pairs is trained on every token, whatever the first training sample looks like.
+Replay data is loaded and tokenised like the training data, but by its own format: plain text
+replayed next to prompt-completion pairs is trained on every token, whatever the first training
+sample looks like.
 
 Cost: none per token; the run is longer by the replayed tokens.
 """
@@ -41,7 +43,9 @@ class Replay(RetentionMethod):
     place: ClassVar[str] = "data"
     needs: ClassVar[frozenset[str]] = frozenset({OLD_DATA})
     summary: ClassVar[str] = "mixes a share of old data into the new data"
-    source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 5; Soup to Go, section 5"
+    source: ClassVar[str] = (
+        "Memory Retaining Finetuning via Distillation, section 5; Soup to Go, section 5"
+    )
     repeatable: ClassVar[bool] = True
     shares_mixture: ClassVar[bool] = True
     row_source: ClassVar[str] = "replayed"
@@ -70,7 +74,11 @@ class Replay(RetentionMethod):
 
     def problems(self) -> list[Problem]:
         if not self.data:
-            return [Problem("data", "expected a file, folder or hub id of the data to replay, got nothing")]
+            return [
+                Problem(
+                    "data", "expected a file, folder or hub id of the data to replay, got nothing"
+                )
+            ]
         return data_problems("data", self.data)
 
     def named_data(self) -> tuple[str, ...]:
@@ -81,7 +89,9 @@ class Replay(RetentionMethod):
 
         rows_by_name(tokenizer)(self.data)  # read again from the cache when it is mixed in
 
-    def training_data(self, rows: Dataset, services: DataServices) -> tuple[Dataset, dict[str, Any]]:
+    def training_data(
+        self, rows: Dataset, services: DataServices
+    ) -> tuple[Dataset, dict[str, Any]]:
         from holdfast.data.mixing import mix_replay
 
         mixed, info = mix_replay(

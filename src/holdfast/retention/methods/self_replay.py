@@ -2,11 +2,13 @@
 
     loss = mean over new and generated tokens of CE,      generated ~ p_start( . | prompt)
 
-What a model has learnt is in what it says. Samples of the start model, of its beginning-of-text token alone or after
-prompts, stand in for the data that nobody has; they are mixed in as `replay` mixes old data, `fraction` of the tokens.
-Trained on with cross-entropy they pull the model back to the start's distribution there: in expectation over samples at
-temperature 1, CE on them is KL(start || tuned) plus the start's entropy, which is constant. With `ce: false` they carry
-label annealing's KL alone, over the whole vocabulary at each token and so with less noise (2605.26097, its KL variant).
+What a model has learnt is in what it says. Samples of the start model, of its beginning-of-text
+token alone or after prompts, stand in for the data that nobody has; they are mixed in as `replay`
+mixes old data, `fraction` of the tokens. Trained on with cross-entropy they pull the model back to
+the start's distribution there: in expectation over samples at temperature 1, CE on them is KL(start
+|| tuned) plus the start's entropy, which is constant. With `ce: false` they carry label annealing's
+KL alone, over the whole vocabulary at each token and so with less noise (2605.26097, its KL
+variant).
 
 | `prompts` | what is sampled | trained on |
 |---|---|---|
@@ -14,10 +16,12 @@ label annealing's KL alone, over the whole vocabulary at each token and so with 
 | target | the start's own answers to the prompts of the training data | the answer |
 | a file | its answers to prompts of the user's own | the answer |
 
-Departures from 2605.26097: a sample ends where the model ends it (there it goes on to 512 tokens), and the samples are
-mixed at random places (there 32 of them stand in each step beside 128 new rows).
+Departures from 2605.26097: a sample ends where the model ends it (there it goes on to 512 tokens),
+and the samples are mixed at random places (there 32 of them stand in each step beside 128 new
+rows).
 
-Cost: `fraction / (1 - fraction)` more tokens, and once for a start model, whatever runs follow, the samples: about as
+Cost: `fraction / (1 - fraction)` more tokens, and once for a start model, whatever runs follow, the
+    samples: about as
 many tokens as are replayed, decoded in large batches. They are kept (`retention.self_samples`).
 """
 
@@ -50,7 +54,8 @@ LEAST_ROOM = 8
 class SelfReplay(RetentionMethod):
     """Mixes the start model's own samples into the new data; memory kept in the data.
 
-    References: 2605.26097, experiments/instruct/ptx of its code (samples from the beginning-of-text token, CE or KL on
+    References: 2605.26097, experiments/instruct/ptx of its code (samples from the beginning-of-text
+        token, CE or KL on
     them); SSR 2403.01244 (samples after prompts, filtered).
     """
 
@@ -59,22 +64,26 @@ class SelfReplay(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("fraction",)
     place: ClassVar[str] = "data"
     summary: ClassVar[str] = "mixes text that the initial model writes into the new data"
-    source: ClassVar[str] = "2605.26097, samples of the start from its beginning-of-text token; SSR 2403.01244"
+    source: ClassVar[str] = (
+        "2605.26097, samples of the start from its beginning-of-text token; SSR 2403.01244"
+    )
     shares_mixture: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({INITIAL_MODEL})
     row_source: ClassVar[str] = "generated"
 
     prompts: str = START
-    """What the start model is given: start (its beginning-of-text token alone), target (the prompts of the training
-    data), or a file, folder or hub id with prompts."""
+    """What the start model is given: start (its beginning-of-text token alone), target (the prompts
+    of the training data), or a file, folder or hub id with prompts."""
     fraction: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     """Share of the mixture that is generated; 0 is direct fine-tuning."""
     unit: Literal["tokens", "examples"] = "tokens"
     """What the share counts."""
     ce: bool = True
-    """Whether generated tokens are trained on by cross-entropy; false: by label annealing's KL alone."""
+    """Whether generated tokens are trained on by cross-entropy; false: by label annealing's KL
+    alone."""
     samples: Annotated[int | None, Meta(ge=1)] = None
-    """Samples that are drawn at most, repeated where the share needs more; empty: as many as it needs."""
+    """Samples that are drawn at most, repeated where the share needs more; empty: as many as it
+    needs."""
     max_new_tokens: Annotated[int, Meta(ge=1)] = 512
     """Tokens of a sample at most."""
     temperature: Annotated[float, Meta(ge=0)] = 1.0
@@ -84,17 +93,18 @@ class SelfReplay(RetentionMethod):
     least_tokens: Annotated[int, Meta(ge=1)] = 1
     """Samples of fewer tokens are left out."""
     max_repetition: Annotated[float | None, Meta(ge=0, le=1)] = None
-    """Samples of which a larger share of the stretches of four tokens were there before are left out; empty: 0.5 after
-    prompts, none from start."""
+    """Samples of which a larger share of the stretches of four tokens were there before are left
+    out; empty: 0.5 after prompts, none from start."""
     max_dropped: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """Largest share of samples that may be empty, only repeat themselves, or be left out, before the start model is
-    refused."""
+    """Largest share of samples that may be empty, only repeat themselves, or be left out, before
+    the start model is refused."""
     seed: Seed = 0
     """Of the samples. Runs with other seeds of their own share them."""
     batch_size: Annotated[int | None, Meta(ge=1)] = None
     """Samples drawn at once; empty: 32 on a CPU, 256 elsewhere."""
     cache_dir: Annotated[str | None, Meta(decides=False)] = None
-    """Folder of the samples, shared between runs; empty: self_replay in $HOLDFAST_CACHE or the user's cache."""
+    """Folder of the samples, shared between runs; empty: self_replay in $HOLDFAST_CACHE or the
+    user's cache."""
 
     @property
     def off(self) -> bool:
@@ -106,11 +116,15 @@ class SelfReplay(RetentionMethod):
     def problems(self) -> list[Problem]:
         problems = [] if self._given else data_problems("prompts", self.prompts)
         if not self.prompts:
-            problems.append(Problem("prompts", "expected start, target, or a file with prompts, got nothing"))
+            problems.append(
+                Problem("prompts", "expected start, target, or a file with prompts, got nothing")
+            )
         if self.temperature == 0 and self.prompts == START:
             problems.append(
                 Problem(
-                    "temperature", "expected more than 0 with prompts: start, where all samples would be the same text"
+                    "temperature",
+                    "expected more than 0 with prompts: start, where all samples would be the "
+                    "same text",
                 )
             )
         if self.temperature == 0 and self.top_p != 1:
@@ -139,9 +153,15 @@ class SelfReplay(RetentionMethod):
     def draws(self, *, rows: int, tokens: float, window: int, at_once: int) -> Draws:
         longest = max(1, min(self.max_new_tokens, window - 1))
         share = self.fraction / (1 - self.fraction)
-        samples = math.ceil(rows * share) if self.unit == "examples" else math.ceil(tokens * share / longest)
+        samples = (
+            math.ceil(rows * share)
+            if self.unit == "examples"
+            else math.ceil(tokens * share / longest)
+        )
         samples, batch = min(samples, self.samples or samples), self.batch_size or at_once
-        needed = samples * longest if self.unit == "examples" else min(tokens * share, samples * longest)
+        needed = (
+            samples * longest if self.unit == "examples" else min(tokens * share, samples * longest)
+        )
         passes = math.ceil(samples / batch) * longest
         return Draws(tokens=needed, samples=samples, passes=passes, batch=batch)
 
@@ -156,12 +176,15 @@ class SelfReplay(RetentionMethod):
         if not prompts_by_name(self.prompts, tokenizer)[0]:
             raise DataError(f"self_replay.prompts: {self.prompts} holds no prompts.")
 
-    def training_data(self, rows: Dataset, services: DataServices) -> tuple[Dataset, dict[str, Any]]:
+    def training_data(
+        self, rows: Dataset, services: DataServices
+    ) -> tuple[Dataset, dict[str, Any]]:
         from holdfast.data.mixing import GENERATED, mix_replay, tokenised_rows, total_tokens
 
         if self.unit == "tokens" and "images" in rows.column_names:
             raise ConfigError(
-                "self_replay.unit: expected examples where rows hold images, whose tokens are known only once a batch "
+                "self_replay.unit: expected examples where rows hold images, whose tokens are "
+                "known only once a batch "
                 "is made, got tokens. Add unit: examples; the fraction then counts rows."
             )
         new = total_tokens(rows, services.cut) if self.unit == "tokens" else len(rows)
@@ -183,7 +206,11 @@ class SelfReplay(RetentionMethod):
             origin=GENERATED,
             longest=services.cut,
         )
-        how = f"drew {drawn.new:,} in {drawn.seconds:.1f} s" if drawn.new else "found, nothing was drawn"
+        how = (
+            f"drew {drawn.new:,} in {drawn.seconds:.1f} s"
+            if drawn.new
+            else "found, nothing was drawn"
+        )
         services.say(
             f"Self-replay: {len(drawn.kept):,} samples, {drawn.tokens:,} tokens ({how}); {drawn.figures()}"
             + (f"; {info.repeated:,} rows are repeats" if info.repeated else "")
@@ -200,11 +227,17 @@ class SelfReplay(RetentionMethod):
 
         def draw(prompts: Sequence[Sequence[int]], tokens: int, seed: int) -> list[Sample]:
             return services.continued(
-                prompts, max_new_tokens=tokens, temperature=self.temperature, top_p=self.top_p, seed=seed
+                prompts,
+                max_new_tokens=tokens,
+                temperature=self.temperature,
+                top_p=self.top_p,
+                seed=seed,
             )
 
         prompts, unusable = self._prompts(services)
-        key = services.gather(services.together(lambda: services.start_key() if services.rank == 0 else None))[0]
+        key = services.gather(
+            services.together(lambda: services.start_key() if services.rank == 0 else None)
+        )[0]
         stream = Stream(
             prompts=prompts,
             max_new_tokens=self.max_new_tokens,
@@ -241,27 +274,33 @@ class SelfReplay(RetentionMethod):
             "repeating": drawn.repeating,
             "dropped": dict(sorted(drawn.dropped.items())),
             "samples": name,
-            "rows": fingerprint([[list(sample.prompt), list(sample.ids)] for sample in drawn.kept], length=32),
+            "rows": fingerprint(
+                [[list(sample.prompt), list(sample.ids)] for sample in drawn.kept], length=32
+            ),
         }
         return drawn, about
 
     def _advice(self) -> str:
         if self.prompts == START:
             return (
-                "A model that was tuned to answer may say nothing without a question: name prompts (target, or a file)."
+                "A model that was tuned to answer may say nothing without a question: name prompts "
+                "(target, or a file)."
             )
         return (
-            "Look at what the model says to these prompts: they may lack its chat template, or need another "
+            "Look at what the model says to these prompts: they may lack its chat template, or "
+            "need another "
             "temperature or more max_new_tokens. Or take other prompts, or prompts: start."
         )
 
     def _prompts(self, services: DataServices) -> tuple[list[list[int]], int]:
-        """Token ids of the prompts, those left out that are empty or leave no room for an answer, and how many."""
+        """Token ids of the prompts, those left out that are empty or leave no room for an answer,
+        and how many."""
         if self.prompts == START:
             begin = services.beginning()
             if begin is None:
                 raise ConfigError(
-                    "self_replay.prompts: start expects a tokenizer with a beginning-of-text or end-of-text token, got "
+                    "self_replay.prompts: start expects a tokenizer with a beginning-of-text or "
+                    "end-of-text token, got "
                     "one with neither. Name prompts: target, or a file."
                 )
             return [[begin]], 0
@@ -270,7 +309,8 @@ class SelfReplay(RetentionMethod):
 
             if "images" in services.new_rows.column_names:
                 raise ConfigError(
-                    "self_replay.prompts: expected start or a file where rows hold images, got target: their prompts "
+                    "self_replay.prompts: expected start or a file where rows hold images, got "
+                    "target: their prompts "
                     "are known only once a batch is made."
                 )
             prompts, none = prompts_of(services.new_rows)
@@ -280,10 +320,16 @@ class SelfReplay(RetentionMethod):
             where = self.prompts
         fitting = [ids for ids in prompts if len(ids) + LEAST_ROOM <= services.window]
         if not fitting:
-            longer = f", {len(prompts):,} that leave no room in {services.window} tokens" if prompts else ""
+            longer = (
+                f", {len(prompts):,} that leave no room in {services.window} tokens"
+                if prompts
+                else ""
+            )
             raise DataError(
-                f"self_replay.prompts: expected prompts in {where}, got {none:,} rows without one{longer}. Rows need "
-                f"tokens before the first one that is trained (prompt and completion, or assistant_only_loss). Or take "
+                f"self_replay.prompts: expected prompts in {where}, got {none:,} rows without "
+                f"one{longer}. Rows need "
+                "tokens before the first one that is trained (prompt and completion, or "
+                "assistant_only_loss). Or take "
                 f"prompts: start."
             )
         return fitting, none + len(prompts) - len(fitting)

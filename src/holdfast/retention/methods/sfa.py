@@ -1,15 +1,17 @@
 """Sequential fine-tuning with averaging, SFA (Soup to Go).
 
-Every so often, go back part of the way. After optimiser step t of T, if `t mod round(p T) == 0` or `t == T`:
+Every so often, go back part of the way. After optimiser step t of T, if `t mod round(p T) == 0` or
+`t == T`:
 
     theta <- (1 - beta) theta + beta theta_o
 
-and training goes on from the average. theta_o is the checkpoint at the end of the previous task: by default the start
-model, or a named folder. beta is the weight on the OLD model (Eq. 5 and Fig. 1; the paper's algorithm box is garbled).
-There is at most one average a step, also where the period divides T. p = 1 averages once, at the end, which is WiSE-FT
-with weight beta on the old model.
+and training goes on from the average. theta_o is the checkpoint at the end of the previous task: by
+default the start model, or a named folder. beta is the weight on the OLD model (Eq. 5 and Fig. 1;
+the paper's algorithm box is garbled). There is at most one average a step, also where the period
+divides T. p = 1 averages once, at the end, which is WiSE-FT with weight beta on the old model.
 
-The optimiser's moments are kept by default, as the paper is silent; `reset_optimizer` clears them after each average.
+The optimiser's moments are kept by default, as the paper is silent; `reset_optimizer` clears them
+after each average.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from holdfast.config.declare import Meta
 from holdfast.errors import Problem
 from holdfast.retention.anchor import START, Anchors, KeepAuto, anchor_problems, kept_anchor
 from holdfast.retention.averages import Average, factored_problems
-from holdfast.retention.protocol import LAST_STEP, ActiveMethod, NamedParams, RetentionMethod, WeightCopy
+from holdfast.retention.protocol import (
+    LAST_STEP,
+    ActiveMethod,
+    NamedParams,
+    RetentionMethod,
+    WeightCopy,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +47,13 @@ class SequentialAveraging(RetentionMethod):
     hook_order: ClassVar[int] = 1
     summary: ClassVar[str] = "averages the weights with the initial ones every p of the run"
     source: ClassVar[str] = (
-        "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, Algorithm 1 and Eq. 5"
+        "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, "
+        "Algorithm 1 and Eq. 5"
     )
 
     p: Annotated[float | None, Meta(gt=0, le=1)] = None
-    """Fraction of the run between averages; 0.25 when `every` is not given. 1 averages once, at the end, which is
-    WiSE-FT."""
+    """Fraction of the run between averages; 0.25 when `every` is not given. 1 averages once, at the
+    end, which is WiSE-FT."""
     every: Annotated[int | None, Meta(ge=1)] = None
     """Optimiser steps between averages, instead of p."""
     beta: Annotated[float, Meta(ge=0, le=1)] = 0.5
@@ -54,8 +63,8 @@ class SequentialAveraging(RetentionMethod):
     reset_optimizer: bool = False
     """Clear the optimiser's moments after each average."""
     reference_device: KeepAuto = "auto"
-    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is
-    read when needed); auto: disk for a folder, device for the start."""
+    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk
+    (a file that is read when needed); auto: disk for a folder, device for the start."""
 
     @property
     def off(self) -> bool:
@@ -64,12 +73,18 @@ class SequentialAveraging(RetentionMethod):
     def problems(self) -> list[Problem]:
         problems = []
         if self.p is not None and self.every is not None:
-            problems.append(Problem((), f"expected one of p and every, got p={self.p} and every={self.every}"))
+            problems.append(
+                Problem((), f"expected one of p and every, got p={self.p} and every={self.every}")
+            )
         return problems + anchor_problems("reference", self.reference)
 
     def check_run(self, *, total_steps: int | None) -> list[Problem]:
         if self.every is not None and total_steps is not None and self.every > total_steps:
-            return [Problem("every", f"expected at most the run's {total_steps} steps, got {self.every}")]
+            return [
+                Problem(
+                    "every", f"expected at most the run's {total_steps} steps, got {self.every}"
+                )
+            ]
         return []
 
     def period(self, total_steps: int) -> int:

@@ -9,14 +9,16 @@
 | `dft` | `p`, the model's probability of the token | DFT |
 | `talr` | `max(p^(1 / tau), floor)`, tau the median over sequences of their mean CE | TALR |
 
-The divisor is the number of trained tokens of the whole step, over accumulation and ranks, as without weights; here
-none of the three divides by the weights' sum. So a mean weight below 1 is a smaller learning rate as well.
-Cross-entropy, entropy and accuracy are logged as the model's, without weights, and beside them the mean weight
-(`ce_weight`); the loss is what is trained on. Weights act in training alone: an evaluation's loss is the plain one.
+The divisor is the number of trained tokens of the whole step, over accumulation and ranks, as
+without weights; here none of the three divides by the weights' sum. So a mean weight below 1 is a
+smaller learning rate as well. Cross-entropy, entropy and accuracy are logged as the model's,
+without weights, and beside them the mean weight (`ce_weight`); the loss is what is trained on.
+Weights act in training alone: an evaluation's loss is the plain one.
 
-Departure from what is published: TALR's tau is of the step's batch. A micro-batch's own median would make accumulation
-and ranks change the result, and the step's is known only after it; so tau is that of the step before, over all its
-documents, which a checkpoint keeps. The first step has none and is plain cross-entropy.
+Departure from what is published: TALR's tau is of the step's batch. A micro-batch's own median
+would make accumulation and ranks change the result, and the step's is known only after it; so tau
+is that of the step before, over all its documents, which a checkpoint keeps. The first step has
+none and is plain cross-entropy.
 
 Cost: none. The weights are computed in the pass that computes the loss.
 """
@@ -53,9 +55,11 @@ LEAST_TAU = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class TokenWeighting(RetentionMethod):
-    """Weighs each token's cross-entropy by how the model takes it; memory kept in the loss, without old data.
+    """Weighs each token's cross-entropy by how the model takes it; memory kept in the loss, without
+    old data.
 
-    References: EAFT (arXiv:2601.02151), section 3.3; DFT (arXiv:2508.05629); TALR (arXiv:2509.20758).
+    References: EAFT (arXiv:2601.02151), section 3.3; DFT (arXiv:2508.05629); TALR
+        (arXiv:2509.20758).
     """
 
     name: ClassVar[str] = "token_weighting"
@@ -63,11 +67,13 @@ class TokenWeighting(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("coefficient",)
     place: ClassVar[str] = "loss"
     summary: ClassVar[str] = "weights each token's loss by its entropy or probability"
-    source: ClassVar[str] = "arXiv:2601.02151, section 3.3 (EAFT); 2508.05629 (DFT); 2509.20758 (TALR)"
+    source: ClassVar[str] = (
+        "arXiv:2601.02151, section 3.3 (EAFT); 2508.05629 (DFT); 2509.20758 (TALR)"
+    )
 
     kind: Literal["eaft", "dft", "talr"] = "eaft"
-    """What decides the weight: eaft: the entropy of the prediction; dft: the token's probability; talr: its probability
-    to the power of 1 / tau."""
+    """What decides the weight: eaft: the entropy of the prediction; dft: the token's probability;
+    talr: its probability to the power of 1 / tau."""
     coefficient: Annotated[float, Meta(ge=0, le=1)] = 1.0
     """How much of it: weights are 1 - c + c v. 1 is as published, 0 direct fine-tuning."""
     alpha: Annotated[float, Meta(gt=0)] = 1.0
@@ -81,14 +87,18 @@ class TokenWeighting(RetentionMethod):
 
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
-        return frozenset({TOKEN_WEIGHTS, WHOLE_DOCUMENTS} if self.kind == "talr" else {TOKEN_WEIGHTS})
+        return frozenset(
+            {TOKEN_WEIGHTS, WHOLE_DOCUMENTS} if self.kind == "talr" else {TOKEN_WEIGHTS}
+        )
 
     def problems(self) -> list[Problem]:
         defaults = {name: field.default for name, field in type(self).__dataclass_fields__.items()}
         problems = []
         for key, kind in _BELONGS.items():
             if getattr(self, key) != defaults[key] and self.kind != kind:
-                problems.append(Problem(key, f"says something with kind: {kind} only, got kind {self.kind!r}"))
+                problems.append(
+                    Problem(key, f"says something with kind: {kind} only, got kind {self.kind!r}")
+                )
         return problems
 
     def start(self, anchors: Anchors) -> ActiveMethod:
@@ -161,11 +171,14 @@ class _TALR(Passive):
         self.tau = state["tau"]
 
 
-def document_means(inputs: Mapping[str, Any], labels_BT: Tensor, ce_BS: Tensor) -> tuple[Tensor, Tensor]:
+def document_means(
+    inputs: Mapping[str, Any], labels_BT: Tensor, ce_BS: Tensor
+) -> tuple[Tensor, Tensor]:
     """The mean over each document's trained tokens.
 
     Args:
-        inputs: `position_ids` that restart at 0 with each document (packing), or none: a row is a document.
+        inputs: `position_ids` that restart at 0 with each document (packing), or none: a row is a
+            document.
         labels_BT: `[B, T]`, -100 for tokens that are not trained.
         ce_BS: `[B, T-1]`, of the token at t + 1.
 

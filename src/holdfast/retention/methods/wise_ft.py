@@ -14,14 +14,21 @@ from holdfast.config.declare import Meta
 from holdfast.errors import Problem
 from holdfast.retention.anchor import START, Anchors, KeepAuto, anchor_problems, kept_anchor
 from holdfast.retention.averages import Average, factored_problems
-from holdfast.retention.protocol import LAST_STEP, ActiveMethod, NamedParams, RetentionMethod, WeightCopy
+from holdfast.retention.protocol import (
+    LAST_STEP,
+    ActiveMethod,
+    NamedParams,
+    RetentionMethod,
+    WeightCopy,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WiseFT(RetentionMethod):
     """Interpolates start and result once, at the end of the run; memory kept in the weights.
 
-    References: Wortsman et al. 2021, Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq. 1; Soup to Go,
+    References: Wortsman et al. 2021, Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq.
+        1; Soup to Go,
     section 4 (SFA with p = 1).
     """
 
@@ -32,15 +39,17 @@ class WiseFT(RetentionMethod):
     place: ClassVar[str] = "weights"
     hook_order: ClassVar[int] = 3
     summary: ClassVar[str] = "interpolates initial and tuned weights once, at the end"
-    source: ClassVar[str] = "Robust fine-tuning of zero-shot models, Eq. 1; Soup to Go, section 4 (SFA with p = 1)"
+    source: ClassVar[str] = (
+        "Robust fine-tuning of zero-shot models, Eq. 1; Soup to Go, section 4 (SFA with p = 1)"
+    )
 
     alpha: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Weight on the fine-tuned weights; 1 is direct fine-tuning, 0 the start."""
     reference: Annotated[str, Meta(former=("anchor",))] = START
     """What to interpolate with: 'start', or the folder of an earlier checkpoint."""
     reference_device: KeepAuto = "auto"
-    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is
-    read when needed); auto: disk for a folder, device for the start."""
+    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk
+    (a file that is read when needed); auto: disk for a folder, device for the start."""
 
     @property
     def off(self) -> bool:
@@ -50,11 +59,15 @@ class WiseFT(RetentionMethod):
         return anchor_problems("reference", self.reference)
 
     def check_weights(self, named: NamedParams) -> list[Problem]:
-        return factored_problems("wise_ft", named) + anchor_problems("reference", self.reference, named)
+        return factored_problems("wise_ft", named) + anchor_problems(
+            "reference", self.reference, named
+        )
 
     def copies(self) -> tuple[WeightCopy, ...]:
         return (kept_anchor(self.reference, self.reference_device),)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         anchor = anchors.keep(self.reference, self.reference_device)
-        return Average(anchor, 1 - self.alpha, lambda step, total: step == total, figure="wise_ft_averages")
+        return Average(
+            anchor, 1 - self.alpha, lambda step, total: step == total, figure="wise_ft_averages"
+        )

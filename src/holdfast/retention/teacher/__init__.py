@@ -1,1 +1,2 @@
-"""The frozen model that label annealing holds a run to, and the hidden states that are kept of it."""
+"""The frozen model that label annealing holds a run to, and the hidden states that are kept of
+it."""

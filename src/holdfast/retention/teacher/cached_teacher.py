@@ -1,18 +1,19 @@
-"""The `cached` teacher: hidden states that were computed once and are read again in every epoch and every run.
+"""The `cached` teacher: hidden states that were computed once and are read again in every epoch and
+every run.
 
-The start model never changes, so its last hidden states of a document never change either. They are stored once
-(`state_store`, filled by `teacher_states`) and each step reads what it needs; logits are made by the teacher's head
-inside the loss, so the KL is the exact one over the whole vocabulary. Cost a step: reading and one vocabulary product
-more.
+The start model never changes, so its last hidden states of a document never change either. They are
+stored once (`state_store`, filled by `teacher_states`) and each step reads what it needs; logits
+are made by the teacher's head inside the loss, so the KL is the exact one over the whole
+vocabulary. Cost a step: reading and one vocabulary product more.
 
-A state depends on its document's tokens and on nothing else: documents are isolated in packed rows, and padding is
-masked. So a document is found by the hash of its token ids, wherever and beside whatever it stands. `find_documents`
-sees documents as the loss does: a new one begins where `position_ids` is 0 (packing), else a row is one document
-without its padding.
+A state depends on its document's tokens and on nothing else: documents are isolated in packed rows,
+and padding is masked. So a document is found by the hash of its token ids, wherever and beside
+whatever it stands. `find_documents` sees documents as the loss does: a new one begins where
+`position_ids` is 0 (packing), else a row is one document without its padding.
 
-A document that is not stored is an error: a collator that changes tokens needs `teacher: online`. Except one of a
-single token, which is how the padding of a packed row looks: nothing is predicted within it, so its states are NaN, and
-the loss raises should they take part after all.
+A document that is not stored is an error: a collator that changes tokens needs `teacher: online`.
+Except one of a single token, which is how the padding of a packed row looks: nothing is predicted
+within it, so its states are NaN, and the loss raises should they take part after all.
 
 Shape suffixes: B batch, T positions, D documents of a batch, K teacher width.
 """
@@ -42,8 +43,8 @@ KNOWN_INPUTS = {
     "max_length_k",
     "seq_idx",
 }
-"""Inputs that a state either depends on through its document's tokens or does not depend on. The last five say where
-packed documents end, once more."""
+"""Inputs that a state either depends on through its document's tokens or does not depend on. The
+last five say where packed documents end, once more."""
 
 
 class Document(NamedTuple):
@@ -66,17 +67,21 @@ def find_documents(inputs: dict[str, Any]) -> list[Document]:
     """The documents of a batch, in the order of their rows and starts.
 
     Args:
-        inputs: `input_ids [B, T]`, and `position_ids [B, T]` or `[1, T]` that restart at 0 (packing), `attention_mask
-            [B, T]` (padding on either side), both or neither.
+        inputs: `input_ids [B, T]`, and `position_ids [B, T]` or `[1, T]` that restart at 0
+            (packing), `attention_mask [B, T]` (padding on either side), both or neither.
 
     Raises:
-        DataError: inputs on which a state depends beside its document's tokens (images, embeddings, a mask with gaps,
-            positions that do not count from 0), so that it cannot be looked up by them.
+        DataError: inputs on which a state depends beside its document's tokens (images, embeddings,
+            a mask with gaps, positions that do not count from 0), so that it cannot be looked up by
+            them.
     """
-    unknown = sorted(name for name, value in inputs.items() if name not in KNOWN_INPUTS and value is not None)
+    unknown = sorted(
+        name for name, value in inputs.items() if name not in KNOWN_INPUTS and value is not None
+    )
     if unknown:
         raise DataError(
-            "label_annealing.teacher: cached looks the teacher's states up by their tokens, and this batch has "
+            "label_annealing.teacher: cached looks the teacher's states up by their tokens, and "
+            "this batch has "
             f"inputs beside them: {', '.join(unknown)}. Instead, use teacher: online."
         )
     ids_BT = inputs["input_ids"].to("cpu", torch.int32).numpy()
@@ -86,7 +91,8 @@ def find_documents(inputs: dict[str, Any]) -> list[Document]:
         token_BT = (mask != 0).cpu().numpy()
     if token_BT.shape != ids_BT.shape:
         raise DataError(
-            f"label_annealing.teacher: cached expects an attention_mask of the tokens' shape {ids_BT.shape}, got "
+            "label_annealing.teacher: cached expects an attention_mask of the tokens' shape "
+            f"{ids_BT.shape}, got "
             f"{token_BT.shape}. Instead, use teacher: online."
         )
     position_BT = token_BT.cumsum(axis=1) - 1
@@ -97,7 +103,8 @@ def find_documents(inputs: dict[str, Any]) -> list[Document]:
     follows_BT = (position_BT > 0) & (np.diff(position_BT, prepend=-1) == 1)
     if not ((begins_BT | follows_BT) == token_BT).all():
         raise DataError(
-            "label_annealing.teacher: cached expects padding at the ends of documents only, and position_ids that "
+            "label_annealing.teacher: cached expects padding at the ends of documents only, and "
+            "position_ids that "
             "count from 0 in every document, got gaps inside one. Instead, use teacher: online."
         )
     starts = np.flatnonzero(begins_BT)
@@ -106,7 +113,9 @@ def find_documents(inputs: dict[str, Any]) -> list[Document]:
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
         row, first = divmod(start, ids_BT.shape[1])
         tokens = ids_BT[row, first : first + length]
-        documents.append(Document(document_key(tokens), (row, slice(first, first + length)), tokens))
+        documents.append(
+            Document(document_key(tokens), (row, slice(first, first + length)), tokens)
+        )
     return documents
 
 
@@ -125,15 +134,16 @@ class CachedTeacher:
 
     @torch.no_grad()
     def hidden(self, inputs: dict[str, Any]) -> tuple[Tensor, Head]:
-        """Stored states `[B, T, K]` on the inputs' device, zeros at padding (NaN at that of packed rows), and the head.
-        States that are stored in a smaller dtype than the teacher's forward yields are converted as they are read.
+        """Stored states `[B, T, K]` on the inputs' device, zeros at padding (NaN at that of packed
+        rows), and the head. States that are stored in a smaller dtype than the teacher's forward
+        yields are converted as they are read.
 
         Raises:
             DataError: a document that is not stored, or inputs that `find_documents` refuses.
         """
         ids_BT: Tensor = inputs["input_ids"]
-        # Pinned memory goes back to a pool that waits for copies under way, so a fresh buffer a batch is cheap and
-        # never overwritten too early.
+        # Pinned memory goes back to a pool that waits for copies under way, so a fresh buffer a
+        # batch is cheap and never overwritten too early.
         shape = (*ids_BT.shape, self.head.weight_VH.shape[1])
         buffer_BTK = torch.zeros(shape, dtype=self.store.forward, pin_memory=ids_BT.is_cuda)
         for key, span, tokens in find_documents(inputs):
@@ -143,9 +153,12 @@ class CachedTeacher:
                 buffer_BTK[span] = float("nan")
             else:
                 raise DataError(
-                    f"label_annealing.teacher: cached has nothing of a document of {len(tokens)} tokens that begins "
-                    f"with {tokens[:8].tolist()}: it is not one of the prepared training or evaluation data. Where the "
-                    f"collator changes or cuts tokens as it goes, use teacher: online; data given to evaluate() later "
+                    f"label_annealing.teacher: cached has nothing of a document of {len(tokens)} "
+                    "tokens that begins "
+                    f"with {tokens[:8].tolist()}: it is not one of the prepared training or "
+                    "evaluation data. Where the "
+                    "collator changes or cuts tokens as it goes, use teacher: online; data given "
+                    "to evaluate() later "
                     f"has to be given as eval_dataset before training."
                 )
         return buffer_BTK.to(ids_BT.device, non_blocking=ids_BT.is_cuda), self.head

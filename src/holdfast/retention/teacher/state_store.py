@@ -1,24 +1,27 @@
 """Hidden states of documents on disk: written once, checked, read where they lie.
 
-A store is a folder that belongs to one teacher. It holds shards, safetensors files that describe themselves:
+A store is a folder that belongs to one teacher. It holds shards, safetensors files that describe
+themselves:
 
     hidden [R, K]   the states of D documents one after the other, R = rows.sum()
     keys [D, 16]    uint8, BLAKE2b-128 of each document's token ids
     rows [D]        int64, tokens of each document
     forward [0]     has the dtype of the teacher's forward and nothing in it
 
-The header holds the format and the teacher's key. A file's name is the checksum of its content (the first half of its
-XXH3-128), so any damage shows. There is no index file that could go stale: the index is made from the shards' own
-tables when the store is opened. A shard is whole or absent; several processes may add shards at once, and a build that
-is killed keeps those it had finished.
+The header holds the format and the teacher's key. A file's name is the checksum of its content (the
+first half of its XXH3-128), so any damage shows. There is no index file that could go stale: the
+index is made from the shards' own tables when the store is opened. A shard is whole or absent;
+several processes may add shards at once, and a build that is killed keeps those it had finished.
 
-Header and length are checked when a shard is opened, its content by `is_sound`. What fails is deleted by whoever uses
-the store and built again. Files that this module did not name are not touched.
+Header and length are checked when a shard is opened, its content by `is_sound`. What fails is
+deleted by whoever uses the store and built again. Files that this module did not name are not
+touched.
 
-Reads are views of memory-mapped files. Not here: what a document is, whose states they are, and computing them
-(`cached_teacher`, `teacher_states`).
+Reads are views of memory-mapped files. Not here: what a document is, whose states they are, and
+computing them (`cached_teacher`, `teacher_states`).
 
-Shape suffixes: R rows (tokens) of a shard, D documents of a shard, N tokens of a document, K hidden width.
+Shape suffixes: R rows (tokens) of a shard, D documents of a shard, N tokens of a document, K hidden
+width.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ class StateStore:
             self.new_folder = NewFolder(self.folder, content=False)
         except OSError as error:
             raise StorageError(
-                f"Could not make the folder {self.folder} ({error.strerror or error}). Choose another cache_dir."
+                f"Could not make the folder {self.folder} ({error.strerror or error}). Choose "
+                "another cache_dir."
             ) from error
         self.scan()
 
@@ -68,7 +72,8 @@ class StateStore:
         from safetensors import SafetensorError
 
         self.shards: dict[str, dict[bytes, Tensor]] = {}
-        """By a shard's name each document's `[N, K]` by its key: views of the file, not to be written to."""
+        """By a shard's name each document's `[N, K]` by its key: views of the file, not to be
+        written to."""
         self.states: dict[bytes, Tensor] = {}
         """Those of all shards."""
         self.forward = torch.float32
@@ -90,7 +95,8 @@ class StateStore:
         return [name for name, states in self.shards.items() if not states.keys().isdisjoint(keys)]
 
     def is_sound(self, name: str) -> bool:
-        """Whether a shard's content has its checksum. Reading and the checksum run outside Python's lock."""
+        """Whether a shard's content has its checksum. Reading and the checksum run outside Python's
+        lock."""
         try:
             with open(self.folder / name, "rb") as file:
                 digest = hashlib.file_digest(file, xxhash.xxh3_128)
@@ -106,7 +112,8 @@ class StateStore:
             forward: dtype that the teacher's forward yields.
 
         Raises:
-            StorageError: the disk is full or the folder cannot be written. What was written before is whole.
+            StorageError: the disk is full or the folder cannot be written. What was written before
+                is whole.
         """
         from safetensors.torch import save
 
@@ -114,7 +121,9 @@ class StateStore:
             remove_unless_held(leftover)
         tensors = {
             "hidden": torch.cat(list(states.values())),
-            "keys": torch.frombuffer(bytearray(b"".join(states)), dtype=torch.uint8).view(-1, KEY_BYTES),
+            "keys": torch.frombuffer(bytearray(b"".join(states)), dtype=torch.uint8).view(
+                -1, KEY_BYTES
+            ),
             "rows": torch.tensor([len(states_NK) for states_NK in states.values()]),
             "forward": torch.empty(0, dtype=forward),
         }
@@ -123,11 +132,11 @@ class StateStore:
         write_bytes_atomic(self.folder / _shard_name(xxhash.xxh3_128_hexdigest(content)), content)
 
     def try_lock(self) -> int | None:
-        """Takes the builder's lock and returns its handle (closing it gives the lock back); None while another process
-        holds it.
+        """Takes the builder's lock and returns its handle (closing it gives the lock back); None
+        while another process holds it.
 
-        The lock keeps two runs from computing the same states; nothing is wrong without it, so a file system that has
-        no locks gives one to everybody.
+        The lock keeps two runs from computing the same states; nothing is wrong without it, so a
+        file system that has no locks gives one to everybody.
         """
         handle = os.open(self.folder, os.O_RDONLY)
         try:
@@ -149,13 +158,18 @@ def _open_shard(path: Path, teacher: str) -> tuple[dict[bytes, Tensor], torch.dt
 
     Raises:
         FileNotFoundError: it has gone.
-        SafetensorError, OSError, RuntimeError, ValueError: it cannot be read, or is of another format or teacher.
+        SafetensorError, OSError, RuntimeError, ValueError: it cannot be read, or is of another
+            format or teacher.
     """
     from safetensors import safe_open
 
-    with safe_open(str(path), "pt") as file:  # refuses a file that is shorter or longer than its header says
+    with safe_open(
+        str(path), "pt"
+    ) as file:  # refuses a file that is shorter or longer than its header says
         if file.metadata() != {FORMAT: teacher}:
-            raise ValueError(f"expected a shard of {FORMAT} and the teacher {teacher}, got {file.metadata()}")
+            raise ValueError(
+                f"expected a shard of {FORMAT} and the teacher {teacher}, got {file.metadata()}"
+            )
         hidden_RK, keys, rows, forward = map(file.get_tensor, ("hidden", "keys", "rows", "forward"))
     states = dict(zip(map(bytes, keys.numpy()), hidden_RK.split(rows.tolist()), strict=True))
     return states, forward.dtype

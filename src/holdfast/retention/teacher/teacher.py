@@ -7,13 +7,13 @@
 | `AdapterOffTeacher` | a LoRA student's own base, adapters switched off for the pass | one forward pass a step, no
 memory |
 
-All see the very same inputs as the student (position ids, attention mask, packing fields), run without dropout and
-without a graph, and give hidden states, never logits: the loss op multiplies by the teacher's head a few rows at a
-time.
+All see the very same inputs as the student (position ids, attention mask, packing fields), run
+without dropout and without a graph, and give hidden states, never logits: the loss op multiplies by
+the teacher's head a few rows at a time.
 
-A sharded teacher's head is gathered once and kept, because the op multiplies by all of it in every micro-batch: `[V,
-H]` in the teacher's dtype on each rank (1 GB for 128 k tokens, width 4096, bfloat16), no more than the student's own
-head takes there during the op.
+A sharded teacher's head is gathered once and kept, because the op multiplies by all of it in every
+micro-batch: `[V, H]` in the teacher's dtype on each rank (1 GB for 128 k tokens, width 4096,
+bfloat16), no more than the student's own head takes there during the op.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class OnlineTeacher:
     """A frozen second copy of the start model.
 
     Args:
-        model: the copy (see `freeze_copy`); put in evaluation mode and frozen here. It may have been sharded by
-            `fully_shard`.
+        model: the copy (see `freeze_copy`); put in evaluation mode and frozen here. It may have
+            been sharded by `fully_shard`.
 
     Raises:
         ModelError: 4-bit layers repacked for inference (see `keep_unpacked`).
@@ -80,8 +80,8 @@ class OnlineTeacher:
         return self
 
     def shard(self, mesh: DeviceMesh, **options: Any) -> OnlineTeacher:
-        """Shards the copy over a data-parallel mesh with FSDP2, layer by layer; returns itself. Call it instead of
-        `to`.
+        """Shards the copy over a data-parallel mesh with FSDP2, layer by layer; returns itself.
+        Call it instead of `to`.
 
         Args:
             mesh: one dimension (sharded), or two (replicated, sharded).
@@ -94,10 +94,11 @@ class OnlineTeacher:
         head, embeddings = self.model.get_output_embeddings(), self.model.get_input_embeddings()  # type: ignore[operator]
         tied = head.weight is embeddings.weight
         if not tied:
-            # Apart from the root, so that the embeddings' gather before every pass does not bring the head along.
+            # Apart from the root, so that the embeddings' gather before every pass does not bring
+            # the head along.
             fully_shard(head, mesh=mesh, **options)
-        # Tied, the root's weight stays whole after the first pass: the op needs it, and no copy has to be kept beside
-        # it.
+        # Tied, the root's weight stays whole after the first pass: the op needs it, and no copy has
+        # to be kept beside it.
         fully_shard(self.model, mesh=mesh, **{"reshard_after_forward": not tied, **options})
         self._head = _FrozenHead(self.model)
         return self
@@ -110,7 +111,8 @@ class AdapterOffTeacher:
         model: a PEFT model whose adapter is the identity at initialisation.
 
     Raises:
-        ModelError: not a PEFT model, an adapter that is tuned already, or an initialisation that changes the base
+        ModelError: not a PEFT model, an adapter that is tuned already, or an initialisation that
+            changes the base
             weights (PiSSA, OLoRA, ...): its base with adapters off is not the start model.
     """
 
@@ -119,7 +121,8 @@ class AdapterOffTeacher:
     def __init__(self, model: nn.Module) -> None:
         if not hasattr(model, "disable_adapter"):
             raise ModelError(
-                "label_annealing.teacher: adapter_off expects a LoRA model (use_peft: true), got full fine-tuning. "
+                "label_annealing.teacher: adapter_off expects a LoRA model (use_peft: true), got "
+                "full fine-tuning. "
                 "Use teacher: online."
             )
         init: Any = True
@@ -127,16 +130,21 @@ class AdapterOffTeacher:
             init = getattr(peft_config, "init_lora_weights", True)
             if init not in (True, "gaussian", "orthogonal"):
                 raise ModelError(
-                    f"label_annealing.teacher: adapter_off expects an adapter that is the identity at the start, got "
+                    "label_annealing.teacher: adapter_off expects an adapter that is the "
+                    "identity at the start, got "
                     f"init_lora_weights={init!r}, "
                     "which changes the base weights. Use teacher: online."
                 )
         parameters = dict(model.named_parameters())
-        tuned = next((n for n, p in parameters.items() if "lora_B" in n and bool(p.detach().any())), None)
+        tuned = next(
+            (n for n, p in parameters.items() if "lora_B" in n and bool(p.detach().any())), None
+        )
         if tuned is not None and init != "orthogonal":
             raise ModelError(
-                f"label_annealing.teacher: adapter_off expects an adapter that is the identity at the start, got one "
-                f"that is tuned ({tuned} is not 0): without it the model is not the start. Merge the adapter into the "
+                "label_annealing.teacher: adapter_off expects an adapter that is the identity at "
+                "the start, got one "
+                f"that is tuned ({tuned} is not 0): without it the model is not the start. Merge "
+                "the adapter into the "
                 f"model first (holdfast merge), and tune a new one."
             )
         self.model = model
@@ -161,7 +169,8 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 
 class _FrozenHead:
-    """A teacher's head: the model's own tensors, or where they are sharded a whole copy, gathered once and kept."""
+    """A teacher's head: the model's own tensors, or where they are sharded a whole copy, gathered
+    once and kept."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -173,14 +182,16 @@ class _FrozenHead:
             return self._gathered
         weight = causal_lm(self._model).get_output_embeddings().weight  # type: ignore[operator]
         head = describe_head(self._model).detached()
-        # Only a copy of its own may be kept: FSDP frees the storage of a weight that is whole for the moment when it
-        # shards it again.
+        # Only a copy of its own may be kept: FSDP frees the storage of a weight that is whole for
+        # the moment when it shards it again.
         if is_distributed_tensor(weight) and not weight.requires_grad:
             self._gathered = head
         return head
 
 
-def freeze_copy(model: nn.Module, *, dtype: torch.dtype | None = None, weights: str = START) -> nn.Module:
+def freeze_copy(
+    model: nn.Module, *, dtype: torch.dtype | None = None, weights: str = START
+) -> nn.Module:
     """A deep copy of the causal LM for `OnlineTeacher`.
 
     A trainer may have replaced `forward` on the instance; the copy gets its class's own again.

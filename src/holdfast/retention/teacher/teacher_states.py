@@ -1,17 +1,20 @@
-"""Filling a store with the start model's states: whose they are, how they are computed, and what a smaller dtype costs.
+"""Filling a store with the start model's states: whose they are, how they are computed, and what a
+smaller dtype costs.
 
-**Whose.** `teacher_facts` are what decides the states: the weights as they are in memory (names, shapes, dtypes,
-bytes; adapters left out, so that LoRA and full fine-tuning share), the model's configuration, its attention
-implementation, the autocast it runs under, the dtype the states are stored in and versions of format and library.
-Anything else about a run, its learning rate for example, may differ: a sweep computes the states once.
+**Whose.** `teacher_facts` are what decides the states: the weights as they are in memory (names,
+shapes, dtypes, bytes; adapters left out, so that LoRA and full fine-tuning share), the model's
+configuration, its attention implementation, the autocast it runs under, the dtype the states are
+stored in and versions of format and library. Anything else about a run, its learning rate for
+example, may differ: a sweep computes the states once.
 
-**How.** `build_states` runs the start model itself, which every run holds before its first step, in evaluation mode
-without graph. Documents are sorted by length and padded to the right (`plan_batches`). A state depends on its
-neighbours in such a batch by rounding only: matrix products over other shapes add in another order.
+**How.** `build_states` runs the start model itself, which every run holds before its first step, in
+evaluation mode without graph. Documents are sorted by length and padded to the right
+(`plan_batches`). A state depends on its neighbours in such a batch by rounding only: matrix
+products over other shapes add in another order.
 
-**A smaller dtype.** The states are stored in the dtype the forward yields. Rounding them (float32 to bfloat16 halves
-the file) moves the teacher by a KL of its own, and near the start, where student and teacher are close, the gradient is
-the difference of two nearly equal distributions:
+**A smaller dtype.** The states are stored in the dtype the forward yields. Rounding them (float32
+to bfloat16 halves the file) moves the teacher by a KL of its own, and near the start, where student
+and teacher are close, the gradient is the difference of two nearly equal distributions:
 
     relative error of the gradient  ~  sqrt(KL(teacher || rounded teacher) / KL(teacher || student))
 
@@ -41,8 +44,8 @@ from holdfast.retention.teacher.teacher import Teacher, without_dropout
 from holdfast.support.environment import package_version
 
 SHARD_BYTES = 256 * 2**20
-"""States of a shard, bytes: few enough to lose little when a build is killed, enough that a large cache is hundreds of
-files, not millions."""
+"""States of a shard, bytes: few enough to lose little when a build is killed, enough that a large
+cache is hundreds of files, not millions."""
 SHARD_SECONDS = 300.0
 """A slow build writes what it has after this time, however little."""
 _NO_EFFECT = {
@@ -69,9 +72,11 @@ _NO_EFFECT = {
     "is_encoder_decoder",
     "auto_map",
 }
-"""Entries of a model's configuration that leave its hidden states alone. dtypes are hashed with the weights."""
+"""Entries of a model's configuration that leave its hidden states alone. dtypes are hashed with the
+weights."""
 _LEARNT = {"modules_to_save", "trainable_tokens_delta", "trainable_tokens_original"}
-"""Parts of the names that PEFT gives to what it trains, beside those that begin with the adapter's own prefix."""
+"""Parts of the names that PEFT gives to what it trains, beside those that begin with the adapter's
+own prefix."""
 _AROUND = {"base_layer", "original_module", "token_adapter"}
 """Parts of the names that PEFT puts around the base's weights."""
 
@@ -94,12 +99,14 @@ class StartModel:
             return run_outside(self.model, **inputs), describe_head(self.model).detached()
 
 
-# ---------------------------------------------------------------------------------------------------------------- whose
+# -------------------------------------------------------------------------------------------- whose
 
 
-def teacher_facts(model: nn.Module, *, device: torch.device, stored: torch.dtype | None) -> dict[str, Any]:
-    """What decides a model's states, JSON-able; its `fingerprint` is the teacher's key. Call it under the autocast that
-    the forward will run in.
+def teacher_facts(
+    model: nn.Module, *, device: torch.device, stored: torch.dtype | None
+) -> dict[str, Any]:
+    """What decides a model's states, JSON-able; its `fingerprint` is the teacher's key. Call it
+    under the autocast that the forward will run in.
 
     Args:
         model: the start model, plain or with adapters that are the identity.
@@ -111,7 +118,9 @@ def teacher_facts(model: nn.Module, *, device: torch.device, stored: torch.dtype
     """
     lm: Any = causal_lm(model)
     attention = lm.config.get_text_config()._attn_implementation
-    autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else "off"
+    autocast = (
+        torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else "off"
+    )
     return {
         "format": FORMAT,
         "model": type(lm).__name__,
@@ -135,8 +144,8 @@ def _effective(entries: dict[str, Any]) -> dict[str, Any]:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """SHA-256 (hex) of the weights and stored buffers in memory, without adapters and under the names of the bare
-    model.
+    """SHA-256 (hex) of the weights and stored buffers in memory, without adapters and under the
+    names of the bare model.
 
     Raises:
         ModelError: weights that are not whole in this process.
@@ -153,8 +162,15 @@ def weights_digest(model: nn.Module) -> str:
         if not isinstance(value, Tensor):
             continue
         tensors[".".join(path)] = value
-        if value.is_meta or hasattr(value, "full_tensor") or (value.numel() == 0 and hasattr(value, "ds_shape")):
-            raise ModelError(f"Expected the whole start model in memory, but {name} is sharded or not loaded here.")
+        if (
+            value.is_meta
+            or hasattr(value, "full_tensor")
+            or (value.numel() == 0 and hasattr(value, "ds_shape"))
+        ):
+            raise ModelError(
+                f"Expected the whole start model in memory, but {name} is sharded or not loaded "
+                "here."
+            )
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashing runs outside Python's lock
         return hashlib.sha256(b"".join(pool.map(_weight_line, sorted(tensors.items())))).hexdigest()
 
@@ -165,17 +181,19 @@ def _weight_line(weight: tuple[str, Tensor]) -> bytes:
     return f"{name} {tuple(value.shape)} {value.dtype} {hashlib.sha256(content).hexdigest()}\n".encode()
 
 
-# ------------------------------------------------------------------------------------------------------------------ how
+# ---------------------------------------------------------------------------------------------- how
 
 
 def plan_batches(documents: Mapping[bytes, Any], *, tokens: int) -> list[list[bytes]]:
-    """Documents of about the same length together, the longest first, at most `tokens` a batch with padding (a longer
-    document is one of its own).
+    """Documents of about the same length together, the longest first, at most `tokens` a batch with
+    padding (a longer document is one of its own).
 
-    Formed of all documents of a run, whichever of them are missing: then a build that goes on after it was killed, or
-    replaces a damaged shard, computes the same batches and so the same bits.
+    Formed of all documents of a run, whichever of them are missing: then a build that goes on after
+    it was killed, or replaces a damaged shard, computes the same batches and so the same bits.
     """
-    order = sorted(documents, key=lambda k: (len(documents[k]), k), reverse=True)  # what needs most memory first
+    order = sorted(
+        documents, key=lambda k: (len(documents[k]), k), reverse=True
+    )  # what needs most memory first
     batches: list[list[bytes]] = []
     first = 0
     while first < len(order):
@@ -195,8 +213,8 @@ def build_states(
     stored: torch.dtype | None = None,
     advance: Callable[[float], None],
 ) -> None:
-    """Computes batches of documents and stores those that the store has not, also what was computed before an error.
-    Call it under the autocast of training.
+    """Computes batches of documents and stores those that the store has not, also what was computed
+    before an error. Call it under the autocast of training.
 
     Args:
         documents: key -> token ids, int32 arrays.
@@ -233,8 +251,10 @@ def build_states(
                 states_NK = states_TK[: len(row)]
                 if not torch.isfinite(states_NK).all():
                     raise ModelError(
-                        f"Expected finite numbers from the start model, got NaN or infinity in a document of "
-                        f"{len(row)} tokens. If they do not fit in {states_NK.dtype}, use another cache_dtype."
+                        "Expected finite numbers from the start model, got NaN or infinity in a "
+                        "document of "
+                        f"{len(row)} tokens. If they do not fit in {states_NK.dtype}, use another "
+                        "cache_dtype."
                     )
                 if key in store.states:
                     continue

@@ -1,1 +1,2 @@
-"""Training files of other tools as ones of `holdfast train`: one file a tool, each a table of its keys."""
+"""Training files of other tools as ones of `holdfast train`: one file a tool, each a table of its
+keys."""

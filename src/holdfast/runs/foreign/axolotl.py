@@ -16,20 +16,33 @@ from holdfast.runs.foreign.translation import (
     warmup,
 )
 
-_DATA = "path name split train_on_split data_files ds_type type field text_column field_messages trust_remote_code"
-_AS_HERE = {"roles_to_train": ["assistant"], "message_property_mappings": {"role": "from", "content": "value"}}
+_DATA = (
+    "path name split train_on_split data_files ds_type type field text_column field_messages "
+    "trust_remote_code"
+)
+_AS_HERE = {
+    "roles_to_train": ["assistant"],
+    "message_property_mappings": {"role": "from", "content": "value"},
+}
 """Keys of a data set with the values that mean what is done here."""
 
 
 def _modules(value: Any, values: Values) -> Values:
     """A text is a pattern of PEFT's, commas and all."""
-    return {"lora_target_modules": [value] if isinstance(value, str) and value != "all-linear" else value}
+    return {
+        "lora_target_modules": [value]
+        if isinstance(value, str) and value != "all-linear"
+        else value
+    }
 
 
 def _scheduler(value: Any, values: Values) -> Values:
     name, lowest = values.get("lr_scheduler", "cosine"), values.get("cosine_min_lr_ratio")
     if name == "cosine" and is_on(lowest):
-        return {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": lowest}}
+        return {
+            "lr_scheduler_type": "cosine_with_min_lr",
+            "lr_scheduler_kwargs": {"min_lr_rate": lowest},
+        }
     return {"lr_scheduler_type": name}
 
 
@@ -41,13 +54,19 @@ def _unfrozen(value: Any, values: Values) -> Values:
 
 
 def _data(value: Any, values: Values) -> Values:
-    return data_settings([_data_set(entry) for entry in (value if isinstance(value, list) else [value])])
+    return data_settings(
+        [_data_set(entry) for entry in (value if isinstance(value, list) else [value])]
+    )
 
 
 def _data_set(entry: Any) -> Values:
     if isinstance(entry, str):
         entry = {"path": entry, "type": "completion"}
-    only({key: value for key, value in entry.items() if _AS_HERE.get(key) != value}, _DATA, "a data set")
+    only(
+        {key: value for key, value in entry.items() if _AS_HERE.get(key) != value},
+        _DATA,
+        "a data set",
+    )
     kind = entry.get("type")
     data_set = {key: entry.get(key) for key in ("path", "name", "data_files")}
     data_set |= {"split": entry.get("split") or entry.get("train_on_split")}
@@ -59,13 +78,18 @@ def _data_set(entry: Any) -> Values:
         column = entry.get("field") or entry.get("text_column") or "text"
         return data_set | ({"data": {"text": f"{{{column}}}"}} if column != "text" else {})
     if kind != "alpaca":
-        raise ValueError(f"expected type alpaca, chat_template, sharegpt, completion or one written out, got {kind}.")
+        raise ValueError(
+            "expected type alpaca, chat_template, sharegpt, completion or one written out, got "
+            f"{kind}."
+        )
     return data_set
 
 
 def _prompted(kind: Values) -> Values:
     """A type written out, as prompt and completion."""
-    only(kind, "field_instruction field_input field_output format no_input_format", "a type of data")
+    only(
+        kind, "field_instruction field_input field_output format no_input_format", "a type of data"
+    )
     text = kind.get("format") or kind.get("no_input_format") or "{instruction}\n"
     if not kind.get("field_input"):
         text = kind.get("no_input_format") or text
@@ -80,7 +104,10 @@ def _finish(values: Values, settings: dict[str, Any]) -> None:
         if count == 1:
             settings[f"{kind}_strategy"] = "epoch"
         elif count:
-            settings |= {f"{kind}_strategy": "steps", f"{kind}_steps": 1 / (count * values.get("num_epochs", 1))}
+            settings |= {
+                f"{kind}_strategy": "steps",
+                f"{kind}_steps": 1 / (count * values.get("num_epochs", 1)),
+            }
     hold_out(values, settings)
     if "save_steps" not in settings:
         settings.setdefault("save_strategy", "epoch")
@@ -90,7 +117,10 @@ AXOLOTL = Tool(
     "axolotl",
     {
         "datasets": _data,
-        "pretraining_dataset": lambda value, values: {"dataset_streaming": True, **_data(value, values)},
+        "pretraining_dataset": lambda value, values: {
+            "dataset_streaming": True,
+            **_data(value, values),
+        },
         "chat_template_jinja": lambda value, values: {
             "chat_template_path" if value.endswith((".jinja", ".j2")) else "chat_template": value
         },

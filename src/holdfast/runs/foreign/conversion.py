@@ -1,4 +1,5 @@
-"""A training file of another tool as one of `holdfast train`: its settings, and the YAML with notes."""
+"""A training file of another tool as one of `holdfast train`: its settings, and the YAML with
+notes."""
 
 from __future__ import annotations
 
@@ -20,22 +21,24 @@ ADVICE = """\
 
 
 def read_foreign(path: Path, dataset_info: Path | None = None) -> tuple[Tool, dict[str, Any], str]:
-    """The tool that a file belongs to, its settings as `holdfast train` has them, and the name of its chat template (""
-    without one).
+    """The tool that a file belongs to, its settings as `holdfast train` has them, and the name of
+    its chat template ("" without one).
 
     Args:
         path: the file.
         dataset_info: LLaMA-Factory's file of data sets, in place of the one that the file names.
 
     Raises:
-        ConfigError: the file cannot be read, is none of these tools', or asks for what holdfast does not do.
+        ConfigError: the file cannot be read, is none of these tools', or asks for what holdfast
+            does not do.
     """
     file = read_yaml(path, option="FILE", needs="a model and data")
     file.check()
     tool = tool_of(file)
     if tool is None:
         raise ConfigError(
-            f"{path}: its keys are neither axolotl's nor LLaMA-Factory's. One of trl sft needs no conversion: "
+            f"{path}: its keys are neither axolotl's nor LLaMA-Factory's. One of trl sft needs no "
+            "conversion: "
             f"'holdfast train --config {path}'."
         )
     if dataset_info is not None:
@@ -57,8 +60,14 @@ def as_yaml(source: Path, tool: Tool, settings: dict[str, Any], template_name: s
 
     notes = [note for setting, note in tool.table["notes"].items() if setting in settings]
     if "chat_template" not in settings and "chat_template_path" not in settings:
-        not_read = f"{tool.table['template']}: {printable(template_name)} is not read. " if template_name else ""
-        notes.append(f"{not_read}The model's own chat template is used; chat_template_path names another.")
+        not_read = (
+            f"{tool.table['template']}: {printable(template_name)} is not read. "
+            if template_name
+            else ""
+        )
+        notes.append(
+            f"{not_read}The model's own chat template is used; chat_template_path names another."
+        )
     title = f"# {source.name}, a file of {tool.table['title']}, for 'holdfast train'."
     head = lines(title, *(f"# {note}" for note in notes))
     return f"{head}\n\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=110)}\n{ADVICE}"

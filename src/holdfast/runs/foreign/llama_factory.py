@@ -1,5 +1,6 @@
-"""Configuration files of LLaMA-Factory: those of 0.7 to 0.9 (stages `sft` and `pt`, full or LoRA), and those of its v1.
-Data sets stand by name in a file of their own, which has to be at hand: `dataset_info.json`, and in v1 a YAML."""
+"""Configuration files of LLaMA-Factory: those of 0.7 to 0.9 (stages `sft` and `pt`, full or LoRA),
+and those of its v1. Data sets stand by name in a file of their own, which has to be at hand:
+`dataset_info.json`, and in v1 a YAML."""
 
 from __future__ import annotations
 
@@ -21,14 +22,19 @@ from holdfast.runs.foreign.translation import (
     warmup,
 )
 
-_KEYS = "file_name hf_hub_url subset split num_samples formatting columns tags dataset_dir converter size path source"
+_KEYS = (
+    "file_name hf_hub_url subset split num_samples formatting columns tags dataset_dir converter "
+    "size path source"
+)
 
 
-# ------------------------------------------------------------------------------------------------------------ data sets
+# ---------------------------------------------------------------------------------------- data sets
 
 
 def _data(value: Any, values: Values) -> Values:
-    file = Path(values.get("dataset_info") or Path(values.get("dataset_dir", "data"), "dataset_info.json"))
+    file = Path(
+        values.get("dataset_info") or Path(values.get("dataset_dir", "data"), "dataset_info.json")
+    )
     return _rows(file, value.replace(" ", "").split(","), file.parent, values)
 
 
@@ -42,7 +48,9 @@ def _rows(file: Path, wanted: Sequence[str], folder: Path, values: Values) -> Va
         values: what the training file says.
     """
     if not file.is_file():
-        raise ValueError(f"these are names of {file}, which is not here. Say where it is: --dataset_info FILE.")
+        raise ValueError(
+            f"these are names of {file}, which is not here. Say where it is: --dataset_info FILE."
+        )
     known, data_sets = from_yaml(file.read_text("utf-8")), []
     if not isinstance(known, dict):
         raise ValueError(f"{file}: expected data sets by name.")
@@ -51,13 +59,22 @@ def _rows(file: Path, wanted: Sequence[str], folder: Path, values: Values) -> Va
             raise ValueError(f"there is no {name} in {file}.{did_you_mean(name, known)}")
         entry = known[name]
         only(entry, _KEYS, name)
-        columns, kind = entry.get("columns") or {}, entry.get("formatting") or entry.get("converter", "alpaca")
+        columns, kind = (
+            entry.get("columns") or {},
+            entry.get("formatting") or entry.get("converter", "alpaca"),
+        )
         if kind not in ("alpaca", "sharegpt"):
             raise ValueError(f"{name}: expected rows of alpaca or sharegpt, got {kind}.")
         chat = kind == "sharegpt"
         only(columns, "messages" if chat else "prompt query response", f"columns of {name}")
-        data_set = _data_set(entry, Path(entry.get("dataset_dir", folder)), values.get("max_samples"))
-        data_set |= {"chat": columns.get("messages", "messages")} if chat else {"data": _templates(columns, values)}
+        data_set = _data_set(
+            entry, Path(entry.get("dataset_dir", folder)), values.get("max_samples")
+        )
+        data_set |= (
+            {"chat": columns.get("messages", "messages")}
+            if chat
+            else {"data": _templates(columns, values)}
+        )
         data_sets.append(data_set)
     return data_settings(data_sets)
 
@@ -74,7 +91,10 @@ def _data_set(entry: Values, folder: Path, most: Any) -> dict[str, Any]:
     file = entry.get("file_name") or path
     if not file:
         raise ValueError("expected a data set of the hub or a file of its own.")
-    return data_set | {"path": BY_ENDING.get(Path(file).suffix, "json"), "data_files": str(folder / file)}
+    return data_set | {
+        "path": BY_ENDING.get(Path(file).suffix, "json"),
+        "data_files": str(folder / file),
+    }
 
 
 def _templates(columns: Values, values: Values) -> dict[str, str] | None:
@@ -110,16 +130,20 @@ LLAMA_FACTORY = Tool(
 )
 
 
-# ------------------------------------------------------------------------------------------------------------------- v1
+# ----------------------------------------------------------------------------------------------- v1
 
 
 LLAMA_FACTORY_V1 = Tool(
     "llama_factory_v1",
     {
-        "train_dataset": lambda value, values: _rows(Path(values.get("dataset_info") or value), [], Path(), values),
+        "train_dataset": lambda value, values: _rows(
+            Path(values.get("dataset_info") or value), [], Path(), values
+        ),
         # of all processes together; how many there are is not in the file
         "global_batch_size": lambda value, values: {
-            "gradient_accumulation_steps": max(1, int(value) // int(values.get("micro_batch_size", 1)))
+            "gradient_accumulation_steps": max(
+                1, int(value) // int(values.get("micro_batch_size", 1))
+            )
         },
     },
     lambda values, settings: None,

@@ -21,7 +21,9 @@ def tool_of(file: RawRequest) -> Tool | None:
     if len(marks_in(file, tool)) >= 3:
         return tool
     if {"merge_method", "slices", "modules"} & set(file.values):  # axolotl has a merge_method, too
-        raise ConfigError(f"{file.file} is a merge request: 'holdfast merge --config {file.file}' takes it.")
+        raise ConfigError(
+            f"{file.file} is a merge request: 'holdfast merge --config {file.file}' takes it."
+        )
     return None
 
 

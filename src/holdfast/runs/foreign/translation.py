@@ -1,10 +1,10 @@
 """What a table of another tool's keys makes of one of its files.
 
-A table is a YAML file beside this one (see `Tool`): keys with our names of them, switches and cases with the settings
-that they stand for. Where that does not do, a key has a function of its value and of the whole file that returns
-settings, and raises a ValueError where the value has no counterpart. A key that is not in the table is taken as it is
-where `holdfast train` has it too. Whatever else asks for something is refused: all such keys are named at once, and
-nothing is dropped in silence.
+A table is a YAML file beside this one (see `Tool`): keys with our names of them, switches and cases
+with the settings that they stand for. Where that does not do, a key has a function of its value and
+of the whole file that returns settings, and raises a ValueError where the value has no counterpart.
+A key that is not in the table is taken as it is where `holdfast train` has it too. Whatever else
+asks for something is refused: all such keys are named at once, and nothing is dropped in silence.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Tool:
     """Whose files they are. Its table, `<name>.yaml`, says:
 
     title     of the tool
-    marks     keys that its files have and `trl sft` does not know; three of them tell a file as one of its
-    no_effect keys that change nothing of what is trained, or are read together with another key
+    marks     keys that its files have and `trl sft` does not know; three of them tell a file as one
+    of its no_effect keys that change nothing of what is trained, or are read together with another
+    key
     nested    keys that hold keys, which the table has as `outer.inner`
     assumed   keys of theirs that stand in every file which does not say otherwise
     renamed   keys with our names of them
@@ -44,16 +45,20 @@ class Tool:
 
     name: str
     functions: Mapping[str, Callable[[Any, Values], Values]]
-    """By key what makes settings of its value and the whole file; those that are None are not set."""
+    """By key what makes settings of its value and the whole file; those that are None are not
+    set."""
     finish: Callable[[Values, dict[str, Any]], None]
-    """What follows from several keys together: changes the settings when every key's rule was applied."""
+    """What follows from several keys together: changes the settings when every key's rule was
+    applied."""
 
     @cached_property
     def table(self) -> dict[str, Any]:
         """As its file says."""
         import yaml
 
-        return dict(yaml.safe_load(Path(__file__).with_name(f"{self.name}.yaml").read_text("utf-8")))
+        return dict(
+            yaml.safe_load(Path(__file__).with_name(f"{self.name}.yaml").read_text("utf-8"))
+        )
 
 
 def translate(tool: Tool, values: Values, known: Collection[str], source: str) -> dict[str, Any]:
@@ -71,12 +76,19 @@ def translate(tool: Tool, values: Values, known: Collection[str], source: str) -
     table, flat = tool.table, dict[str, Any]()
     for key, value in values.items():
         inner = value if key in table["nested"] and isinstance(value, Mapping) else {}
-        flat |= {f"{key}.{name}": setting_inside for name, setting_inside in inner.items()} or {plain_key(key): value}
-    values = {**table["assumed"], **{key: value for key, value in flat.items() if value not in (None, "")}}
+        flat |= {f"{key}.{name}": setting_inside for name, setting_inside in inner.items()} or {
+            plain_key(key): value
+        }
+    values = {
+        **table["assumed"],
+        **{key: value for key, value in flat.items() if value not in (None, "")},
+    }
     settings: dict[str, Any] = {}
     problems: list[str] = []
     # what a key says by itself wins over what a function or a case of another key assumes
-    for key in sorted(values, key=lambda key: (key not in tool.functions, key not in table["cases"])):
+    for key in sorted(
+        values, key=lambda key: (key not in tool.functions, key not in table["cases"])
+    ):
         try:
             translated = _settings(tool, key, values, known)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -90,7 +102,9 @@ def translate(tool: Tool, values: Values, known: Collection[str], source: str) -
     with_adapter = settings.get("use_peft")
     translation = {}
     for key, value in {**table["defaults"], **settings}.items():
-        has_effect = with_adapter or not key.startswith("lora_")  # LoRA's keys do nothing there without an adapter
+        has_effect = with_adapter or not key.startswith(
+            "lora_"
+        )  # LoRA's keys do nothing there without an adapter
         if value is not None and has_effect:
             translation[key] = value
     return translation
@@ -115,7 +129,9 @@ def _settings(tool: Tool, key: str, values: Values, known: Collection[str]) -> V
     if cases is None and key in known:
         return {key: value}
     if cases is None and is_on(value):
-        raise ValueError(f"has no counterpart; take it out of the file.{did_you_mean_key(key, known)}")
+        raise ValueError(
+            f"has no counterpart; take it out of the file.{did_you_mean_key(key, known)}"
+        )
     settings: dict[str, Any] = {}
     for item in value if isinstance(value, list) else [value]:
         if cases and item in cases:
@@ -126,8 +142,8 @@ def _settings(tool: Tool, key: str, values: Values, known: Collection[str]) -> V
 
 
 def _filled(template: Any, values: Values) -> Any:
-    """A template with what a file says: `$key` is the value of a key, `$,key` a list of names, and within a text `$key`
-    is a part of it."""
+    """A template with what a file says: `$key` is the value of a key, `$,key` a list of names, and
+    within a text `$key` is a part of it."""
     if isinstance(template, dict):
         return {key: _filled(inner, values) for key, inner in template.items()}
     if isinstance(template, list):
@@ -139,7 +155,11 @@ def _filled(template: Any, values: Values) -> Any:
         if isinstance(names, str):
             names = [name.strip() for name in names.split(",")]
         return "all-linear" if names == ["all"] else names  # PEFT's word
-    return values.get(template[1:]) if template.startswith("$") else Template(template).safe_substitute(values)
+    return (
+        values.get(template[1:])
+        if template.startswith("$")
+        else Template(template).safe_substitute(values)
+    )
 
 
 def _joined(before: Any, value: Any) -> Any:
@@ -166,19 +186,23 @@ def only(values: Values, keys: str, where: str) -> None:
 
 
 def warmup(value: Any, values: Values) -> Values:
-    """`warmup_steps` counts where it is above 0, else `warmup_ratio`; ours takes both in one key."""
+    """`warmup_steps` counts where it is above 0, else `warmup_ratio`; ours takes both in one
+    key."""
     return {"warmup_steps": values.get("warmup_steps") or values.get("warmup_ratio", 0)}
 
 
 def lora_plus(value: Any, values: Values) -> Values:
-    """LoRA+ (Hayou et al. 2024, arXiv:2402.12354): the second matrix of each pair at another rate."""
+    """LoRA+ (Hayou et al. 2024, arXiv:2402.12354): the second matrix of each pair at another
+    rate."""
     return {"learning_rate_multipliers": {"lora_B": float(value)}}
 
 
 def hold_out(values: Values, settings: dict[str, Any]) -> None:
     """Evaluates along training where a part of the rows is held out, and not at all elsewhere."""
     if settings.get("test_split_size"):
-        settings.setdefault("eval_strategy", "steps" if is_on(values.get("eval_steps")) else "epoch")
+        settings.setdefault(
+            "eval_strategy", "steps" if is_on(values.get("eval_steps")) else "epoch"
+        )
         return
     for key in ("eval_strategy", "eval_steps", "eval_packing", "per_device_eval_batch_size"):
         settings.pop(key, None)
@@ -188,18 +212,23 @@ def data_settings(data_sets: Sequence[Values]) -> Values:
     """The settings that name what is trained on.
 
     Args:
-        data_sets: `path`, and where they are given `name`, `data_files` and `split`, as `datasets:` takes them;
-            `data`, the templates that make text of a row; `chat`, the column of conversations.
+        data_sets: `path`, and where they are given `name`, `data_files` and `split`, as `datasets:`
+            takes them; `data`, the templates that make text of a row; `chat`, the column of
+            conversations.
 
     Raises:
         ValueError: they become text in several ways, or conversations are in another column.
     """
     templates = [data_set.get("data") for data_set in data_sets]
     if templates.count(templates[0]) < len(templates):
-        raise ValueError("expected data sets that become text in one way, for a run has one 'data:'.")
+        raise ValueError(
+            "expected data sets that become text in one way, for a run has one 'data:'."
+        )
     chats = {data_set.get("chat") for data_set in data_sets} - {None}
     if not chats <= {"messages", "conversations"}:
-        raise ValueError("conversations are read from messages or conversations. Rename the column.")
+        raise ValueError(
+            "conversations are read from messages or conversations. Rename the column."
+        )
     settings = {"data": templates[0], "assistant_only_loss": bool(chats) or None}
     first = data_sets[0]
     if len(data_sets) == 1 and not first.get("data_files"):
@@ -210,8 +239,14 @@ def data_settings(data_sets: Sequence[Values]) -> Values:
         }
     entries = []
     for data_set in data_sets:
-        entry = {key: data_set[key] for key in ("path", "name", "data_files", "split") if data_set.get(key)}
-        builder = next((BY_ENDING[end] for end in Path(entry["path"]).suffixes if end in BY_ENDING), None)
+        entry = {
+            key: data_set[key]
+            for key in ("path", "name", "data_files", "split")
+            if data_set.get(key)
+        }
+        builder = next(
+            (BY_ENDING[end] for end in Path(entry["path"]).suffixes if end in BY_ENDING), None
+        )
         if builder is not None:  # a local file's own name would be one of the hub
             entry |= {"path": builder, "data_files": data_set["path"]}
         entries.append(entry)

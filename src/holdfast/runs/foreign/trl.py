@@ -1,4 +1,5 @@
-"""Keys of `trl sft` as older versions of TRL and transformers had them: they run, each with a note of today's name."""
+"""Keys of `trl sft` as older versions of TRL and transformers had them: they run, each with a note
+of today's name."""
 
 from __future__ import annotations
 
@@ -34,8 +35,12 @@ WITHOUT_EFFECT: dict[str, str] = {
 }
 """What needs no key, and why."""
 MADE: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "group_by_length": lambda value: {"train_sampling_strategy": "group_by_length"} if is_on(value) else {},
-    "use_flash_attention_2": lambda value: {"attn_implementation": "flash_attention_2"} if is_on(value) else {},
+    "group_by_length": lambda value: (
+        {"train_sampling_strategy": "group_by_length"} if is_on(value) else {}
+    ),
+    "use_flash_attention_2": lambda value: (
+        {"attn_implementation": "flash_attention_2"} if is_on(value) else {}
+    ),
     "warmup_ratio": lambda value: {"warmup_steps": value},
 }
 """What other keys make of a value."""
@@ -48,7 +53,9 @@ def old_settings(known: Mapping[str, Setting]) -> dict[str, Setting]:
         known: today's settings by name.
     """
     aliases = {
-        old: dataclasses.replace(known[new], name=old, meta=dataclasses.replace(known[new].meta, hidden=True))
+        old: dataclasses.replace(
+            known[new], name=old, meta=dataclasses.replace(known[new].meta, hidden=True)
+        )
         for old, new in RENAMED.items()
     }
     others = {
@@ -61,8 +68,9 @@ def old_settings(known: Mapping[str, Setting]) -> dict[str, Setting]:
 def modern(given: RawRequest) -> tuple[RawRequest, list[Note]]:
     """A request with today's names, and a note on each that was replaced.
 
-    A key that stands there under both names is a mistake, unless one is on the command line and the other in the file:
-    the command line wins. `warmup_steps` above 0 wins over `warmup_ratio`, as in transformers.
+    A key that stands there under both names is a mistake, unless one is on the command line and the
+    other in the file: the command line wins. `warmup_steps` above 0 wins over `warmup_ratio`, as in
+    transformers.
     """
     values, notes = dict(given.values), list[Note]()
     problems, lines, from_line = list(given.problems), dict(given.lines), set(given.from_line)
@@ -86,9 +94,14 @@ def modern(given: RawRequest) -> tuple[RawRequest, list[Note]]:
             present_value, new_on_line = values.get(present), new in given.from_line
             if name == "warmup_ratio" and present_value and not new_on_line:
                 continue  # so many steps go before any share
-            is_set = present_value is not None and not (name == "warmup_ratio" and not present_value)
+            is_set = present_value is not None and not (
+                name == "warmup_ratio" and not present_value
+            )
             if is_set and on_line == new_on_line:
-                text = f"stands twice, as {present!r} and under its old name {key!r}. Keep one of them."
+                text = (
+                    f"stands twice, as {present!r} and under its old name {key!r}. Keep one of "
+                    "them."
+                )
                 problems.append(Problem(new, text))
             if is_set and (on_line == new_on_line or not on_line):
                 continue  # the command line wins over the file
@@ -98,4 +111,6 @@ def modern(given: RawRequest) -> tuple[RawRequest, list[Note]]:
                 lines[(new,)] = given.lines[(name,)]
             if on_line:
                 from_line.add(new)
-    return dataclasses.replace(given, values=values, problems=problems, lines=lines, from_line=from_line), notes
+    return dataclasses.replace(
+        given, values=values, problems=problems, lines=lines, from_line=from_line
+    ), notes

@@ -1,6 +1,6 @@
-"""What studies have in common whose settings are one dataclass: how a file is read and checked, what resuming compares,
-and how a toy setting's files are made. A study adds a subclass of `StudyConfigBase`, which says what it was asked for,
-and one of `ConfiguredStudy`, which runs it."""
+"""What studies have in common whose settings are one dataclass: how a file is read and checked,
+what resuming compares, and how a toy setting's files are made. A study adds a subclass of
+`StudyConfigBase`, which says what it was asked for, and one of `ConfiguredStudy`, which runs it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ NOT_DECIDING = ("workers", "storage")
 
 @dataclass(frozen=True, kw_only=True)
 class StudyConfigBase(Generic[A]):
-    """A study whose settings are those that were asked for; its jobs end or fail, and report no figure to the storage.
+    """A study whose settings are those that were asked for; its jobs end or fail, and report no
+    figure to the storage.
 
     A subclass adds `jobs`, and what follows from the settings.
     """
@@ -74,7 +75,7 @@ class StudyConfigBase(Generic[A]):
         """A value with the names of the toy setting in it replaced, where they are known."""
         return toy_settings.fill(value, self.names) if self.names else value
 
-    # -------------------------------------------------------------------------------------------------------- resuming
+    # ------------------------------------------------------------------------------------- resuming
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What keeps the study whose `resolved` is `old` from being this one, a sentence each."""
@@ -91,8 +92,8 @@ class StudyConfigBase(Generic[A]):
         return changes
 
     def _with_defaults(self, old: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A record of settings, at any depth with the defaults of those that it does not have; None where it cannot be
-        read any more."""
+        """A record of settings, at any depth with the defaults of those that it does not have; None
+        where it cannot be read any more."""
         begun = self.from_recorded(old)
         if begun is None:
             return None
@@ -102,12 +103,16 @@ class StudyConfigBase(Generic[A]):
         return {**old, **settings}
 
     def from_recorded(self: C, old: Mapping[str, Any]) -> C | None:
-        """The study as it was when its `resolved` was `old`; None where that cannot be read any more."""
-        settings, problems = decode(self.settings_class, RawRequest(values=dict(old)).set_here(self.settings_class))
+        """The study as it was when its `resolved` was `old`; None where that cannot be read any
+        more."""
+        settings, problems = decode(
+            self.settings_class, RawRequest(values=dict(old)).set_here(self.settings_class)
+        )
         return None if settings is None or problems else dataclasses.replace(self, request=settings)
 
     def has_jobs_of(self, begun: StudyConfigBase[A] | None) -> bool:
-        """Whether every job of the study as it was begun is one of this one's, which then has got more."""
+        """Whether every job of the study as it was begun is one of this one's, which then has got
+        more."""
         if begun is None:
             return False
         coordinates = [job.coordinates for job in self.jobs()]
@@ -117,12 +122,13 @@ class StudyConfigBase(Generic[A]):
         """Settings of the study whose `resolved` is `old` that may be others when it goes on."""
         return ()
 
-    # -------------------------------------------------------------------------------------------------------- checking
+    # ------------------------------------------------------------------------------------- checking
 
     @classmethod
     def current_keys(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings under the names that their keys have now. A key that is there under both names stays twice, to be
-        refused. Where `Meta.former` cannot tell, the value does: a word under `keep` says whose weights stay."""
+        """Settings under the names that their keys have now. A key that is there under both names
+        stays twice, to be refused. Where `Meta.former` cannot tell, the value does: a word under
+        `keep` says whose weights stay."""
         known = {setting.name: setting for setting in settings_of(cls.settings_class)}
         current: dict[str, Any] = {}
         for key, value in values.items():
@@ -143,13 +149,14 @@ class StudyConfigBase(Generic[A]):
 
     @staticmethod
     def training_parts(request: Any) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
-        """Training configurations among the settings: by place, the keys and those that the study knows beside the
-        ones of `holdfast train`."""
+        """Training configurations among the settings: by place, the keys and those that the study
+        knows beside the ones of `holdfast train`."""
         return {}
 
     @classmethod
     def key_problems(cls, request: Any) -> Sequence[str]:
-        """Keys of training configurations that there are none of. To know them takes loading the libraries."""
+        """Keys of training configurations that there are none of. To know them takes loading the
+        libraries."""
         from holdfast.runs.settings import training_keys
 
         known = training_keys()
@@ -158,7 +165,9 @@ class StudyConfigBase(Generic[A]):
             for key in train:
                 if key not in known and key not in also_known:
                     near = did_you_mean_key(key, known)
-                    problems.append(f"{where}.{key}: no such key in a training configuration.{near}")
+                    problems.append(
+                        f"{where}.{key}: no such key in a training configuration.{near}"
+                    )
         return problems
 
     @staticmethod
@@ -175,11 +184,13 @@ class StudyConfigBase(Generic[A]):
         return []
 
     def runs(self) -> Iterable[tuple[str, Mapping[str, Any]]]:
-        """The training configurations of the study, each under the place that messages name; with stand-ins for models
-        and texts that the study makes."""
+        """The training configurations of the study, each under the place that messages name; with
+        stand-ins for models and texts that the study makes."""
         return ()
 
-    def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> Sequence[str]:
+    def run_problems(
+        self, known: Sequence[str] = (), *, without: Collection[str] = ()
+    ) -> Sequence[str]:
         """What the code that trains says of `runs`, each thing once.
 
         Args:
@@ -199,20 +210,28 @@ class StudyConfigBase(Generic[A]):
 
     @classmethod
     def read(
-        cls: type[C], values: Mapping[str, Any] | RawRequest, *, source: str | None = None, check: bool = True
+        cls: type[C],
+        values: Mapping[str, Any] | RawRequest,
+        *,
+        source: str | None = None,
+        check: bool = True,
     ) -> C:
         """A study from keys as in the YAML, everything checked that can be before anything runs.
 
         Args:
             values: keys of `settings_class`.
             source: where they came from, for the message.
-            check: whether configurations are read by the code that will use them; not by workers, who get a study that
-                was checked.
+            check: whether configurations are read by the code that will use them; not by workers,
+                who get a study that was checked.
 
         Raises:
             ConfigError: with every mistake at once.
         """
-        request = values if isinstance(values, RawRequest) else RawRequest(values=dict(values), file=source)
+        request = (
+            values
+            if isinstance(values, RawRequest)
+            else RawRequest(values=dict(values), file=source)
+        )
         request.values = cls.current_keys(request.values)
         settings, mistakes = decode(cls.settings_class, request.set_here(cls.settings_class))
         request.check(mistakes)
@@ -253,8 +272,8 @@ class StudyConfigBase(Generic[A]):
         return {**resolved, "output_dir": str(request.folder)}
 
     def validate_without_files(self) -> Sequence[str]:
-        """Names that the toy setting does not make, and what is wrong with a run whatever it makes; what is measured
-        is looked at once its files are there."""
+        """Names that the toy setting does not make, and what is wrong with a run whatever it makes;
+        what is measured is looked at once its files are there."""
 
         def problems_with(names: Mapping[str, str]) -> Sequence[str]:
             toy_settings.fill(self.resolved, names)
@@ -269,7 +288,9 @@ class ConfiguredStudy(Study[C]):
     config_class: ClassVar[type[StudyConfigBase[Any]]]
 
     @classmethod
-    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> ConfiguredStudy[C]:
+    def load(
+        cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path
+    ) -> ConfiguredStudy[C]:
         """See `Study.load`."""
         config: C = cls.config_class.read(
             resolved, source=f"study '{resolved.get('name', output_dir.name)}'", check=False
@@ -297,7 +318,10 @@ class ConfiguredStudy(Study[C]):
 
     def dry_run(self) -> list[str]:
         """What `--dry_run` looks at and prints: the jobs, one a line."""
-        return [f"{number:>3}. {job.attributes[LABEL]}" for number, job in enumerate(self.settings.jobs(), 1)]
+        return [
+            f"{number:>3}. {job.attributes[LABEL]}"
+            for number, job in enumerate(self.settings.jobs(), 1)
+        ]
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -309,7 +333,8 @@ class ConfiguredStudy(Study[C]):
         return [1.0]
 
     def running(self, job: JobState) -> Mapping[str, Any] | None:
-        """The training configuration of the run that a running job is at; None where it trains nothing."""
+        """The training configuration of the run that a running job is at; None where it trains
+        nothing."""
         return None
 
     def share(self, job: JobState) -> float:

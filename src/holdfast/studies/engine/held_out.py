@@ -1,4 +1,5 @@
-"""Whether training data holds what a study measures, said by file and document (`holdfast.data.overlap` decides).
+"""Whether training data holds what a study measures, said by file and document
+(`holdfast.data.overlap` decides).
 
 Questions about pictures are known by the pictures: their words may be alike by design.
 """
@@ -45,7 +46,9 @@ class HeldOut:
                 else:
                     self._texts[name].append(text)
 
-    def stands_in(self, training: Iterable[str], *, what: str, pictures: Iterable[str] = ()) -> list[str]:
+    def stands_in(
+        self, training: Iterable[str], *, what: str, pictures: Iterable[str] = ()
+    ) -> list[str]:
         """What of it training data holds, a sentence a file and kind.
 
         Args:
@@ -73,7 +76,9 @@ class HeldOut:
             texts = [text for text, hashes in questions if hashes & known]
             if texts:
                 count = f"{len(texts)} of {len(questions)} questions of {name}"
-                sentences.append(f"{count} are about pictures that stand in {what} ({_beginnings(texts)}).")
+                sentences.append(
+                    f"{count} are about pictures that stand in {what} ({_beginnings(texts)})."
+                )
         return sentences
 
     def judged(self, found: list[str], *, overlap: str, what: str) -> list[str]:
@@ -88,16 +93,23 @@ class HeldOut:
             CannotJudge: something was found, and it is to be refused.
         """
         if found and overlap == "refuse":
-            last = f"{found[-1]} Take them out of {what}, or say overlap: keep, and the page will say so."
+            last = (
+                f"{found[-1]} Take them out of {what}, or say overlap: keep, and the page will say "
+                "so."
+            )
             raise CannotJudge([*found[:-1], last])
         if not self._unseen:
             return found
         names = ", ".join(self._unseen)
-        return [*found, f"Whether {what} holds {names} was not looked at: no file here has the text."]
+        return [
+            *found,
+            f"Whether {what} holds {names} was not looked at: no file here has the text.",
+        ]
 
 
 def overlap_may_change(old: Mapping[str, Any]) -> Collection[str]:
-    """`overlap`, unless the study was begun with `overlap: keep`: see `StudyConfigBase.resumable_changes`."""
+    """`overlap`, unless the study was begun with `overlap: keep`: see
+    `StudyConfigBase.resumable_changes`."""
     return {"overlap"} if old.get("overlap") != "keep" else ()
 
 
@@ -113,7 +125,9 @@ def _entry_name(entry: Entry) -> str:
     return f"{name} ({Path(data).name})" if isinstance(data, str) else name
 
 
-def pictures_in(name: str, *, split: str = "train", config: str | None = None) -> Iterator[list[str]]:
+def pictures_in(
+    name: str, *, split: str = "train", config: str | None = None
+) -> Iterator[list[str]]:
     """The hashes of the pictures of each row of a data set (`data.vision.picture_hashes`).
 
     Raises:

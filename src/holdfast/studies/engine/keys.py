@@ -21,7 +21,8 @@ class BaseStudySettings:
     """Keys that every study has; its own settings are a subclass with a default name."""
 
     toy_start: ClassVar[str] = "model"
-    """What a toy setting of this study makes, see `toy.known_settings`; "": it has settings of its own."""
+    """What a toy setting of this study makes, see `toy.known_settings`; "": it has settings of its
+    own."""
 
     name: str = "study"
     """Of the study in its storage and on its page; default: the file's name."""
@@ -29,11 +30,14 @@ class BaseStudySettings:
     """Jobs at a time on this machine; 0: only those that the command's 'worker' starts."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER", last=True)] = None
     """Folder of the study; default: runs/NAME."""
-    storage: Annotated[str | None, Meta(metavar="URL", decides=False, last=True, section="study")] = None
+    storage: Annotated[
+        str | None, Meta(metavar="URL", decides=False, last=True, section="study")
+    ] = None
     """A database that several machines share; default: a file in the folder."""
 
     def problems(self) -> list[Problem | str]:
-        """A name that no folder can have, a toy setting that there is not, and seeds that are the same."""
+        """A name that no folder can have, a toy setting that there is not, and seeds that are the
+        same."""
         problems: list[Problem | str] = []
         if not NAME.fullmatch(self.name):
             problems.append(Problem("name", f"expected {ALLOWED}, got {self.name!r}."))
@@ -69,5 +73,7 @@ class SeedSettings:
 class ToySettings:
     """The key of a study whose base can be a small model that is made on the spot."""
 
-    toy: Annotated[str | None, Meta(json_schema=toy_settings.settings_schema, last=True, former=("small",))] = None
+    toy: Annotated[
+        str | None, Meta(json_schema=toy_settings.settings_schema, last=True, former=("small",))
+    ] = None
     """Build a small base and data offline, for a study of minutes."""

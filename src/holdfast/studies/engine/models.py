@@ -42,8 +42,8 @@ def folder_name(parts: Sequence[str], deciding: Any) -> str:
 
 
 def check_local_model(name: Any, train: Mapping[str, Any]) -> None:
-    """Finds out from a model's files whether it can be loaded; not where it lies on the hub, or is made when the study
-    runs.
+    """Finds out from a model's files whether it can be loaded; not where it lies on the hub, or is
+    made when the study runs.
 
     Args:
         name: of the model.
@@ -60,7 +60,8 @@ def check_local_model(name: Any, train: Mapping[str, Any]) -> None:
 
 
 def training_problems(settings: Mapping[str, Any]) -> list[Problem]:
-    """What is wrong with a training configuration; what reading it sets in the environment is taken back.
+    """What is wrong with a training configuration; what reading it sets in the environment is taken
+    back.
 
     Args:
         settings: keys of `holdfast train --config`.
@@ -79,7 +80,12 @@ def training_problems(settings: Mapping[str, Any]) -> list[Problem]:
 
 
 def train_model(
-    settings: Mapping[str, Any], suites: Sequence[str], points: int, *, cache: Path | None, task: Task
+    settings: Mapping[str, Any],
+    suites: Sequence[str],
+    points: int,
+    *,
+    cache: Path | None,
+    task: Task,
 ) -> MadeModel:
     """Trains and measures a model, or finds it trained.
 
@@ -105,10 +111,16 @@ def train_model(
         watched = _losses(training.evaluation, suites) if points else []
         if watched:
             shares = tuple(number / points for number in range(1, points))
-            along = Along(shares=shares, entries=tuple(f"{entry.suite}/{entry.name}" for entry in watched))
+            along = Along(
+                shares=shares, entries=tuple(f"{entry.suite}/{entry.name}" for entry in watched)
+            )
             training = replace(training, evaluation=replace(training.evaluation, along=along))
         train(
-            training, console=task.console, evaluation_cache=cache, callbacks=[CheckEveryStep(task.check)], alone=False
+            training,
+            console=task.console,
+            evaluation_cache=cache,
+            callbacks=[CheckEveryStep(task.check)],
+            alone=False,
         )
         curves = _curves(run, watched)
     note_entries(run, task)
@@ -117,8 +129,8 @@ def train_model(
 
 
 def note_entries(run: RunFolder, task: Task) -> None:
-    """Hands a study what its run says of the entries that it measured: copies, few samples, training rows. Nothing
-    where there is no run."""
+    """Hands a study what its run says of the entries that it measured: copies, few samples,
+    training rows. Nothing where there is no run."""
     if not run.exists():
         return
     names = []
@@ -165,7 +177,9 @@ def measure_model(
 
     request = ModelRequest(name=str(model), label=label)
     display = ProgressDisplay(console=task.console)
-    evaluate_models([request], plan, place, cache=cache, loading=loading, processes=processes, display=display)
+    evaluate_models(
+        [request], plan, place, cache=cache, loading=loading, processes=processes, display=display
+    )
     return EvaluationFolder(place / label)
 
 

@@ -33,7 +33,13 @@ class Bar:
         self.lines: ProgressLines | None = None
 
     def __enter__(self) -> Bar:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
         if self.console.is_terminal:
             columns = (
@@ -70,7 +76,8 @@ class Bar:
 
 
 def share_of_run(settings: Mapping[str, Any]) -> float:
-    """How much of a run is done, 0 to 1, read from the metrics that it has written; training is nine tenths of it.
+    """How much of a run is done, 0 to 1, read from the metrics that it has written; training is
+    nine tenths of it.
 
     Args:
         settings: its training configuration.
@@ -78,19 +85,28 @@ def share_of_run(settings: Mapping[str, Any]) -> float:
     try:
         rows = RunFolder(settings["output_dir"]).metrics()
         steps = planned_steps(settings, rows[-1] if rows else None)
-        return 0.9 * min(1.0, max(float(r.get("step", 0)) for r in rows) / steps) if rows and steps else 0.0
+        return (
+            0.9 * min(1.0, max(float(r.get("step", 0)) for r in rows) / steps)
+            if rows and steps
+            else 0.0
+        )
     except (HoldfastError, OSError, KeyError, ValueError):
         return 0.0
 
 
 def time_left(study: Any, state: StudyState) -> str:
-    """About how long the open jobs take with the workers at work, by what complete ones took; "" where none says."""
+    """About how long the open jobs take with the workers at work, by what complete ones took; ""
+    where none says."""
     lasted: list[float] = []
     workers: set[str] = set()
     left = 0.0
     for job in state.latest:
         if job.state == COMPLETE and job.started and job.finished:
-            lasted.append((datetime.fromisoformat(job.finished) - datetime.fromisoformat(job.started)).total_seconds())
+            lasted.append(
+                (
+                    datetime.fromisoformat(job.finished) - datetime.fromisoformat(job.started)
+                ).total_seconds()
+            )
         if job.state == RUNNING:
             workers.add(job.worker)
         if job.open:
@@ -98,7 +114,10 @@ def time_left(study: Any, state: StudyState) -> str:
     if not lasted or not workers:
         return ""
     seconds = statistics.fmean(lasted) * left / len(workers)
-    return f"; about {shown_seconds(seconds)} left with {len(workers)} worker{'s' if len(workers) > 1 else ''}"
+    return (
+        f"; about {shown_seconds(seconds)} left with {len(workers)} "
+        f"worker{'s' if len(workers) > 1 else ''}"
+    )
 
 
 def status_table(study: Any, state: StudyState) -> Any:
@@ -117,6 +136,11 @@ def status_table(study: Any, state: StudyState) -> Any:
     for job in jobs:
         what = str(job.attributes.get("reason") or "") if job.state == "failed" else job.worker
         share = f"{100 * study.share(job):.0f} %" if job.state == RUNNING else ""
-        table.add_row(str(job.number), Text(printable(job.label)), job.state, share, Text(printable(what)))
-    title = f"{state.name}: {state.status}; {', '.join(counts)} of {len(jobs)} {study.noun}s{time_left(study, state)}"
+        table.add_row(
+            str(job.number), Text(printable(job.label)), job.state, share, Text(printable(what))
+        )
+    title = (
+        f"{state.name}: {state.status}; {', '.join(counts)} of {len(jobs)} "
+        f"{study.noun}s{time_left(study, state)}"
+    )
     return Group(Text(title), table)

@@ -1,7 +1,8 @@
-"""How a study makes its models. A recipe says what a model is made of; `make` makes and measures it, or finds it made.
+"""How a study makes its models. A recipe says what a model is made of; `make` makes and measures
+it, or finds it made.
 
-Everything lies in the recipe's folder: a run that is finished is not trained again, weights that are there are not
-built again, an entry that was measured is not measured again.
+Everything lies in the recipe's folder: a run that is finished is not trained again, weights that
+are there are not built again, an entry that was measured is not measured again.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Merged:
     parameters: Mapping[str, Any]
     folder: Path
     fisher_data: tuple[str, ...] = ()
-    """Data of each part, on which its Fisher information is computed; empty: the method needs none."""
+    """Data of each part, on which its Fisher information is computed; empty: the method needs
+    none."""
     fisher_samples: int = 0
 
 
@@ -82,7 +84,9 @@ def has_weights(folder: str | Path) -> bool:
     return any(Path(folder).glob("*.safetensors"))
 
 
-def make(recipe: Recipe, plan: EvaluationPlan, *, cache: Path | None, task: Task, processes: int = 1) -> MadeModel:
+def make(
+    recipe: Recipe, plan: EvaluationPlan, *, cache: Path | None, task: Task, processes: int = 1
+) -> MadeModel:
     """Makes a model and measures it, or finds it.
 
     Args:
@@ -123,7 +127,9 @@ def build(recipe: Merged | Residual) -> None:
         from holdfast.checkpoints.residual import transfer_residual
 
         request: dict[str, Any] = {"scale": recipe.scale, "adapter_base": recipe.adapter_base}
-        transfer_residual(recipe.instruct, recipe.base, recipe.onto, recipe.folder, overwrite=True, **request)
+        transfer_residual(
+            recipe.instruct, recipe.base, recipe.onto, recipe.folder, overwrite=True, **request
+        )
         return
     from holdfast.checkpoints.merge import merge
 

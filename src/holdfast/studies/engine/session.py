@@ -1,8 +1,8 @@
 """A study from its settings to its page: inputs, queue, workers, progress, record.
 
-Everything that a later command needs is in the storage and in the study's folder, so a session can be interrupted at
-any moment. Workers are processes of their own, so that one that runs out of memory takes its job with it and nothing
-else.
+Everything that a later command needs is in the storage and in the study's folder, so a session can
+be interrupted at any moment. Workers are processes of their own, so that one that runs out of
+memory takes its job with it and nothing else.
 """
 
 from __future__ import annotations
@@ -41,21 +41,26 @@ if TYPE_CHECKING:
     import optuna
 
 STORAGE_VARIABLE = "HOLDFAST_STORAGE"
-"""Environment variable with a storage's address: unlike an option it does not show in the list of processes."""
+"""Environment variable with a storage's address: unlike an option it does not show in the list of
+processes."""
 WATCH_SECONDS = 1.0
 REPORT_SECONDS = 20.0
 
 
 def execute_study(
-    study: Study[Any], *, console: Any = None, workers: int | None = None, grace: float = stored.GRACE_SECONDS
+    study: Study[Any],
+    *,
+    console: Any = None,
+    workers: int | None = None,
+    grace: float = stored.GRACE_SECONDS,
 ) -> Any:
     """Runs a study to its end, or continues it.
 
     Args:
         study: not prepared yet.
         console: a `rich.console.Console` for progress; None: a new one on standard output.
-        workers: jobs at a time on this machine; None: as the settings say, else one a GPU, or two on two and more
-            cores. 0 starts none and waits for those started elsewhere.
+        workers: jobs at a time on this machine; None: as the settings say, else one a GPU, or two
+            on two and more cores. 0 starts none and waits for those started elsewhere.
         grace: seconds without a sign of life after which another machine's job is taken over.
 
     Returns:
@@ -66,7 +71,8 @@ def execute_study(
         StorageError: the storage does not answer.
         RunFolderError: the folder is another's.
         Interrupted: Ctrl-C; the same command continues.
-        UserError: jobs failed because of what was asked (which), after the others ended and the page was written.
+        UserError: jobs failed because of what was asked (which), after the others ended and the
+            page was written.
         HoldfastError: they failed for another reason.
     """
     from rich.console import Console
@@ -79,7 +85,11 @@ def execute_study(
     count = next(n for n in (workers, settings.workers, good_workers()) if n is not None)
     opened: Opened | None = None
     try:
-        with terminated_is_interrupted(), quiet_libraries(), result_folder(out, lock=".watching") as result_dir:
+        with (
+            terminated_is_interrupted(),
+            quiet_libraries(),
+            result_folder(out, lock=".watching") as result_dir,
+        ):
             study.open_folder(console)
             storage = Storage(settings.storage, grace=grace)
             opened = Opened(storage=storage, queue=None, study=study)
@@ -88,16 +98,22 @@ def execute_study(
             opened.queue = storage.open_study(settings)
             opened.queue.set_user_attr(stored.KIND, kind_name(type(study)))
             opened.queue.set_user_attr("hardware", hardware())
-            opened.queue.set_user_attr("versions", {**versions(), "optuna": package_version("optuna")})
+            opened.queue.set_user_attr(
+                "versions", {**versions(), "optuna": package_version("optuna")}
+            )
             result_dir.keep()
             try:
                 _run_jobs(opened, count, console)
             finally:
-                opened.study.clean(opened.state())  # a worker may have been stopped in the middle of it
+                opened.study.clean(
+                    opened.state()
+                )  # a worker may have been stopped in the middle of it
                 record = finish(opened)
             state = opened.state()
     except KeyboardInterrupt:
-        raise Interrupted(f"Interrupted; what is done stays in {out}. The same command continues.") from None
+        raise Interrupted(
+            f"Interrupted; what is done stays in {out}. The same command continues."
+        ) from None
     finally:
         if opened is not None:
             opened.storage.close()
@@ -105,9 +121,14 @@ def execute_study(
     if not failed:
         return record
     kind = error_class(job.attributes for job in failed)
-    lines = [f"{len(failed)} of {_count(len(state.latest), study.noun)} failed; the page is {out / PAGE}."]
+    lines = [
+        f"{len(failed)} of {_count(len(state.latest), study.noun)} failed; the page is "
+        f"{out / PAGE}."
+    ]
     for job in failed:
-        lines.append(f"  {study.noun} {job.number} ({job.label}): {job.attributes.get(stored.REASON)}")
+        lines.append(
+            f"  {study.noun} {job.number} ({job.label}): {job.attributes.get(stored.REASON)}"
+        )
     condition = " once the request is changed" if kind is UserError else ""
     raise kind(*lines, f"The same command tries them again{condition}.")
 
@@ -129,7 +150,8 @@ def _hold_to_inputs(opened: Opened, out: Path, console: Any) -> None:
 
 
 def _refuse_new_storage(url: str, folder: Path) -> None:
-    """A new database in the folder of a study that is in another one would have every job done again."""
+    """A new database in the folder of a study that is in another one would have every job done
+    again."""
     _, address = known_study(folder)
     file = stored.file_of(url)
     is_new = file is not None and not file.exists()
@@ -137,7 +159,8 @@ def _refuse_new_storage(url: str, folder: Path) -> None:
         return
     if stored.recorded_address(address, folder) != stored.recorded_address(url, folder):
         raise ConfigError(
-            f"--storage is missing: {folder} is a study of {address}. Give its address, or set {STORAGE_VARIABLE}."
+            f"--storage is missing: {folder} is a study of {address}. Give its address, or set "
+            f"{STORAGE_VARIABLE}."
         )
 
 
@@ -166,7 +189,9 @@ def finish(opened: Opened) -> Any:
     try:
         write_page(study, record)
     except (HoldfastError, OSError):
-        if opened.state().status == "finished":  # of an unfinished study a page that cannot be drawn spoils nothing
+        if (
+            opened.state().status == "finished"
+        ):  # of an unfinished study a page that cannot be drawn spoils nothing
             raise
     return record
 
@@ -185,7 +210,13 @@ def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
     out = study.settings.output_dir
     say(console, f"{study.settings.name}: {size}, {_count(workers, 'worker')}. Folder: {out}")
     if workers == 1 and study.one_in_process:
-        work(opened.storage, opened.queue, study, console=console, after_job=lambda: study.write(opened.record()))
+        work(
+            opened.storage,
+            opened.queue,
+            study,
+            console=console,
+            after_job=lambda: study.write(opened.record()),
+        )
         return
     with _processes(opened, workers) as processes, Bar(study, console) as bar:
         written = 0.0
@@ -200,12 +231,15 @@ def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
             processes.restart_killed(lambda text: say(console, text))
             if workers and processes.ended:
                 if any(j.open for j in opened.state().jobs):
-                    raise HoldfastError(f"Every worker ended although {study.noun}s are left.", *processes.last_words())
+                    raise HoldfastError(
+                        f"Every worker ended although {study.noun}s are left.",
+                        *processes.last_words(),
+                    )
                 return
             time.sleep(WATCH_SECONDS)
 
 
-# -------------------------------------------------------------------------------------------------------------- workers
+# ------------------------------------------------------------------------------------------ workers
 
 
 def _processes(opened: Opened, workers: int) -> Workers:
@@ -236,7 +270,8 @@ def run_worker(
     Args:
         storage: its address; None: the file in `output_dir`, or the one that the environment names.
         name: of the study; None: the folder's, or the only one of the storage.
-        output_dir: where this worker writes; None: the study's own folder, as it stands in the storage.
+        output_dir: where this worker writes; None: the study's own folder, as it stands in the
+            storage.
         grace: see `execute_study`.
         console: where progress goes.
 
@@ -244,7 +279,8 @@ def run_worker(
         How many jobs ended here.
 
     Raises:
-        Interrupted: Ctrl-C, or the command that started it is gone; the job waits for the next worker.
+        Interrupted: Ctrl-C, or the command that started it is gone; the job waits for the next
+            worker.
     """
     with open_existing(output_dir, storage=storage, name=name) as opened:
         opened.storage.grace = grace
@@ -252,7 +288,9 @@ def run_worker(
         try:
             with terminated_is_interrupted(), quiet_libraries():
                 opened.study = opened.study.prepare(console)
-                ended = work(opened.storage, opened.queue, opened.study, console=console, several=True)
+                ended = work(
+                    opened.storage, opened.queue, opened.study, console=console, several=True
+                )
         except KeyboardInterrupt:
             raise Interrupted(f"Interrupted; the {noun} waits for the next worker.") from None
     say(console, f"No {noun} of '{opened.study.settings.name}' is left; this worker ended {ended}.")
@@ -260,9 +298,11 @@ def run_worker(
 
 
 @contextlib.contextmanager
-def open_existing(out: Path | None, *, storage: str | None = None, name: str | None = None) -> Iterator[Opened]:
-    """The study of a folder, or of a storage by its name, without running anything. The storage says of which class it
-    is.
+def open_existing(
+    out: Path | None, *, storage: str | None = None, name: str | None = None
+) -> Iterator[Opened]:
+    """The study of a folder, or of a storage by its name, without running anything. The storage
+    says of which class it is.
 
     Args:
         out: the study's folder as this machine sees it; None: the one that stands in the storage.
@@ -282,7 +322,8 @@ def open_existing(out: Path | None, *, storage: str | None = None, name: str | N
     if file is not None and not file.is_file():
         if address is not None and local is None:
             raise ConfigError(
-                f"--storage is missing: {folder} is a study of {address}. Give its address, or set {STORAGE_VARIABLE}."
+                f"--storage is missing: {folder} is a study of {address}. Give its address, or "
+                f"set {STORAGE_VARIABLE}."
             )
         raise RunFolderError(f"expected a study in {folder}, found no {file.name}.")
     opened = Storage(url)
@@ -290,20 +331,35 @@ def open_existing(out: Path | None, *, storage: str | None = None, name: str | N
         names = opened.names()
         name = name or known or (names[0] if len(names) == 1 else None)
         if name is None:
-            raise ConfigError(f"--study is missing: {stored.redacted_url(url)} holds {', '.join(names) or 'no study'}.")
+            raise ConfigError(
+                f"--study is missing: {stored.redacted_url(url)} holds "
+                f"{', '.join(names) or 'no study'}."
+            )
         queue = opened.load(name)
         with stored.database_errors(url):
             resolved = queue.user_attrs.get(stored.CONFIG)
         if not isinstance(resolved, dict):
             raise ConfigError(
-                f"'{name}' in {stored.redacted_url(url)} is a study of Optuna's, not one that holdfast began."
+                f"'{name}' in {stored.redacted_url(url)} is a study of Optuna's, not one that "
+                "holdfast began."
             )
         kind = kind_named(str(queue.user_attrs.get(stored.KIND, "")))
         values = {"name": name, **{k: v for k, v in resolved.items() if v is not None}}
-        study_folder = out if out is not None else Path(str(values.get("output_dir") or f"runs/{name}"))
-        if out is None and file is not None and file.name == "study.db" and file.parent.name == study_folder.name:
+        study_folder = (
+            out if out is not None else Path(str(values.get("output_dir") or f"runs/{name}"))
+        )
+        if (
+            out is None
+            and file is not None
+            and file.name == "study.db"
+            and file.parent.name == study_folder.name
+        ):
             study_folder = file.parent  # the folder as it is seen from here
-        yield Opened(storage=opened, queue=queue, study=kind.load(values, storage=url, output_dir=study_folder))
+        yield Opened(
+            storage=opened,
+            queue=queue,
+            study=kind.load(values, storage=url, output_dir=study_folder),
+        )
     finally:
         opened.close()
 
@@ -317,12 +373,15 @@ def known_study(folder: Path) -> tuple[str | None, str | None]:
         return None, None
     record = read_object(folder / STUDY_FILE)
     name, storage = record.get("name"), record.get("storage")
-    address = stored.reached_address(storage, folder) if isinstance(storage, str) and storage else None
+    address = (
+        stored.reached_address(storage, folder) if isinstance(storage, str) and storage else None
+    )
     return name if isinstance(name, str) else None, address
 
 
 def kind_name(kind: type[Study[Any]]) -> str:
-    """A study's class in a way that another process finds it: `module:Class`, or `file.py:Class`."""
+    """A study's class in a way that another process finds it: `module:Class`, or
+    `file.py:Class`."""
     module = sys.modules[kind.__module__]
     if kind.__module__.partition(".")[0] == "holdfast":
         return f"{kind.__module__}:{kind.__qualname__}"
@@ -337,12 +396,16 @@ def kind_named(text: str) -> type[Study[Any]]:
     """
     if not text:
         raise ConfigError(
-            "The storage does not say which kind of study this is: an earlier version began it. Give the command that "
-            "began it once more, for example 'holdfast sweep --config study.yaml'; workers and status go on then."
+            "The storage does not say which kind of study this is: an earlier version began it. "
+            "Give the command that "
+            "began it once more, for example 'holdfast sweep --config study.yaml'; workers and "
+            "status go on then."
         )
     cls = load_class(text, base=Study, group="holdfast.studies")  # type: ignore[type-abstract]
     if cls is None:
-        raise ConfigError(f"the storage names the study's class '{text}': expected FILE.py:CLASS or MODULE:CLASS.")
+        raise ConfigError(
+            f"the storage names the study's class '{text}': expected FILE.py:CLASS or MODULE:CLASS."
+        )
     return cls
 
 

@@ -11,9 +11,9 @@ vary:
   learning_rate: [1.0e-5, 3.0e-5]                 # any key of a training config
 ```
 
-A list is tried value by value. `{log: [low, high]}` and `{linear: [low, high]}` are ranges: a sampler draws from them,
-a grid needs `points: n`. Parameters of a method belong to its arm, so a grid has
-no senseless combinations. No torch, no Optuna.
+A list is tried value by value. `{log: [low, high]}` and `{linear: [low, high]}` are ranges: a
+sampler draws from them, a grid needs `points: n`. Parameters of a method belong to its arm, so a
+grid has no senseless combinations. No torch, no Optuna.
 """
 
 from __future__ import annotations
@@ -44,18 +44,25 @@ TRAIN, TEXT = "train", "label"
 """Items of an arm beside its methods: settings of its own, and what it is called."""
 HOW_FAR = frozenset(
     {
-        *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio"),
+        *(
+            "learning_rate",
+            "lr_scheduler_type",
+            "lr_scheduler_kwargs",
+            "warmup_steps",
+            "warmup_ratio",
+        ),
         *("num_train_epochs", "max_steps"),
     }
 )
-"""Settings that say how fast and how far direct fine-tuning goes; with another one (an adapter, a loss) it is another
-way of tuning."""
+"""Settings that say how fast and how far direct fine-tuning goes; with another one (an adapter, a
+loss) it is another way of tuning."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """Values tried one by one. Lists and mappings among them are written as JSON where a storage wants plain values."""
+    """Values tried one by one. Lists and mappings among them are written as JSON where a storage
+    wants plain values."""
 
     values: tuple[Any, ...]
 
@@ -107,7 +114,9 @@ class Range:
         if self.low < self.high:
             return []
         kind = "log" if self.log else "linear"
-        return [Problem(kind, f"expected two numbers, the smaller first, got {[self.low, self.high]}.")]
+        return [
+            Problem(kind, f"expected two numbers, the smaller first, got {[self.low, self.high]}.")
+        ]
 
     @property
     def low(self) -> float:
@@ -144,7 +153,9 @@ class Range:
 
     def middle(self) -> Any:
         """The middle; on a logarithmic range the geometric one."""
-        return float(f"{math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2:.6g}")
+        return float(
+            f"{math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2:.6g}"
+        )
 
     def value(self, stored: Any) -> Any:
         """A setting's value from what a storage holds."""
@@ -162,10 +173,12 @@ Axis = tuple[tuple[str | int, ...], Values]
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One way to retain what was known: methods with constants, and which of their parameters vary."""
+    """One way to retain what was known: methods with constants, and which of their parameters
+    vary."""
 
     name: str
-    """The methods' names joined by "+", "direct" for none; numbered where several arms have the same."""
+    """The methods' names joined by "+", "direct" for none; numbered where several arms have the
+    same."""
     retention: list[dict[str, dict[str, Any]]]
     """As a training config has it, without what varies."""
     vary: dict[str, Axis] = field(default_factory=dict)
@@ -213,18 +226,20 @@ class Space:
         """Every combination as `{parameter: value}`, arms in the order given."""
         combinations = []
         for chosen, parameters in self._each():
-            for values in itertools.product(*(parameter.tried() for parameter in parameters.values())):
+            for values in itertools.product(
+                *(parameter.tried() for parameter in parameters.values())
+            ):
                 combinations.append({**chosen, **dict(zip(parameters, values, strict=True))})
         return combinations
 
     def middle(self) -> dict[str, Any]:
-        """Shared settings at their first value, or in the middle of their range: for the reference, where the base
-        leaves them open."""
+        """Shared settings at their first value, or in the middle of their range: for the reference,
+        where the base leaves them open."""
         return {name: values.middle() for name, values in self.shared.items()}
 
     def corners(self) -> Iterator[dict[str, Any]]:
-        """Few combinations that show whether every value is legal: each value of each parameter once, with the first of
-        the others."""
+        """Few combinations that show whether every value is legal: each value of each parameter
+        once, with the first of the others."""
         for chosen, parameters in self._each():
             ends = {name: values.ends() for name, values in parameters.items()}
             base = {**chosen, **{name: values[0] for name, values in ends.items()}}
@@ -238,8 +253,9 @@ class Space:
 
         Args:
             trial: an `optuna.Trial`.
-            everything: asks for the parameters of the other arms too and leaves them unused, for samplers that
-                cross trials parameter by parameter and know only what all trials have.
+            everything: asks for the parameters of the other arms too and leaves them unused, for
+                samplers that cross trials parameter by parameter and know only what all trials
+                have.
         """
         params: dict[str, Any] = {}
         if len(self.arms) > 1:
@@ -258,8 +274,9 @@ class Space:
         return next((a for a in self.arms if a.name == name), self.arms[0])
 
     def kind(self, params: Mapping[str, Any]) -> str:
-        """What tables and plots put a combination with: the names of its methods; "direct" for direct fine-tuning, at
-        whichever rate; and where no method but other settings tell it from that, what it is called, else these."""
+        """What tables and plots put a combination with: the names of its methods; "direct" for
+        direct fine-tuning, at whichever rate; and where no method but other settings tell it from
+        that, what it is called, else these."""
         arm = self.arm(params)
         keys = [*arm.train, *(str(path[0]) for path, _ in arm.vary.values())]
         if arm.retention or not set(keys) - HOW_FAR:
@@ -281,8 +298,8 @@ class Space:
         return settings
 
     def arm_label(self, params: Mapping[str, Any]) -> str:
-        """The arm of a combination for people: its methods and what tells it from others with the same; direct
-        fine-tuning is one way at whichever rate."""
+        """The arm of a combination for people: its methods and what tells it from others with the
+        same; direct fine-tuning is one way at whichever rate."""
         arm, kind = self.arm(params), self.kind(params)
         if arm.retention:
             return _titled(arm)
@@ -301,7 +318,7 @@ class Space:
         return ", ".join(words)
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 @dataclass(kw_only=True)
@@ -332,7 +349,8 @@ class _Reader:
         self._note(problems, where)
         if tried is not None and self.grid and tried.points is None:
             self.problems.append(
-                f"{where}: a grid needs to know how many points of the range to try. Add 'points: 5', or search with "
+                f"{where}: a grid needs to know how many points of the range to try. Add 'points: "
+                "5', or search with "
                 f"random, tpe or nsga2."
             )
         return tried
@@ -342,8 +360,8 @@ class _Reader:
             self.problems.append(f"{where}{'.' if problem.path else ': '}{problem}")
 
     def methods(self, value: Any, where: str) -> list[dict[str, dict[str, Any]]]:
-        """One arm as a list of `{method: parameters}`; what the methods themselves refuse is seen later, with
-        values in it."""
+        """One arm as a list of `{method: parameters}`; what the methods themselves refuse is seen
+        later, with values in it."""
         methods: list[dict[str, dict[str, Any]]] = []
         for item in value if isinstance(value, list) else [] if value is None else [value]:
             if isinstance(item, str) and item.lower() in NONE:
@@ -352,7 +370,8 @@ class _Reader:
             name, parameters = pairs[0] if len(pairs) == 1 else (None, None)
             if not isinstance(name, str) or not isinstance(parameters, (Mapping, type(None))):
                 self.problems.append(
-                    f"{where}: expected methods such as 'label_annealing: {{weight: [0.3, 1, 3]}}' or 'none', got "
+                    f"{where}: expected methods such as 'label_annealing: {{weight: [0.3, 1, "
+                    "3]}' or 'none', got "
                     f"{item!r}"
                 )
                 continue
@@ -365,11 +384,15 @@ class _Reader:
             except ConfigError as error:
                 self.problems.extend(f"{where}: {problem}" for problem in error.problems)
                 continue
-            source = {} if cls.origin is None else {"sha256": cls.origin.sha256}  # an edited method is another study
+            source = (
+                {} if cls.origin is None else {"sha256": cls.origin.sha256}
+            )  # an edited method is another study
             methods.append({name: copy.deepcopy(dict(parameters or {})) | source})
         return methods
 
-    def _check_preset(self, name: str, preset: Any, parameters: Mapping[str, Any], where: str) -> None:
+    def _check_preset(
+        self, name: str, preset: Any, parameters: Mapping[str, Any], where: str
+    ) -> None:
         """Its own bounds, value by value: its methods may allow more."""
         for key, value in parameters.items():
             if not isinstance(value, Mapping):  # a range is checked as one
@@ -382,7 +405,8 @@ class _Reader:
         if not isinstance(section, list) or not section:
             got = "an empty list" if section == [] else repr(section)
             self.problems.append(
-                f"arms: expected a list of ways to train, such as '- label_annealing: {{weight: [0.3, 1, "
+                "arms: expected a list of ways to train, such as '- label_annealing: {weight: "
+                "[0.3, 1, "
                 f"3]}}', got {got}"
             )
             return []
@@ -401,7 +425,12 @@ class _Reader:
             for index, method in enumerate(retention):
                 (method_name, parameters), *_ = method.items()
                 key = _key(method_name)
-                axes = self._varying(parameters, ("retention", index, method_name), f"{where}.{key}", f"{prefix}{key}.")
+                axes = self._varying(
+                    parameters,
+                    ("retention", index, method_name),
+                    f"{where}.{key}",
+                    f"{prefix}{key}.",
+                )
                 vary |= axes
             vary |= self._varying(train, (), f"{where}.{TRAIN}", prefix)
             arms.append(Arm(name=unique, retention=retention, vary=vary, train=train, text=text))
@@ -410,7 +439,8 @@ class _Reader:
     def _varying(
         self, settings: dict[str, Any], place: tuple[str | int, ...], where: str, prefix: str
     ) -> dict[str, Axis]:
-        """What varies of settings, which is taken out of them; a list of one value becomes that value."""
+        """What varies of settings, which is taken out of them; a list of one value becomes that
+        value."""
         vary: dict[str, Axis] = {}
         for keys, value in list(_leaves(settings)):
             dotted = ".".join(keys)
@@ -422,7 +452,9 @@ class _Reader:
             elif values is None:
                 inner[keys[-1]] = None  # a problem was noted
             elif place or isinstance(values.middle(), (int, float)):
-                inner[keys[-1]] = values.middle()  # one of words may be a training's own setting, as train_only
+                inner[keys[-1]] = (
+                    values.middle()
+                )  # one of words may be a training's own setting, as train_only
         return vary
 
     def _beside(self, item: Any, where: str) -> tuple[Any, dict[str, Any], str]:
@@ -438,7 +470,9 @@ class _Reader:
                 for setting, value in entry[key].items():
                     name = str(setting)
                     if name in FIXED or name not in self.known:
-                        self.problems.append(f"{where}.{TRAIN}.{name}: {_why_not(name, self.known)}")
+                        self.problems.append(
+                            f"{where}.{TRAIN}.{name}: {_why_not(name, self.known)}"
+                        )
                     else:
                         train[name] = copy.deepcopy(value)
             else:
@@ -483,7 +517,8 @@ def read_space(
         where = f"vary.{key}"
         if key.partition(".")[0] in METHODS:
             problems.append(
-                f"{where}: parameters of a method vary in its arm, as in 'l2: {{coefficient: [0.01, 0.1]}}'"
+                f"{where}: parameters of a method vary in its arm, as in 'l2: {{coefficient: "
+                "[0.01, 0.1]}'"
             )
         elif key in FIXED or key not in known:
             problems.append(f"{where}: {_why_not(key, known)}")
@@ -494,21 +529,26 @@ def read_space(
 
 FIXED: dict[str, str] = {
     **dict.fromkeys(
-        ("seed", "data_seed"), "seeds are repetitions of every trial, not trials. Write 'seeds: [0, 1, 2]'."
+        ("seed", "data_seed"),
+        "seeds are repetitions of every trial, not trials. Write 'seeds: [0, 1, 2]'.",
     ),
     **dict.fromkeys(
-        ("output_dir", "evaluation", "env"), "cannot vary; every trial has a folder of its own and is measured alike."
+        ("output_dir", "evaluation", "env"),
+        "cannot vary; every trial has a folder of its own and is measured alike.",
     ),
 }
 """Keys of a training configuration that trials do not differ in, and why."""
 
 
 def _why_not(key: str, known: Sequence[str]) -> str:
-    return FIXED.get(key) or f"no such key in a training configuration.{did_you_mean_key(key, known)}"
+    return (
+        FIXED.get(key) or f"no such key in a training configuration.{did_you_mean_key(key, known)}"
+    )
 
 
 def arms_schema() -> dict[str, Any]:
-    """JSON Schema of the `arms:` section; what an arm may set of its own is `#/$defs/tried`, from `tried_schema`."""
+    """JSON Schema of the `arms:` section; what an arm may set of its own is `#/$defs/tried`, from
+    `tried_schema`."""
     method = method_schema(
         lambda cls: {
             "type": "object",
@@ -521,7 +561,14 @@ def arms_schema() -> dict[str, Any]:
     extras = []
     for key, schema in ((TRAIN, own_settings), (TEXT, {"type": "string"})):
         properties = {key: schema}
-        extras.append({"type": "object", "properties": properties, "required": [key], "additionalProperties": False})
+        extras.append(
+            {
+                "type": "object",
+                "properties": properties,
+                "required": [key],
+                "additionalProperties": False,
+            }
+        )
     beside = {"anyOf": [*method["anyOf"], *extras]}
     return {
         "description": "Alternatives; a list in place of a value varies, an inner list is a combination of methods.",
@@ -532,7 +579,8 @@ def arms_schema() -> dict[str, Any]:
 
 
 def vary_schema(known: Iterable[str]) -> dict[str, Any]:
-    """JSON Schema of the `vary:` section; its keys are those of `#/$defs/tried`, from `tried_schema`.
+    """JSON Schema of the `vary:` section; its keys are those of `#/$defs/tried`, from
+    `tried_schema`.
 
     Args:
         known: keys of a training configuration that may vary.
@@ -545,8 +593,8 @@ def vary_schema(known: Iterable[str]) -> dict[str, Any]:
 
 
 def tried_schema(known: Iterable[str]) -> dict[str, Any]:
-    """JSON Schema of keys of a training configuration with what is tried of each; the argument is that of
-    `vary_schema`."""
+    """JSON Schema of keys of a training configuration with what is tried of each; the argument is
+    that of `vary_schema`."""
     settings = {name: _tried_schema({"$ref": f"#/$defs/train/properties/{name}"}) for name in known}
     return {"type": "object", "properties": settings, "additionalProperties": False}
 
@@ -556,10 +604,17 @@ def _tried_schema(value: dict[str, Any]) -> dict[str, Any]:
     about = {"description": value.pop("description")} if "description" in value else {}
     if value.get("type") == "object":
         value = {}  # a parameter inside it may vary
-    return {**about, "anyOf": [value, {"type": "array", "items": value, "minItems": 1}, {"$ref": "#/$defs/range"}]}
+    return {
+        **about,
+        "anyOf": [
+            value,
+            {"type": "array", "items": value, "minItems": 1},
+            {"$ref": "#/$defs/range"},
+        ],
+    }
 
 
-# -------------------------------------------------------------------------------------------------------------- helpers
+# ------------------------------------------------------------------------------------------ helpers
 
 
 def _titled(arm: Arm) -> str:
@@ -570,10 +625,14 @@ def _titled(arm: Arm) -> str:
     return " + ".join(names) + (f" ({text})" if text else "")
 
 
-def _leaves(parameters: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(
+    parameters: Mapping[str, Any], above: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The parameters that vary: lists and ranges, wherever they stand."""
     for key, value in parameters.items():
-        if isinstance(value, list) or (isinstance(value, Mapping) and ("log" in value or "linear" in value)):
+        if isinstance(value, list) or (
+            isinstance(value, Mapping) and ("log" in value or "linear" in value)
+        ):
             yield (*above, str(key)), value
         elif isinstance(value, Mapping):
             yield from _leaves(value, (*above, str(key)))
@@ -591,14 +650,20 @@ def _name(retention: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _key(name: str) -> str:
-    """The method's own name, which keys of parameters and kinds of trials have in place of where the method is."""
+    """The method's own name, which keys of parameters and kinds of trials have in place of where
+    the method is."""
     cls = declared(name)
     return name if cls is None else cls.name
 
 
 def _plain(value: Any) -> Any:
-    """A value as a storage keeps it: numbers, text, booleans and nothing as they are, all else as JSON."""
-    return value if value is None or isinstance(value, (bool, int, float, str)) else json.dumps(value, sort_keys=True)
+    """A value as a storage keeps it: numbers, text, booleans and nothing as they are, all else as
+    JSON."""
+    return (
+        value
+        if value is None or isinstance(value, (bool, int, float, str))
+        else json.dumps(value, sort_keys=True)
+    )
 
 
 def _as_number(value: Any) -> Any:

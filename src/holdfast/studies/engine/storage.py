@@ -1,17 +1,19 @@
-"""Where a study's trials are kept, and how workers share them: an Optuna storage (SQLite by default, PostgreSQL for
-several machines) and leases.
+"""Where a study's trials are kept, and how workers share them: an Optuna storage (SQLite by
+default, PostgreSQL for several machines) and leases.
 
-Trials are put into the queue when the study begins, so their number is exact and a grid is not drawn twice. A worker
-that takes one holds its *lease*, a row of the table `holdfast_leases` in the same database:
+Trials are put into the queue when the study begins, so their number is exact and a grid is not
+drawn twice. A worker that takes one holds its *lease*, a row of the table `holdfast_leases` in the
+same database:
 
     trial_id   owner (host, process)   attempt   beat
 
-Taking is one conditional update, "set me as owner where owner, attempt and beat still are what I saw", so of several
-workers one succeeds, on any database. While it works, a worker raises `beat` every few seconds. A lease whose beat
-stands still for `grace` seconds, by the watcher's own clock (no clocks of different machines are compared), or whose
-process is seen to be gone, is taken over in the same way: the trial keeps its number and what was drawn for it, its run
-folder continues from its last checkpoint, and whoever lost the lease learns it at the next heartbeat and cannot
-report a result any more. So a trial is neither lost nor finished twice.
+Taking is one conditional update, "set me as owner where owner, attempt and beat still are what I
+saw", so of several workers one succeeds, on any database. While it works, a worker raises `beat`
+every few seconds. A lease whose beat stands still for `grace` seconds, by the watcher's own clock
+(no clocks of different machines are compared), or whose process is seen to be gone, is taken over
+in the same way: the trial keeps its number and what was drawn for it, its run folder continues from
+its last checkpoint, and whoever lost the lease learns it at the next heartbeat and cannot report a
+result any more. So a trial is neither lost nor finished twice.
 
 Optuna is imported inside functions, and in this module only.
 """
@@ -32,7 +34,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from holdfast.errors import ConfigError, DataError, FolderBusy, RunFolderError, StorageError, did_you_mean
+from holdfast.errors import (
+    ConfigError,
+    DataError,
+    FolderBusy,
+    RunFolderError,
+    StorageError,
+    did_you_mean,
+)
 from holdfast.printable import lines
 from holdfast.studies.engine.states import COMPLETE, FAILED, PRUNED, RUNNING, WAITING
 from holdfast.studies.engine.study import Job, JobState, Settings, StudyState
@@ -45,10 +54,11 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS = 5.0
 GRACE_SECONDS = 60.0
 CONFIG, VERSION, CREATED, KIND = "holdfast", "holdfast_version", "created", "kind"
-"""Attributes of a study: its settings as resolved, who wrote them and when, and its class (`session.kind_name`)."""
+"""Attributes of a study: its settings as resolved, who wrote them and when, and its class
+(`session.kind_name`)."""
 SLOT, REASON, WORKER, OVERHEAD, AFTER = "slot", "reason", "worker", "overhead", "after"
-"""Attributes of a trial that the engine writes. They are plain JSON, so that a dashboard shows them. `AFTER` is
-`Job.after`."""
+"""Attributes of a trial that the engine writes. They are plain JSON, so that a dashboard shows
+them. `AFTER` is `Job.after`."""
 REFUSED = "refused"
 """Attribute of a trial that failed: whether the request has to change before it can end well."""
 T = TypeVar("T")
@@ -78,8 +88,9 @@ def file_of(url: str) -> Path | None:
 
 
 def recorded_address(url: str, folder: Path) -> str:
-    """A storage's address as the record in a study's folder keeps it: without password, and of a file the path from
-    that folder, so that it stays true wherever a command is started and whereto the folder is moved.
+    """A storage's address as the record in a study's folder keeps it: without password, and of a
+    file the path from that folder, so that it stays true wherever a command is started and whereto
+    the folder is moved.
 
     Args:
         url: as this process reaches it.
@@ -92,7 +103,8 @@ def recorded_address(url: str, folder: Path) -> str:
 
 
 def reached_address(address: str, folder: Path) -> str:
-    """The inverse of `recorded_address`; records of earlier versions have the path from where the study was started."""
+    """The inverse of `recorded_address`; records of earlier versions have the path from where the
+    study was started."""
     file = file_of(address)
     if file is None or file.is_absolute():
         return address
@@ -130,8 +142,9 @@ class Searching(Protocol):
 
 
 def _slots(planned: Sequence[Job], begun: Mapping[int, Mapping[str, Any]]) -> list[int]:
-    """The slot of every job of a plan: of the stored jobs the first with its coordinates, for a plan may have got more
-    in any place; of what is left the one in its place, for coordinates may have got more, too; else one that is free.
+    """The slot of every job of a plan: of the stored jobs the first with its coordinates, for a
+    plan may have got more in any place; of what is left the one in its place, for coordinates may
+    have got more, too; else one that is free.
 
     Args:
         planned: the jobs.
@@ -229,14 +242,15 @@ class Storage:
             )
         return study
 
-    # --------------------------------------------------------------------------------------------------- making a study
+    # ------------------------------------------------------------------------------- making a study
 
     def open_study(self, config: Settings) -> optuna.Study:
-        """The study of a configuration: made with all its trials waiting, or continued: with more trials where more are
-        asked for, and those that failed waiting once more.
+        """The study of a configuration: made with all its trials waiting, or continued: with more
+        trials where more are asked for, and those that failed waiting once more.
 
         Raises:
-            ConfigError: the storage holds a study of this name with another configuration (what differs).
+            ConfigError: the storage holds a study of this name with another configuration (what
+                differs).
         """
         import optuna
 
@@ -248,7 +262,9 @@ class Storage:
             if study is None:
                 with optuna_is_quiet():
                     study = optuna.create_study(
-                        storage=self.backend, study_name=config.name, directions=["maximize"] * len(config.measures)
+                        storage=self.backend,
+                        study_name=config.name,
+                        directions=["maximize"] * len(config.measures),
                     )
                     study.set_metric_names(list(config.measures))
                 study.set_user_attr(CREATED, now())
@@ -258,9 +274,11 @@ class Storage:
                 differences = config.differences(old) if old is not None else []
                 if differences:
                     text = lines(
-                        f"The study '{config.name}' in {redacted_url(self.url)} was begun with another configuration:",
+                        f"The study '{config.name}' in {redacted_url(self.url)} was begun with "
+                        "another configuration:",
                         *(f"  - {d}" for d in differences),
-                        "Put the old values back to continue it, or give this one another name and output_dir.",
+                        "Put the old values back to continue it, or give this one another name "
+                        "and output_dir.",
                     )
                     raise ConfigError(text)
             study.set_user_attr(CONFIG, config.resolved)
@@ -321,21 +339,26 @@ class Storage:
         with lock:
             yield
 
-    # ----------------------------------------------------------------------------------------------------------- leases
+    # --------------------------------------------------------------------------------------- leases
 
     def take(self, study: optuna.Study, owner: str) -> Lease | None:
-        """A trial to work on: one whose worker is gone, else one that waits for no other (`Job.after`). None where
-        there is neither (now)."""
+        """A trial to work on: one whose worker is gone, else one that waits for no other
+        (`Job.after`). None where there is neither (now)."""
         from optuna.trial import TrialState
 
         leases = self.held(study)
         states = (TrialState.WAITING, TrialState.RUNNING)
-        trials = [t for t in study.get_trials(deepcopy=False, states=states) if SLOT in t.user_attrs]
+        trials = [
+            t for t in study.get_trials(deepcopy=False, states=states) if SLOT in t.user_attrs
+        ]
         left = {t.user_attrs[SLOT] for t in trials}
         for trial in sorted(trials, key=lambda t: (t.state != TrialState.RUNNING, t.number)):
             snapshot = leases.get(trial._trial_id)
-            # also where its state still is WAITING: whoever has just taken it sets RUNNING a moment later
-            if not self._gone(trial._trial_id, snapshot) or left.intersection(trial.user_attrs.get(AFTER, ())):
+            # also where its state still is WAITING: whoever has just taken it sets RUNNING a moment
+            # later
+            if not self._gone(trial._trial_id, snapshot) or left.intersection(
+                trial.user_attrs.get(AFTER, ())
+            ):
                 continue
             lease = self._claim(study, trial, snapshot, owner)
             if lease is not None:
@@ -369,7 +392,9 @@ class Storage:
             return False
         return now - before[1] > self.grace
 
-    def _claim(self, study: optuna.Study, trial: Any, seen: _LeaseSnapshot | None, owner: str) -> Lease | None:
+    def _claim(
+        self, study: optuna.Study, trial: Any, seen: _LeaseSnapshot | None, owner: str
+    ) -> Lease | None:
         """The lease of a trial that is as it was seen, None where another worker was faster."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
@@ -395,14 +420,24 @@ class Storage:
                     (table.c.trial_id == trial._trial_id)
                     & (table.c.attempt == seen.attempt)
                     & (table.c.beat == seen.beat)
-                    & (table.c.owner.is_(None) if seen.owner is None else table.c.owner == seen.owner)
+                    & (
+                        table.c.owner.is_(None)
+                        if seen.owner is None
+                        else table.c.owner == seen.owner
+                    )
                 )
-                change = update(table).where(same).values(owner=owner, attempt=attempt, beat=seen.beat + 1)
+                change = (
+                    update(table)
+                    .where(same)
+                    .values(owner=owner, attempt=attempt, beat=seen.beat + 1)
+                )
                 if connection.execute(change).rowcount != 1:
                     return None
         self._watched.pop(trial._trial_id, None)
         died = seen is not None and seen.owner is not None
-        lease = Lease(trial._trial_id, trial.number, int(trial.user_attrs[SLOT]), owner, attempt, died)
+        lease = Lease(
+            trial._trial_id, trial.number, int(trial.user_attrs[SLOT]), owner, attempt, died
+        )
         try:
             # already so where it is taken over
             self.backend.set_trial_state_values(trial._trial_id, TrialState.RUNNING)
@@ -414,7 +449,10 @@ class Storage:
     def renew(self, lease: Lease) -> bool:
         """One heartbeat; whether the lease is still held."""
         with self.backend.engine.begin() as connection:
-            return connection.execute(self._update(lease).values(beat=self.leases.c.beat + 1)).rowcount == 1
+            return (
+                connection.execute(self._update(lease).values(beat=self.leases.c.beat + 1)).rowcount
+                == 1
+            )
 
     def _update(self, lease: Lease) -> Any:
         """An update of a lease that changes nothing where another worker has it."""
@@ -444,8 +482,8 @@ class Storage:
     def heartbeat(self, lease: Lease) -> Iterator[threading.Event]:
         """Renews a lease while the body runs. The event is set when the lease was lost.
 
-        A database that does not answer for a while is no reason to stop: the next heartbeat shows whether another
-        worker took over meanwhile.
+        A database that does not answer for a while is no reason to stop: the next heartbeat shows
+        whether another worker took over meanwhile.
         """
         lost, stop = threading.Event(), threading.Event()
 
@@ -464,7 +502,7 @@ class Storage:
             stop.set()
             thread.join(timeout=10)
 
-    # ----------------------------------------------------------------------------------------------------- trials
+    # --------------------------------------------------------------------------------------- trials
 
     def state(self, study: optuna.Study) -> StudyState:
         """A study and all its jobs as they are now.
@@ -486,7 +524,12 @@ class Storage:
             jobs.append(job)
             ended += job.state in (COMPLETE, PRUNED)
             failed += job.state == FAILED and job.continued_by is None
-            if job.state == RUNNING and lease is not None and lease.owner and not process_is_gone(lease.owner):
+            if (
+                job.state == RUNNING
+                and lease is not None
+                and lease.owner
+                and not process_is_gone(lease.owner)
+            ):
                 at_work = True
         left = len(last) - ended
         status = "running" if at_work else "interrupted"
@@ -503,10 +546,13 @@ class Storage:
             attributes=study.user_attrs,
         )
 
-    def trial(self, study: optuna.Study, lease: Lease, config: Searching, *, workers: int = 1) -> optuna.Trial:
+    def trial(
+        self, study: optuna.Study, lease: Lease, config: Searching, *, workers: int = 1
+    ) -> optuna.Trial:
         """The trial of a lease, to ask for values: what was drawn before stays.
 
-        Draws depend on the study's seed and the trial's number, so a random search is the same whoever runs it.
+        Draws depend on the study's seed and the trial's number, so a random search is the same
+        whoever runs it.
         """
         import optuna
 
@@ -514,15 +560,26 @@ class Storage:
         return optuna.Trial(study, lease.trial_id)
 
     def finish(
-        self, study: optuna.Study, lease: Lease, *, values: Sequence[float] | None = None, pruned: bool = False
+        self,
+        study: optuna.Study,
+        lease: Lease,
+        *,
+        values: Sequence[float] | None = None,
+        pruned: bool = False,
     ) -> bool:
-        """Ends a trial: complete with values, pruned, or failed. False where the lease was lost, and nothing is
-        changed."""
+        """Ends a trial: complete with values, pruned, or failed. False where the lease was lost,
+        and nothing is changed."""
         from optuna.trial import TrialState
 
         if not self.renew(lease):
             return False
-        state = TrialState.COMPLETE if values is not None else TrialState.PRUNED if pruned else TrialState.FAIL
+        state = (
+            TrialState.COMPLETE
+            if values is not None
+            else TrialState.PRUNED
+            if pruned
+            else TrialState.FAIL
+        )
         if self.backend.get_trial(lease.trial_id).state.is_finished():
             return False
         study.tell(lease.number, values=values, state=state)
@@ -535,8 +592,8 @@ class Storage:
             self.backend.set_trial_user_attr(lease.trial_id, name, value)
 
     def retry(self, work: Callable[[], T], *, seconds: float = 600.0) -> T:
-        """Calls `work`, again and again while the database does not answer: a result of hours is not given up over a
-        restart of the server.
+        """Calls `work`, again and again while the database does not answer: a result of hours is
+        not given up over a restart of the server.
 
         Raises:
             StorageError: it did not answer for so long, or its file is gone.
@@ -551,7 +608,8 @@ class Storage:
                 file = file_of(self.url)
                 if file is not None and not file.is_file():
                     raise StorageError(
-                        f"{file} is not there any more: the study's folder was deleted or moved while it ran. Put it "
+                        f"{file} is not there any more: the study's folder was deleted or moved "
+                        "while it ran. Put it "
                         f"back, and the same command continues."
                     ) from None
                 if time.monotonic() > deadline:
@@ -590,7 +648,9 @@ def _iso(moment: datetime | None) -> str | None:
     return moment.astimezone().isoformat(timespec="seconds") if moment is not None else None
 
 
-def sampler(config: Searching, number: int, *, several: bool = False) -> optuna.samplers.BaseSampler:
+def sampler(
+    config: Searching, number: int, *, several: bool = False
+) -> optuna.samplers.BaseSampler:
     """The sampler of one trial.
 
     Args:
@@ -604,16 +664,21 @@ def sampler(config: Searching, number: int, *, several: bool = False) -> optuna.
     with optuna_is_quiet():
         if config.search.sampler == "tpe":
             return TPESampler(
-                seed=seed, n_startup_trials=min(10, max(4, (config.search.trials or 0) // 4)), constant_liar=several
+                seed=seed,
+                n_startup_trials=min(10, max(4, (config.search.trials or 0) // 4)),
+                constant_liar=several,
             )
         if config.search.sampler == "nsga2":
-            return NSGAIISampler(seed=seed, population_size=max(4, min(50, (config.search.trials or 0) // 4)))
+            return NSGAIISampler(
+                seed=seed, population_size=max(4, min(50, (config.search.trials or 0) // 4))
+            )
         return RandomSampler(seed=seed)
 
 
 @contextlib.contextmanager
 def optuna_is_quiet() -> Iterator[None]:
-    """No lines of a library's log between those of the study, and no warnings that options are experimental."""
+    """No lines of a library's log between those of the study, and no warnings that options are
+    experimental."""
     import warnings
 
     import optuna
@@ -628,12 +693,12 @@ def optuna_is_quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(level)
 
 
-# --------------------------------------------------------------------------------------------------------------- owners
+# ------------------------------------------------------------------------------------------- owners
 
 
 def this_process() -> str:
-    """Who this worker is: host, process namespace, process and when it started, so that another process of the same
-    number is not taken for it."""
+    """Who this worker is: host, process namespace, process and when it started, so that another
+    process of the same number is not taken for it."""
     return f"{_place()}:{os.getpid()}:{_started(os.getpid())}"
 
 
@@ -644,7 +709,8 @@ def worker_name(owner: str) -> str:
 
 
 def process_is_gone(owner: str) -> bool:
-    """Whether an owner was a process of this machine that has ended. Nothing is known of other machines: False."""
+    """Whether an owner was a process of this machine that has ended. Nothing is known of other
+    machines: False."""
     host, _, started = owner.rpartition(":")
     host, _, process = host.rpartition(":")
     if host != _place() or not process.isdigit():
@@ -660,8 +726,8 @@ def _place() -> str:
 
 
 def _started(process: int) -> str:
-    """When a process started, in the kernel's clock ticks; empty for none, and for one that has ended and is not buried
-    yet."""
+    """When a process started, in the kernel's clock ticks; empty for none, and for one that has
+    ended and is not buried yet."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -675,7 +741,7 @@ def _started(process: int) -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
-# -------------------------------------------------------------------------------------------------------------- opening
+# ------------------------------------------------------------------------------------------ opening
 
 
 def _open(url: str) -> Any:
@@ -687,7 +753,8 @@ def _open(url: str) -> Any:
         parsed = make_url(url)
     except ArgumentError:
         raise ConfigError(
-            f"storage: expected an address such as sqlite:///study.db or postgresql://user@host/database, got "
+            "storage: expected an address such as sqlite:///study.db or "
+            "postgresql://user@host/database, got "
             f"'{redacted_url(url)}'"
         ) from None
     options: dict[str, Any] = {}
@@ -702,11 +769,14 @@ def _open(url: str) -> Any:
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise RunFolderError(
-                    f"Could not write {parsed.database}: {error.strerror}. Choose an output_dir that can be written."
+                    f"Could not write {parsed.database}: {error.strerror}. Choose an output_dir "
+                    "that can be written."
                 ) from None
     try:
         with optuna_is_quiet(), _read_errors(url):
-            storage = RDBStorage(parsed.render_as_string(hide_password=False), engine_kwargs=options)
+            storage = RDBStorage(
+                parsed.render_as_string(hide_password=False), engine_kwargs=options
+            )
             if parsed.drivername.startswith("sqlite"):
                 _check_sqlite(storage.engine, url)
             return storage
@@ -714,7 +784,8 @@ def _open(url: str) -> Any:
         driver = parsed.drivername.partition("+")[2] or parsed.drivername
         package = _NO_DRIVER.get(driver, _NO_DRIVER.get(getattr(error, "name", "") or "", driver))
         raise ConfigError(
-            f"storage: {parsed.drivername} needs a driver that is not installed. pip install '{package}'"
+            f"storage: {parsed.drivername} needs a driver that is not installed. pip install "
+            f"'{package}'"
         ) from None
     except NoSuchModuleError:
         raise ConfigError(
@@ -725,8 +796,8 @@ def _open(url: str) -> Any:
 
 @contextlib.contextmanager
 def database_errors(url: str) -> Iterator[None]:
-    """What the libraries raise of a database that is away, damaged or somebody else's becomes an error with its
-    address.
+    """What the libraries raise of a database that is away, damaged or somebody else's becomes an
+    error with its address.
 
     Raises:
         StorageError: it does not answer, or cannot be written.
@@ -741,7 +812,11 @@ def database_errors(url: str) -> Iterator[None]:
     try:
         yield
     except (DatabaseError, StorageInternalError) as error:
-        cause = error.__cause__ if error.__cause__ is not None else getattr(error, "orig", None) or error
+        cause = (
+            error.__cause__
+            if error.__cause__ is not None
+            else getattr(error, "orig", None) or error
+        )
         orig = getattr(cause, "orig", None) or cause
         if isinstance(orig, sqlite3.Error):
             away = getattr(orig, "sqlite_errorcode", 0) & 0xFF in _AWAY
@@ -753,19 +828,21 @@ def database_errors(url: str) -> Iterator[None]:
             text = text.replace(password, "...")
         if away:
             raise StorageError(
-                f"The storage {redacted_url(url)} does not answer: {text[:300]}. Start it or correct the address; "
+                f"The storage {redacted_url(url)} does not answer: {text[:300]}. Start it or "
+                "correct the address; "
                 f"nothing was lost."
             ) from error
         raise _damaged(url, text) from error
 
 
 _AWAY = {3, 5, 6, 8, 9, 10, 13, 14, 23}
-"""SQLite's result codes of a file that is there and cannot be had now: permissions, locks, a disk that fails or is full
-or read-only."""
+"""SQLite's result codes of a file that is there and cannot be had now: permissions, locks, a disk
+that fails or is full or read-only."""
 
 
 def _check_sqlite(engine: Any, url: str) -> None:
-    """Looks at the whole file, which is small, where otherwise a worker would meet the damage hours later."""
+    """Looks at the whole file, which is small, where otherwise a worker would meet the damage hours
+    later."""
     from sqlalchemy import text
 
     with engine.connect() as connection:
@@ -776,18 +853,27 @@ def _check_sqlite(engine: Any, url: str) -> None:
 
 def _damaged(url: str, reason: str) -> DataError:
     return DataError(
-        f"The storage {redacted_url(url)} is damaged, or no study of holdfast: {reason[:300]}. Put a copy of it back, "
+        f"The storage {redacted_url(url)} is damaged, or no study of holdfast: {reason[:300]}. "
+        "Put a copy of it back, "
         f"or move it away."
     )
 
 
 @contextlib.contextmanager
 def _read_errors(url: str) -> Iterator[None]:
-    """As `database_errors` for reading: values that no row of a sound database holds count as damage, too."""
+    """As `database_errors` for reading: values that no row of a sound database holds count as
+    damage, too."""
     with database_errors(url):
         try:
             yield
-        except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RuntimeError) as error:
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            AssertionError,
+            RuntimeError,
+        ) as error:
             raise _damaged(url, f"{type(error).__name__}: {error}") from error
 
 

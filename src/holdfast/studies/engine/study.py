@@ -1,12 +1,14 @@
-"""What a study is to the engine: settings, jobs, what is made of each, an outcome, claims and a page.
+"""What a study is to the engine: settings, jobs, what is made of each, an outcome, claims and a
+page.
 
-The engine (`session`, `worker`, `storage`) does the rest: it queues the jobs, shares them among workers on one machine
-or many, repeats each over the study's seeds, keeps what was made, continues after interruptions, shows what
-is going on and writes record and page. A study of one's own is a subclass of `Study`; see
-`tests/studies/test_toy_study` for a whole one.
+The engine (`session`, `worker`, `storage`) does the rest: it queues the jobs, shares them among
+workers on one machine or many, repeats each over the study's seeds, keeps what was made, continues
+after interruptions, shows what is going on and writes record and page. A study of one's own is a
+subclass of `Study`; see `tests/studies/test_toy_study` for a whole one.
 
-A job is one entry of the queue (a trial of the storage). Its coordinates are its own attributes and, repeated by the
-engine, the seed: `make` is called once for each seed, and what it returned is stored before the next.
+A job is one entry of the queue (a trial of the storage). Its coordinates are its own attributes
+and, repeated by the engine, the seed: `make` is called once for each seed, and what it returned is
+stored before the next.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class LeaseLost(Interrupted):
 
 
 class CannotJudge(ConfigError):
-    """What is wrong concerns every job of the study, so the study stops instead of failing one after the other."""
+    """What is wrong concerns every job of the study, so the study stops instead of failing one
+    after the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +50,8 @@ class Job:
     attributes: dict[str, Any] = field(default_factory=dict)
     """Its coordinates, as plain JSON."""
     after: tuple[int, ...] = ()
-    """Places in the plan of the jobs that have to end before it begins, complete or not: `make` looks for what it
-    needs of them, and says which failed."""
+    """Places in the plan of the jobs that have to end before it begins, complete or not: `make`
+    looks for what it needs of them, and says which failed."""
 
     @property
     def coordinates(self) -> dict[str, Any]:
@@ -128,7 +131,8 @@ class StudyState:
 
     name: str
     status: str
-    """"running", "interrupted", "failed" (nothing is left but jobs that failed) or "finished" (no job is left)."""
+    """"running", "interrupted", "failed" (nothing is left but jobs that failed) or "finished" (no
+    job is left)."""
     created: str
     jobs: list[JobState]
     """By number, those that were tried again among them."""
@@ -154,7 +158,9 @@ class StudyState:
             return None
         return max((job.finished for job in self.jobs if job.finished), default=None)
 
-    def record_fields(self, resolved: Mapping[str, Any], notes: Sequence[str] = ()) -> dict[str, Any]:
+    def record_fields(
+        self, resolved: Mapping[str, Any], notes: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """What the record of every study says of it (`records.base.BaseRecord`).
 
         Args:
@@ -190,12 +196,13 @@ class Study(ABC, Generic[S]):
     markers: ClassVar[tuple[str, ...]] = ("study.json", "study.db", "data", "logs")
     """Files by which a folder is known to be a study's."""
     one_in_process: ClassVar[bool] = False
-    """Whether a single worker works in the process that runs the study, instead of one of its own."""
+    """Whether a single worker works in the process that runs the study, instead of one of its
+    own."""
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
 
-    # ------------------------------------------------------------------------------------------------------ dimensions
+    # ----------------------------------------------------------------------------------- dimensions
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -206,7 +213,7 @@ class Study(ABC, Generic[S]):
         """The seeds that a job with these attributes is repeated with."""
         return self.seeds
 
-    # ------------------------------------------------------------------------------------------------------------ jobs
+    # ----------------------------------------------------------------------------------------- jobs
 
     @classmethod
     @abstractmethod
@@ -227,7 +234,8 @@ class Study(ABC, Generic[S]):
         """
 
     def prepare(self, console: Any) -> Study[S]:
-        """The study with all inputs that its jobs share; what is there is not made again. Every worker calls it.
+        """The study with all inputs that its jobs share; what is there is not made again. Every
+        worker calls it.
 
         Raises:
             HoldfastError: inputs cannot be made, or settings do not fit them.
@@ -235,15 +243,16 @@ class Study(ABC, Generic[S]):
         return self
 
     def begin(self, task: Task) -> str:
-        """Called when a job begins or continues: draws what is left open; returns the job's label."""
+        """Called when a job begins or continues: draws what is left open; returns the job's
+        label."""
         return str(task.attributes.get(LABEL) or f"{self.noun} {task.number}")
 
     @abstractmethod
     def make(self, task: Task) -> Any:
         """Does one seed of a job, or what is left of it.
 
-        What is slow is kept in the folder under a name that what decides it gives (a fingerprint), so that a second
-        call finds it. Call `task.check()` from time to time.
+        What is slow is kept in the folder under a name that what decides it gives (a fingerprint),
+        so that a second call finds it. Call `task.check()` from time to time.
 
         Returns:
             A dataclass or mapping that becomes JSON.
@@ -255,8 +264,8 @@ class Study(ABC, Generic[S]):
 
     @abstractmethod
     def values(self, task: Task) -> Sequence[float] | None:
-        """What a complete job reports to the storage, one for each of `settings.measures`; None: it is complete, and
-        is hidden from the sampler."""
+        """What a complete job reports to the storage, one for each of `settings.measures`; None: it
+        is complete, and is hidden from the sampler."""
 
     def stored(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The attributes that keep what was made."""
@@ -277,11 +286,12 @@ class Study(ABC, Generic[S]):
     def clean(self, state: StudyState) -> None:
         """Called when a job ended: deletes what is not kept."""
 
-    # --------------------------------------------------------------------------------------------------------- outcome
+    # -------------------------------------------------------------------------------------- outcome
 
     @abstractmethod
     def outcome(self, state: StudyState) -> Any:
-        """The record of the study at this moment; quick, for it is also asked for while jobs run."""
+        """The record of the study at this moment; quick, for it is also asked for while jobs
+        run."""
 
     def complete(self, record: Any) -> Any:
         """The record with what is only worth computing when a session ends."""
@@ -301,7 +311,8 @@ class Study(ABC, Generic[S]):
 
 
 def write_page(study: Study[Any], record: Any) -> Path:
-    """Writes the page of a study into its folder: the one place where studies meet the layer of reports."""
+    """Writes the page of a study into its folder: the one place where studies meet the layer of
+    reports."""
     path = Path(study.settings.output_dir) / PAGE
     study.page(record)(path)
     return path
@@ -317,6 +328,7 @@ def refuse_foreign(folder: Path, markers: Sequence[str], what: str = "study") ->
         return
     if any(not path.name.startswith(".") for path in folder.iterdir()):
         raise RunFolderError(
-            f"{folder} is not empty and holds no {what}. Expected a new or empty output_dir, so that nothing of yours "
+            f"{folder} is not empty and holds no {what}. Expected a new or empty output_dir, so "
+            "that nothing of yours "
             f"is overwritten."
         )

@@ -1,9 +1,10 @@
-"""`toy: NAME` in a study's file: a base and data that are made on the spot, and the names such as `${base}` that
-stand for them. A module named by the entry point `toy` of the group `holdfast.worlds` makes them; holdfast's own is
-`holdfast.papers.worlds.small_settings`.
+"""`toy: NAME` in a study's file: a base and data that are made on the spot, and the names such as
+`${base}` that stand for them. A module named by the entry point `toy` of the group
+`holdfast.worlds` makes them; holdfast's own is `holdfast.papers.worlds.small_settings`.
 
-A study's record keeps `toy` with what the setting was made of (`code@3f2a1c09`): a study of models and data that this
-version would not make is another study, and no worker of such a version joins it.
+A study's record keeps `toy` with what the setting was made of (`code@3f2a1c09`): a study of models
+and data that this version would not make is another study, and no worker of such a version joins
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ GROUP = "holdfast.worlds"
 MADE_OF = "@"
 """In a record, between the setting's name and its version."""
 _UNMADE = "./made-when-the-study-runs"
-"""Folder of files that are not there yet; relative, so that nobody takes its names for those of a hub."""
+"""Folder of files that are not there yet; relative, so that nobody takes its names for those of a
+hub."""
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 
 
@@ -37,14 +39,16 @@ def settings_module() -> Any:
     points = entry_points(group=GROUP, name="toy")
     if not points:
         raise ConfigError(
-            f"toy: expected an installed package with the entry point 'toy' of the group {GROUP}, found none. "
+            f"toy: expected an installed package with the entry point 'toy' of the group {GROUP}, "
+            "found none. "
             "holdfast brings one: install it ('pip install .') instead of running it from a folder."
         )
     return next(iter(points)).load()
 
 
 def known_settings(start: str = "model") -> list[str]:
-    """Names of the settings that make such a start: a language "model", or "text" to pre-train on."""
+    """Names of the settings that make such a start: a language "model", or "text" to pre-train
+    on."""
     settings = settings_module().SETTINGS
     return [name for name, setting in settings.items() if setting.start == start]
 
@@ -75,14 +79,17 @@ def problem_with(toy: str | None, start: str = "model") -> str | None:
 
 
 def versioned_name(toy: str | None) -> str | None:
-    """What a record keeps: as it was begun, else as this version makes it; a setting that is a study's own as it is."""
+    """What a record keeps: as it was begun, else as this version makes it; a setting that is a
+    study's own as it is."""
     name, _, begun = (toy or "").partition(MADE_OF)
     if not name or name not in settings_module().SETTINGS:
         return toy or None
     return f"{name}{MADE_OF}{begun or settings_module().setting_version(name)}"
 
 
-def make_files(toy: str, folder: Path, *, source: str, seed: int = 0, console: Any = None) -> dict[str, str]:
+def make_files(
+    toy: str, folder: Path, *, source: str, seed: int = 0, console: Any = None
+) -> dict[str, str]:
     """Makes a setting's base and files, or finds them made.
 
     Args:
@@ -101,16 +108,20 @@ def make_files(toy: str, folder: Path, *, source: str, seed: int = 0, console: A
     now = versioned_name(name_of(toy))
     if toy != now:
         raise ConfigError(
-            f"toy: the study was begun with {toy}, this version of holdfast makes {now}, which has other models or "
+            f"toy: the study was begun with {toy}, this version of holdfast makes {now}, which "
+            "has other models or "
             "data. Go on with the version that it was begun with, or choose another output_dir.",
             source=source,
         )
-    paths: dict[str, str] = settings_module().make_setting(name_of(toy), folder, seed=seed, console=console)
+    paths: dict[str, str] = settings_module().make_setting(
+        name_of(toy), folder, seed=seed, console=console
+    )
     return paths
 
 
 def existing_files(folder: Path) -> dict[str, str]:
-    """What a setting's names stand for where it was made in a folder before; empty where it was not."""
+    """What a setting's names stand for where it was made in a folder before; empty where it was
+    not."""
     from holdfast.support.files import read_object
 
     file = folder / "setting.json"
@@ -127,7 +138,8 @@ def fill(value: Any, names: Mapping[str, str]) -> Any:
         unknown = [n for n in _PLACEHOLDER.findall(value) if n not in names]
         if unknown:
             raise ConfigError(
-                f"${{{unknown[0]}}}: no such name.{did_you_mean(unknown[0], names)} The toy setting makes: "
+                f"${{{unknown[0]}}}: no such name.{did_you_mean(unknown[0], names)} The toy "
+                "setting makes: "
                 f"{', '.join(names)}."
             )
         return _PLACEHOLDER.sub(lambda match: names[match.group(1)], value)
@@ -139,9 +151,12 @@ def fill(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def placeholder_paths(toy: str | None, folder: str) -> dict[str, str]:
-    """Every placeholder with a path that is not there yet, for checks that look at names and kinds alone."""
+    """Every placeholder with a path that is not there yet, for checks that look at names and kinds
+    alone."""
     name, settings = name_of(toy), settings_module().SETTINGS
-    return {n: f"{folder}/{n}.jsonl" for n in settings[name].placeholders} if name in settings else {}
+    return (
+        {n: f"{folder}/{n}.jsonl" for n in settings[name].placeholders} if name in settings else {}
+    )
 
 
 def validate_without_files(
@@ -151,8 +166,8 @@ def validate_without_files(
 
     Args:
         toy: as the record keeps it.
-        problems_with: what is wrong where the placeholders stand for these paths; those that are about one of them are
-            left out.
+        problems_with: what is wrong where the placeholders stand for these paths; those that are
+            about one of them are left out.
     """
     try:
         return [p for p in problems_with(placeholder_paths(toy, _UNMADE)) if _UNMADE not in p]

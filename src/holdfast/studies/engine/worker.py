@@ -1,9 +1,9 @@
-"""A worker: takes a job, does it, reports it, until none is left. Any number of them, on any number of machines, share
-a study.
+"""A worker: takes a job, does it, reports it, until none is left. Any number of them, on any number
+of machines, share a study.
 
-A job that fails (an error of its settings, a loss that is not finite, no memory) is reported as failed and the next one
-is taken; where the first jobs all fail alike, the worker stops instead of trying the rest. Ctrl-C gives the job back,
-with what it has on disk.
+A job that fails (an error of its settings, a loss that is not finite, no memory) is reported as
+failed and the next one is taken; where the first jobs all fail alike, the worker stops instead of
+trying the rest. Ctrl-C gives the job back, with what it has on disk.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class Task:
     def draw(self, search: stored.Searching, suggest: Callable[[optuna.Trial], T]) -> T:
         """Values for what the job leaves open; what was drawn before stays."""
         trial = self.storage.retry(
-            lambda: self.storage.trial(self.queue, self.lease, search, workers=2 if self.several else 1)
+            lambda: self.storage.trial(
+                self.queue, self.lease, search, workers=2 if self.several else 1
+            )
         )
         return self.storage.retry(lambda: suggest(trial))
 
@@ -141,7 +143,9 @@ def work(
         lease = storage.retry(lambda: storage.take(queue, owner))
         if lease is None:
             left = storage.retry(
-                lambda: queue.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING))
+                lambda: queue.get_trials(
+                    deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING)
+                )
             )
             if not any(stored.SLOT in t.user_attrs for t in left):
                 return done
@@ -154,7 +158,15 @@ def work(
         _stop_where_all_fail(storage, queue, study)
 
 
-def _one(storage: Storage, queue: optuna.Study, study: Study[Any], lease: Lease, *, console: Any, several: bool) -> int:
+def _one(
+    storage: Storage,
+    queue: optuna.Study,
+    study: Study[Any],
+    lease: Lease,
+    *,
+    console: Any,
+    several: bool,
+) -> int:
     """One job from lease to report; 1 where it ended here."""
     began = time.monotonic()
     name = f"{study.noun.capitalize()} {lease.number}"
@@ -240,7 +252,8 @@ def _count_death(task: Task) -> None:
     task.set(deaths=deaths)
     if deaths >= MOST_DEATHS:
         raise HoldfastError(
-            f"{deaths} workers were killed over it, as when memory runs out. Lower the batch size or the number of "
+            f"{deaths} workers were killed over it, as when memory runs out. Lower the batch size "
+            "or the number of "
             f"workers."
         )
 
@@ -254,7 +267,9 @@ def _stop_where_all_fail(storage: Storage, queue: optuna.Study, study: Study[Any
             latest[trial.user_attrs[stored.SLOT]] = trial
     failed = []
     for trial in latest.values():
-        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) or study.results(trial.user_attrs):
+        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) or study.results(
+            trial.user_attrs
+        ):
             return
         if trial.state == TrialState.FAIL:
             failed.append(trial.user_attrs)
@@ -265,18 +280,21 @@ def _stop_where_all_fail(storage: Storage, queue: optuna.Study, study: Study[Any
 
 
 def error_class(failed: Iterable[Mapping[str, Any]]) -> type[HoldfastError]:
-    """The error that ends a study whose jobs failed: `UserError` where one was refused, else `HoldfastError`.
+    """The error that ends a study whose jobs failed: `UserError` where one was refused, else
+    `HoldfastError`.
 
     Args:
         failed: their attributes.
     """
-    return UserError if any(attributes.get(stored.REFUSED) for attributes in failed) else HoldfastError
+    return (
+        UserError if any(attributes.get(stored.REFUSED) for attributes in failed) else HoldfastError
+    )
 
 
 @functools.cache
 def _pass_over_libraries() -> None:
-    """Once a process: libraries' own objects stay for good, and looking through them after every job takes half a
-    second."""
+    """Once a process: libraries' own objects stay for good, and looking through them after every
+    job takes half a second."""
     gc.freeze()
     atexit.register(gc.unfreeze)  # a library in C++ would print a list of what the collector left
 
@@ -295,7 +313,8 @@ def free_memory() -> None:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Deletes the checkpoints of a run that is over, and what a worker that was stopped meanwhile left of them."""
+    """Deletes the checkpoints of a run that is over, and what a worker that was stopped meanwhile
+    left of them."""
     from holdfast.training.checkpoint_folders import checkpoints_in, clear_leftovers, remove_folder
 
     for checkpoint in checkpoints_in(folder):
@@ -304,6 +323,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def remove_weights(folder: Path) -> None:
-    """Deletes the weights of a model that is over, and nothing else; another worker may do so at the same time."""
+    """Deletes the weights of a model that is over, and nothing else; another worker may do so at
+    the same time."""
     for file in folder.glob("*.safetensors"):
         file.unlink(missing_ok=True)

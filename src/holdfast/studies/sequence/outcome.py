@@ -1,8 +1,10 @@
-"""What came of a sequence study: of every arm the scores of all tasks at the end, how much better they are than
-sequential fine-tuning's, the matrix of tasks and stages with its measures, and the distance to the model before.
+"""What came of a sequence study: of every arm the scores of all tasks at the end, how much better
+they are than sequential fine-tuning's, the matrix of tasks and stages with its measures, and the
+distance to the model before.
 
-Figures are means over the seeds; intervals cover seeds and evaluated samples (`holdfast.statistics.gains`). Arms are
-held against sequential fine-tuning as pairs, seed by seed and sample by sample.
+Figures are means over the seeds; intervals cover seeds and evaluated samples
+(`holdfast.statistics.gains`). Arms are held against sequential fine-tuning as pairs, seed by seed
+and sample by sample.
 """
 
 from __future__ import annotations
@@ -110,7 +112,9 @@ def add_figures(record: SequenceRecord, config: SequenceConfig) -> SequenceRecor
         return record
     arms = [figures.arm(arm) for arm in record.arms]
     notes = list(dict.fromkeys([*record.notes, *figures.notes]))
-    return dataclasses.replace(record, tasks=figures.tasks, keep=figures.keep, arms=arms, notes=notes)
+    return dataclasses.replace(
+        record, tasks=figures.tasks, keep=figures.keep, arms=arms, notes=notes
+    )
 
 
 FAR = 1000.0
@@ -126,16 +130,22 @@ class _Figures:
         self.distances: dict[tuple[str, int], float | None] = {}
         for model in record.models:
             if model.state == COMPLETE:
-                self.folders[model.name, model.seed] = EvaluationFolder(config.output_dir / model.evaluations)
+                self.folders[model.name, model.seed] = EvaluationFolder(
+                    config.output_dir / model.evaluations
+                )
                 self.distances[model.name, model.seed] = model.distance
         self.base = self._measured_base()
         self.notes: list[str] = []
-        self.tasks, self.keep = self._scores_of_base(config.leading), self._scores_of_base(config.kept)
+        self.tasks, self.keep = (
+            self._scores_of_base(config.leading),
+            self._scores_of_base(config.kept),
+        )
         self._comparisons: dict[tuple[Path, Path], list[Comparison]] = {}
         self._matrices: dict[tuple[str, ...], dict[int, StageMatrix]] = {}
 
     def _measured_base(self) -> EvaluationFolder | None:
-        """What was measured of the base: every model that was trained from it was held against it."""
+        """What was measured of the base: every model that was trained from it was held against
+        it."""
         for name, seed in self.folders:
             model = self.config.models[name]
             if not model.merge and not model.start:
@@ -161,14 +171,16 @@ class _Figures:
             )
         return scores
 
-    # ------------------------------------------------------------------------------------------------------------ arms
+    # ----------------------------------------------------------------------------------------- arms
 
     def arm(self, arm: ArmResult) -> ArmResult:
         """One arm with what is known of it."""
         seeds = self._whole_seeds(arm.models)
         if not seeds:
             return arm
-        sequential = next(a for a in self.record.arms if a.order == arm.order and a.kind == SEQUENTIAL)
+        sequential = next(
+            a for a in self.record.arms if a.order == arm.order and a.kind == SEQUENTIAL
+        )
         shared = [seed for seed in seeds if (sequential.models[-1], seed) in self.folders]
         scores: dict[str, Figure] = {}
         against: dict[str, Figure] = {}
@@ -191,10 +203,16 @@ class _Figures:
             if None in keep[key]:
                 self.notes.append(f"{arm.arm}: {key} {CANNOT_BE_SCORED}")
         distance, reference = self._distance(arm, seeds), self._distance(sequential, shared)
-        if distance is not None and reference is not None and distance.value > FAR * reference.value:
+        if (
+            distance is not None
+            and reference is not None
+            and distance.value > FAR * reference.value
+        ):
             self.notes.append(
-                f"{arm.arm} diverged: its weights moved {distance.value:.3g}, sequential fine-tuning's "
-                f"{reference.value:.3g}. Its scores say nothing of the method; use a lower rate or coefficient."
+                f"{arm.arm} diverged: its weights moved {distance.value:.3g}, sequential "
+                "fine-tuning's "
+                f"{reference.value:.3g}. Its scores say nothing of the method; use a lower rate "
+                "or coefficient."
             )
         arm = dataclasses.replace(arm, scores=scores, against=against, distance=distance, keep=keep)
         if arm.kind in (SINGLE, MULTITASK) or len(arm.models) != len(arm.order):
@@ -210,7 +228,8 @@ class _Figures:
         return seeds
 
     def _score(self, model: str, seeds: Sequence[int], score: TaskScore) -> Figure | None:
-        """What a model scores: the base's score, which counts as known, and what was gained over it."""
+        """What a model scores: the base's score, which counts as known, and what was gained over
+        it."""
         gain = self._gain("", model, seeds, score)
         if gain is None:
             return None
@@ -226,7 +245,10 @@ class _Figures:
         return gain_over_seeds(comparisons, [(score.suite, score.name, score.metric)])
 
     def _compared(self, before: str, after: str, seed: int) -> list[Comparison]:
-        first, second = self.folders[before, seed] if before else self.base, self.folders[after, seed]
+        first, second = (
+            self.folders[before, seed] if before else self.base,
+            self.folders[after, seed],
+        )
         assert first is not None
         pair = (first.path, second.path)
         if pair not in self._comparisons:
@@ -243,7 +265,7 @@ class _Figures:
                 distances[seed] = distance
         return Figure.over_seeds(distances) if distances else None
 
-    # -------------------------------------------------------------------------------------------------------- matrices
+    # ------------------------------------------------------------------------------------- matrices
 
     def _with_matrix(self, arm: ArmResult, sequential: ArmResult) -> ArmResult:
         matrices, sequential_matrices = self._matrix(arm), self._matrix(sequential)
@@ -259,12 +281,16 @@ class _Figures:
                 low, high = measure.interval or (0.0, 0.0)
                 halves.append((high - low) / 2)
                 if seed in sequential_matrices:
-                    difference[seed] = measure.value - sequential_matrices[seed].measures[name].value
+                    difference[seed] = (
+                        measure.value - sequential_matrices[seed].measures[name].value
+                    )
             measures[name] = Figure.over_seeds(by_seed, statistics.fmean(halves))
             if sequential.arm != arm.arm and difference:
                 against[name] = Figure.over_seeds(difference)
         mean = np.mean([matrix.scores for matrix in matrices.values()], axis=0)
-        return dataclasses.replace(arm, matrix=mean.tolist(), measures=measures, measures_against=against)
+        return dataclasses.replace(
+            arm, matrix=mean.tolist(), measures=measures, measures_against=against
+        )
 
     def _matrix(self, arm: ArmResult) -> dict[int, StageMatrix]:
         """By seed; empty where the tasks' figures have no mean."""

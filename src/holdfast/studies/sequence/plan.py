@@ -1,8 +1,9 @@
-"""A sequence study with nothing left open: its models, each made once however many arms need it, and the ways of its
-arms through them.
+"""A sequence study with nothing left open: its models, each made once however many arms need it,
+and the ways of its arms through them.
 
-A model is what it is made of: the model it begins with, a task, and settings. So the model after the first task, which
-no arm trains in a way of its own, serves all of them, and is the single-task model of that task too.
+A model is what it is made of: the model it begins with, a task, and settings. So the model after
+the first task, which no arm trains in a way of its own, serves all of them, and is the single-task
+model of that task too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from holdfast.retention.protocol import Earlier
 from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.engine.models import folder_name
 from holdfast.studies.engine.recipes import Merged, Trained
-from holdfast.studies.sequence.settings import KEEP, PLAIN, SAMPLES, Arm, SequenceSettings, read_arms
+from holdfast.studies.sequence.settings import (
+    KEEP,
+    PLAIN,
+    SAMPLES,
+    Arm,
+    SequenceSettings,
+    read_arms,
+)
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
@@ -31,8 +39,8 @@ MODEL, SEED = "model", "seed"
 OWN = ("seed", "data_seed", "output_dir", "evaluation", "retention")
 """Keys of a training configuration that the study sets itself."""
 ONE = ("model_name_or_path", "chat_template_path", "eos_token", "pad_token")
-"""Keys that cannot differ between tasks: the base and how it reads text, or scores of one task by the model of another
-would mean nothing."""
+"""Keys that cannot differ between tasks: the base and how it reads text, or scores of one task by
+the model of another would mean nothing."""
 FISHER = "fisher"
 """Folder of a run in which EWC keeps its Fisher diagonal."""
 FISHER_SAMPLES = 64
@@ -74,8 +82,8 @@ class ArmTrajectory:
     arm: Arm
     order: tuple[str, ...]
     models: tuple[str, ...]
-    """After each task; the last one alone where all tasks are trained, or merged, at once. Single tasks: each task's
-    own."""
+    """After each task; the last one alone where all tasks are trained, or merged, at once. Single
+    tasks: each task's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +113,7 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         """The model that all tasks begin with."""
         return str(self.with_paths(self.request.train["model_name_or_path"]))
 
-    # ------------------------------------------------------------------------------------------------------- measuring
+    # ------------------------------------------------------------------------------------ measuring
 
     @property
     def evaluation(self) -> dict[str, Any]:
@@ -138,7 +146,7 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
                 entries[entry.name] = (entry.suite, entry.name)
         return entries
 
-    # ---------------------------------------------------------------------------------------------------------- models
+    # --------------------------------------------------------------------------------------- models
 
     @functools.cached_property
     def plan(self) -> tuple[dict[str, Model], list[ArmTrajectory]]:
@@ -167,7 +175,9 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
                 numbers[model.name, seed] = len(jobs)
                 label = f"{model.label}, seed {seed}" if len(seeds) > 1 else model.label
                 after = tuple(numbers[needed, seed] for needed in model.needs)
-                jobs.append(Job(attributes={LABEL: label, MODEL: model.name, SEED: seed}, after=after))
+                jobs.append(
+                    Job(attributes={LABEL: label, MODEL: model.name, SEED: seed}, after=after)
+                )
         return jobs
 
     def folder(self, name: str, seed: int) -> Path:
@@ -178,7 +188,9 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
     def _data_of(self, tasks: Sequence[str]) -> tuple[str, ...]:
         return tuple(str(self.request.tasks[task].train["dataset_name"]) for task in tasks)
 
-    def training(self, model: Model, seed: int, *, start: str, fisher: str | None = None) -> dict[str, Any]:
+    def training(
+        self, model: Model, seed: int, *, start: str, fisher: str | None = None
+    ) -> dict[str, Any]:
         """The configuration of a model's training, as `holdfast train --config` takes it.
 
         Args:
@@ -188,7 +200,9 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
             fisher: see `Earlier.fisher`.
         """
         data = self._data_of(model.trained[:-1])
-        retention = completed(model.settings["retention"], Earlier(data=data, base=self.base, fisher=fisher))
+        retention = completed(
+            model.settings["retention"], Earlier(data=data, base=self.base, fisher=fisher)
+        )
         settings = {
             **model.settings,
             "model_name_or_path": start,
@@ -220,10 +234,15 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         samples = int(parameters.pop(SAMPLES, FISHER_SAMPLES))
         data = tuple(map(self.with_paths, self._data_of(model.trained)))
         return Merged(
-            parts=parts, method=method, parameters=parameters, folder=folder, fisher_data=data, fisher_samples=samples
+            parts=parts,
+            method=method,
+            parameters=parameters,
+            folder=folder,
+            fisher_data=data,
+            fisher_samples=samples,
         )
 
-    # -------------------------------------------------------------------------------------------------------- checking
+    # ------------------------------------------------------------------------------------- checking
 
     @staticmethod
     def normalised(request: SequenceSettings) -> SequenceSettings:
@@ -231,41 +250,53 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         return dataclasses.replace(request, orders=request.orders or (tuple(request.tasks),))
 
     @staticmethod
-    def training_parts(request: SequenceSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+    def training_parts(
+        request: SequenceSettings,
+    ) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
         """What all tasks share, and what each has of its own."""
-        parts: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {"train": (request.train, OWN)}
+        parts: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
+            "train": (request.train, OWN)
+        }
         for name, task in request.tasks.items():
             parts[f"tasks.{name}.train"] = (task.train, OWN)
         return parts
 
     @staticmethod
     def settings_problems(request: SequenceSettings) -> Sequence[str]:
-        """Keys that the study sets or that cannot differ, data that is missing, and what is wrong with the arms."""
+        """Keys that the study sets or that cannot differ, data that is missing, and what is wrong
+        with the arms."""
         from holdfast.runs.settings import training_keys
 
         problems: list[str] = []
         trains = {}
         for where, (train, _) in SequenceConfig.training_parts(request).items():
             trains[where] = train
-            problems += [f"{where}.{key}: is set by the study; leave it out." for key in train if key in OWN]
+            problems += [
+                f"{where}.{key}: is set by the study; leave it out." for key in train if key in OWN
+            ]
         for name, task in request.tasks.items():
             where = f"tasks.{name}.train"
             if not isinstance(task.train.get("dataset_name"), str):
                 problems.append(Problem((where, "dataset_name"), "is missing: the task's data."))
             shared = [key for key in ONE if key in task.train]
-            problems += [f"{where}.{key}: is common to all tasks; put it under train." for key in shared]
+            problems += [
+                f"{where}.{key}: is common to all tasks; put it under train." for key in shared
+            ]
         arms = read_arms(request.arms, training_keys(), problems)
         for arm in arms:
             where = Problem("arms", f"{arm.label}: train")
             trains[where] = arm.train
             shared = [key for key in ONE if key in arm.train]
-            problems += [f"{where}.{key}: is common to all arms; put it under train." for key in shared]
+            problems += [
+                f"{where}.{key}: is common to all arms; put it under train." for key in shared
+            ]
         for where, train in trains.items():
             if train.get("use_peft"):
                 problems.append(
                     Problem(
                         (where, "use_peft"),
-                        "a task begins with the whole model that the one before left, which an adapter "
+                        "a task begins with the whole model that the one before left, which an "
+                        "adapter "
                         "is not. Leave it out.",
                     )
                 )
@@ -283,14 +314,22 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         for model in self.models.values():
             if not model.merge:
                 settings = self.training(model, self.request.seeds[0], start=self.base)
-                yield model.label, {**settings, "output_dir": str(self.output_dir / "runs" / "checked")}
+                yield (
+                    model.label,
+                    {**settings, "output_dir": str(self.output_dir / "runs" / "checked")},
+                )
 
-    def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> Sequence[str]:
+    def run_problems(
+        self, known: Sequence[str] = (), *, without: Collection[str] = ()
+    ) -> Sequence[str]:
         """With what the merge methods say of so many models, such as weights for others."""
         merges = []
         for model in self.models.values():
             if model.merge:
-                merges += [Problem("arms", f"{model.label}: {problem}") for problem in _merge_problems(model)]
+                merges += [
+                    Problem("arms", f"{model.label}: {problem}")
+                    for problem in _merge_problems(model)
+                ]
         return [*merges, *super().run_problems((*known, *merges), without=without)]
 
 
@@ -316,7 +355,8 @@ def _continuing_problems(request: SequenceSettings, arms: Sequence[Arm]) -> Sequ
         problems.append(
             Problem(
                 "continue_from",
-                f"expected the label of an arm ({'; '.join(labels)}), got {request.continue_from!r}."
+                f"expected the label of an arm ({'; '.join(labels)}), got "
+                f"{request.continue_from!r}."
                 f"{did_you_mean(request.continue_from, labels)}",
             )
         )
@@ -334,7 +374,7 @@ def _merge_problems(model: Model) -> Sequence[str]:
     return merge_method(method, **parameters).problems(len(model.parts))
 
 
-# ----------------------------------------------------------------------------------------------------------------- plan
+# --------------------------------------------------------------------------------------------- plan
 
 
 class _Plan:
@@ -365,7 +405,12 @@ class _Plan:
         if is_first:
             retention = arm.first if config.from_first_task else []
         differs = bool(retention) or not is_first or (config.from_first_task and bool(arm.train))
-        settings = {**config.train, **task.train, **(arm.train if differs else {}), "retention": retention}
+        settings = {
+            **config.train,
+            **task.train,
+            **(arm.train if differs else {}),
+            "retention": retention,
+        }
         settings.pop("model_name_or_path")
         words = list(order)
         if differs and (arm.kind != SEQUENTIAL or is_first):
@@ -396,9 +441,11 @@ class _Plan:
             )
         )
 
-    def through(self, order: Sequence[str], arm: Arm, start_from: Sequence[str] = ()) -> tuple[str, ...]:
-        """An arm's model after each task; from the third on each begins with the model of `start_from`, where there is
-        one."""
+    def through(
+        self, order: Sequence[str], arm: Arm, start_from: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """An arm's model after each task; from the third on each begins with the model of
+        `start_from`, where there is one."""
         models: list[str] = []
         for count in range(1, len(order) + 1):
             done = order[:count]
@@ -407,7 +454,11 @@ class _Plan:
                 start = start_from[count - 2]
             alike = not (self.config.from_first_task and (arm.first or arm.train))
             label = PLAIN[SINGLE] if count == 1 and alike else arm.label
-            models.append(self.trained(done, arm, start=start, before=before, label=f"{label}: {', '.join(done)}"))
+            models.append(
+                self.trained(
+                    done, arm, start=start, before=before, label=f"{label}: {', '.join(done)}"
+                )
+            )
         return tuple(models)
 
     def single(self, task: str) -> str:
@@ -415,15 +466,20 @@ class _Plan:
         return self.trained([task], self.plain, label=f"{PLAIN[SINGLE]}: {task}")
 
     def multitask(self, order: Sequence[str], arm: Arm, *, reference: str) -> str:
-        """All tasks at once from the base: the last task's settings, the others' data mixed in, the steps of all."""
+        """All tasks at once from the base: the last task's settings, the others' data mixed in, the
+        steps of all."""
         config = self.config
         steps = []
         for task in order:
             settings = {**config.train, **config.tasks[task].train}
             steps.append(settings.get("max_steps", -1))
-        train = {"max_steps": sum(steps)} if all(isinstance(s, int) and s > 0 for s in steps) else {}
+        train = (
+            {"max_steps": sum(steps)} if all(isinstance(s, int) and s > 0 for s in steps) else {}
+        )
         mixed = dataclasses.replace(arm, retention=[{"multitask": {}}], train=train)
-        return self.trained(order, mixed, reference=reference, label=f"{arm.label}: {', '.join(order)}")
+        return self.trained(
+            order, mixed, reference=reference, label=f"{arm.label}: {', '.join(order)}"
+        )
 
 
 def _plan(config: SequenceConfig) -> tuple[dict[str, Model], list[ArmTrajectory]]:
@@ -432,7 +488,9 @@ def _plan(config: SequenceConfig) -> tuple[dict[str, Model], list[ArmTrajectory]
         sequential = plan.through(order, plan.plain)
         start_from: tuple[str, ...] = ()
         if continue_from and len(order) > 2:
-            start_from = plan.through(order, next(arm for arm in config.arms if arm.label == continue_from))
+            start_from = plan.through(
+                order, next(arm for arm in config.arms if arm.label == continue_from)
+            )
         for arm in config.arms:
             if arm.chained and arm.label == continue_from:
                 models = start_from or plan.through(order, arm)

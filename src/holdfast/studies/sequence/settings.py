@@ -45,7 +45,8 @@ CURVE_POINTS = 8
 KEEP = "keep"
 """Suite of what should be kept."""
 SAMPLES = "samples"
-"""Of a merge by Fisher information: samples of each task's data that it is computed on; no parameter of the method."""
+"""Of a merge by Fisher information: samples of each task's data that it is computed on; no
+parameter of the method."""
 _FILES = ("data", "fisher", "reference", "anchor", "previous", "cache_dir", "sha256")
 
 
@@ -56,8 +57,8 @@ class TaskSettings:
     train: dict[str, Any] = field(default_factory=dict)
     """Keys of 'holdfast train' for this task: its data, and what differs from the common ones."""
     learn: Annotated[list[Any], Meta(former=("evaluation",))] = field(default_factory=list)
-    """Entries as in 'holdfast train'; the first one is the task's score. A `perplexity` entry is also measured while
-    later tasks are trained."""
+    """Entries as in 'holdfast train'; the first one is the task's score. A `perplexity` entry is
+    also measured while later tasks are trained."""
 
 
 def read_tasks(value: Any) -> dict[str, TaskSettings]:
@@ -67,7 +68,9 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
         ValueError: no mapping.
         Refused: what is wrong in each.
     """
-    tasks, problems = decode_named(TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train")
+    tasks, problems = decode_named(
+        TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train"
+    )
     for name, task in tasks.items():
         if not task.train:
             text = "is missing: its data, as in 'train: {dataset_name: FILE}'."
@@ -100,7 +103,8 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
 
     name: str = "sequence"
     train: dict[str, Any] = field(default_factory=dict)
-    """Keys of 'holdfast train' that all tasks share: the base (`model_name_or_path`), rates, steps."""
+    """Keys of 'holdfast train' that all tasks share: the base (`model_name_or_path`), rates,
+    steps."""
     tasks: Annotated[
         dict[str, TaskSettings],
         Meta(
@@ -110,30 +114,39 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
                 "type": "object",
                 "additionalProperties": {
                     "type": "object",
-                    "properties": {"train": {"type": "object"}, "learn": {"type": "array", "minItems": 1}},
+                    "properties": {
+                        "train": {"type": "object"},
+                        "learn": {"type": "array", "minItems": 1},
+                    },
                     "required": ["train", "learn"],
                     "additionalProperties": False,
                 },
             },
         ),
     ] = field(default_factory=dict)
-    """Tasks by name, each with `train` (its data at least) and `learn` (entries; the first is its score)."""
-    evaluation: Annotated[dict[str, Any], Meta(json_schema=_shared_schema)] = field(default_factory=dict)
+    """Tasks by name, each with `train` (its data at least) and `learn` (entries; the first is its
+    score)."""
+    evaluation: Annotated[dict[str, Any], Meta(json_schema=_shared_schema)] = field(
+        default_factory=dict
+    )
     """What all tasks share in measuring: batch_size, confidence, seed, allow_code_execution."""
     keep: Annotated[list[Any], Meta(former=("source",))] = field(default_factory=list)
-    """What the base knows and should keep beside the tasks: entries that every model is measured on."""
+    """What the base knows and should keep beside the tasks: entries that every model is measured
+    on."""
     orders: Annotated[tuple[tuple[str, ...], ...], Meta(json_schema=_lists_of_names)] = ()
     """In which orders the tasks are trained; default: as they are listed."""
     arms: list[Any] = field(default_factory=lambda: [SEQUENTIAL, SINGLE, MULTITASK])
-    """Ways of training: sequential, single, multitask, `merge: {method, weights}`, or retention methods."""
+    """Ways of training: sequential, single, multitask, `merge: {method, weights}`, or retention
+    methods."""
     from_first_task: Annotated[bool, Meta(former=("hold_first",))] = False
-    """Methods act in the first task too, which otherwise all arms train alike: what the base knows is to be kept. Those
-    that need data of earlier tasks act from the second on."""
+    """Methods act in the first task too, which otherwise all arms train alike: what the base knows
+    is to be kept. Those that need data of earlier tasks act from the second on."""
     continue_from: str = ""
-    """With three tasks or more: the arm, by its label such as 'SFA, p 0.25', whose model all arms go on from after the
-    second task and later ones (default: each from its own)."""
+    """With three tasks or more: the arm, by its label such as 'SFA, p 0.25', whose model all arms
+    go on from after the second task and later ones (default: each from its own)."""
     curve: Annotated[int, Meta(ge=0)] = CURVE_POINTS
-    """Points at which earlier tasks' held-out loss is measured while a later task is trained; 0: not at all."""
+    """Points at which earlier tasks' held-out loss is measured while a later task is trained; 0:
+    not at all."""
     keep_weights: Literal["all", "final", "none"] = "final"
     """Whose weights stay on disk."""
 
@@ -148,11 +161,17 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
             text = "is missing: the base that all tasks begin with, a folder or a hub id."
             wrong("train", "model_name_or_path", text=text)
         if len(self.tasks) < 2:
-            wrong("tasks", text=f"expected at least two, one after the other, got {len(self.tasks)}.")
+            wrong(
+                "tasks", text=f"expected at least two, one after the other, got {len(self.tasks)}."
+            )
         known = _shared_keys()
         for key in self.evaluation:
             if key not in known:
-                wrong("evaluation", key, text=f"no such key.{did_you_mean_key(key, known)} Entries: under tasks.")
+                wrong(
+                    "evaluation",
+                    key,
+                    text=f"no such key.{did_you_mean_key(key, known)} Entries: under tasks.",
+                )
         if KEEP in self.tasks:
             wrong("tasks", KEEP, text="is the suite of what should be kept; choose another name.")
         for order in self.orders:
@@ -166,7 +185,7 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
         return problems
 
 
-# ----------------------------------------------------------------------------------------------------------------- arms
+# --------------------------------------------------------------------------------------------- arms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +196,8 @@ class Arm:
     """See `ArmResult.kind`."""
     label: str
     retention: list[dict[str, Any]] = field(default_factory=list)
-    """Methods of every task but the first, as a config has them; what they take from earlier tasks is still open."""
+    """Methods of every task but the first, as a config has them; what they take from earlier tasks
+    is still open."""
     train: dict[str, Any] = field(default_factory=dict)
     """Settings of every task but the first that hold in this arm alone."""
     merge: dict[str, Any] = field(default_factory=dict)
@@ -263,7 +283,9 @@ def _methods(item: Any, where: str, known: Sequence[str], problems: list[str]) -
         label = tried.text or _label(retention, settings)
         varying = [name.rpartition(".")[2] for name in space.parameters(tried)]
         strength = _strength(retention, varying)
-        arms.append(Arm(kind=kind, label=label, retention=retention, train=settings, strength=strength))
+        arms.append(
+            Arm(kind=kind, label=label, retention=retention, train=settings, strength=strength)
+        )
     return arms
 
 
@@ -285,8 +307,8 @@ def _label(retention: Sequence[Mapping[str, Any]], train: Mapping[str, Any]) -> 
 
 
 def _strength(retention: Sequence[Mapping[str, Any]], varying: Sequence[str]) -> float | None:
-    """What a curve of arms is drawn along: of the last method the parameter of its strength that varies, else the first
-    that is given."""
+    """What a curve of arms is drawn along: of the last method the parameter of its strength that
+    varies, else the first that is given."""
     from holdfast.retention.registry import declared
 
     if not retention:
@@ -302,16 +324,21 @@ def _strength(retention: Sequence[Mapping[str, Any]], varying: Sequence[str]) ->
 
 
 def _merges(value: Any, where: str, problems: list[str]) -> list[Arm]:
-    """A merge with every combination of its parameters; a list of weights is one value, a list of lists several."""
+    """A merge with every combination of its parameters; a list of weights is one value, a list of
+    lists several."""
     from holdfast.checkpoints.methods.registry import find_method, merge_method
 
     if not isinstance(value, Mapping) or not isinstance(value.get("method"), str):
-        problems.append(f"{where}: expected a mapping such as {{method: ties, density: 0.2}}, got {value!r}")
+        problems.append(
+            f"{where}: expected a mapping such as {{method: ties, density: 0.2}}, got {value!r}"
+        )
         return []
     method = value["method"]
     tried: dict[str, list[Any]] = {}
     for key, item in value.items():
-        several = isinstance(item, list) and (key != "weights" or any(isinstance(v, list) for v in item))
+        several = isinstance(item, list) and (
+            key != "weights" or any(isinstance(v, list) for v in item)
+        )
         if key != "method":
             tried[str(key)] = item if several else [item]
     arms = []

@@ -1,4 +1,5 @@
-"""The sequence study as the engine runs it: a model is a job, and waits for the one that it begins with."""
+"""The sequence study as the engine runs it: a model is a job, and waits for the one that it begins
+with."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
         """A job has one seed."""
         return [int(attributes[SEED])]
 
-    # ---------------------------------------------------------------------------------------------------------- models
+    # --------------------------------------------------------------------------------------- models
 
     def make(self, task: Task) -> ModelResult:
         """One model, made and measured.
@@ -74,7 +75,9 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
         missing = [name for name in model.needs if not has_weights(config.folder(name, task.seed))]
         if missing:
             labels = ", ".join(config.models[name].label for name in missing)
-            raise HoldfastError(f"depends on {labels}, which {'was' if len(missing) == 1 else 'were'} not made")
+            raise HoldfastError(
+                f"depends on {labels}, which {'was' if len(missing) == 1 else 'were'} not made"
+            )
         began = time.monotonic()
         result = self._make_model(model, task)
         folder = config.folder(model.name, task.seed)
@@ -92,11 +95,17 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
         config = self.settings
         recipe = config.recipe(model, task.seed)
         processes = measuring_processes(config.request.train)
-        return make(recipe, config.measured, cache=config.output_dir / "evaluations", task=task, processes=processes)
+        return make(
+            recipe,
+            config.measured,
+            cache=config.output_dir / "evaluations",
+            task=task,
+            processes=processes,
+        )
 
     def _make_again(self, name: str, task: Task) -> None:
-        """A model that was made and measured, and whose weights were removed since: an arm that came later needs them,
-        and the same seed and data give the same weights."""
+        """A model that was made and measured, and whose weights were removed since: an arm that
+        came later needs them, and the same seed and data give the same weights."""
         folder, model = self.settings.folder(name, task.seed), self.settings.models[name]
         if has_weights(folder) or not self._was_made(name, task):
             return
@@ -111,7 +120,11 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
 
     def _was_made(self, name: str, task: Task) -> bool:
         for attributes in task.others():
-            if attributes.get(MODEL) == name and attributes.get(SEED) == task.seed and self.results(attributes):
+            if (
+                attributes.get(MODEL) == name
+                and attributes.get(SEED) == task.seed
+                and self.results(attributes)
+            ):
                 return True
         return False
 
@@ -123,7 +136,8 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
         return {**model.settings, "output_dir": self.settings.folder(model.name, seed)}
 
     def clean(self, state: StudyState) -> None:
-        """Deletes checkpoints of runs that ended, and weights that nobody needs any more and that are not kept."""
+        """Deletes checkpoints of runs that ended, and weights that nobody needs any more and that
+        are not kept."""
         from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
         config, ended, needed = self.settings, dict[Path, str](), set[str]()
@@ -134,7 +148,9 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
             else:
                 needed.update(config.models[name].needs)
         for name in list(config.models)[::-1]:  # those that others need come first
-            if name in needed and not any(has_weights(config.folder(name, seed)) for seed in config.request.seeds):
+            if name in needed and not any(
+                has_weights(config.folder(name, seed)) for seed in config.request.seeds
+            ):
                 needed.update(config.models[name].needs)  # it is made, or made again, from them
         if config.request.keep_weights == "final":
             needed.update(chain.models[-1] for chain in config.chains)
@@ -143,7 +159,7 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
             if config.request.keep_weights != "all" and name not in needed:
                 remove_weights(folder)
 
-    # --------------------------------------------------------------------------------------------------------- outcome
+    # -------------------------------------------------------------------------------------- outcome
 
     def outcome(self, state: StudyState) -> SequenceRecord:
         """The study as in sequence.json, without what is computed from samples."""

@@ -1,2 +1,2 @@
-"""The stages study (Pattern Shifting or Knowledge Losing): has a fine-tuned model forgotten, or does it only not show
-what it knows?"""
+"""The stages study (Pattern Shifting or Knowledge Losing): has a fine-tuned model forgotten, or
+does it only not show what it knows?"""

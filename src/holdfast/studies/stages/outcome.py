@@ -1,5 +1,5 @@
-"""What came of a stages study: the figures of every model, what each checkpoint has forgotten of each task, and where
-actual forgetting begins. Judged by `holdfast.statistics.stages`."""
+"""What came of a stages study: the figures of every model, what each checkpoint has forgotten of
+each task, and where actual forgetting begins. Judged by `holdfast.statistics.stages`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,15 @@ from holdfast.statistics.stages import Evidence, forgotten, judge, transition
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.study import StudyState
-from holdfast.studies.stages.plan import BASE_RESTORED, GIVEN, MEASURE, STEP, TEXTS, TUNE, StagesConfig
+from holdfast.studies.stages.plan import (
+    BASE_RESTORED,
+    GIVEN,
+    MEASURE,
+    STEP,
+    TEXTS,
+    TUNE,
+    StagesConfig,
+)
 from holdfast.support.files import read_object
 from holdfast.support.quantiles import t_quantile
 
@@ -66,14 +74,20 @@ def stages_record(
             continue
         result = next(iter(results.get(job.number, ())), {})
         before, after = (TUNED, RESTORED) if step.arm else (BASE, CONTROL)
-        model = MeasuredModel(role=before, arm=step.arm, place=step.place, state=job.state, reason=reason)
+        model = MeasuredModel(
+            role=before, arm=step.arm, place=step.place, state=job.state, reason=reason
+        )
         curve = [(float(share), float(loss)) for share, loss in result.get("curve", [])]
         tokens, seconds = int(result.get("tokens", 0)), float(result.get("seconds", 0.0))
-        models += [model, dataclasses.replace(model, role=after, curve=curve, tokens=tokens, seconds=seconds)]
+        models += [
+            model,
+            dataclasses.replace(model, role=after, curve=curve, tokens=tokens, seconds=seconds),
+        ]
     texts = _texts(config)
     if texts and config.not_looked_for:
         notes.append(
-            f"Whether the corpus holds questions of {', '.join(config.not_looked_for)} was not looked at: they are in "
+            f"Whether the corpus holds questions of {', '.join(config.not_looked_for)} was not "
+            "looked at: they are in "
             "no file here. Name files of them under `select: {questions: [...]}`."
         )
     checkpoints: dict[str, list[str]] = {}
@@ -182,7 +196,7 @@ class _VerdictBuilder:
             chance=evaluation.references.get(evaluation.primary, {}).get(CHANCE),
         )
 
-    # -------------------------------------------------------------------------------------------------------- verdicts
+    # ------------------------------------------------------------------------------------- verdicts
 
     def _verdicts(
         self, base: EvaluationFolder, control: EvaluationFolder, tasks: Sequence[TaskAbout]
@@ -216,7 +230,9 @@ class _VerdictBuilder:
                 checked.append((arm, number, task))
         judgements = judge(evidence, tolerance=self.config.request.tolerance)
         verdicts = []
-        for facts, judgement, (arm, number, task) in zip(evidence, judgements, checked, strict=True):
+        for facts, judgement, (arm, number, task) in zip(
+            evidence, judgements, checked, strict=True
+        ):
             came_back = self._came_back(base, arm, number, task)
             verdicts.append(
                 StageVerdict(
@@ -237,8 +253,11 @@ class _VerdictBuilder:
             )
         return verdicts
 
-    def _came_back(self, base: EvaluationFolder, arm: str, place: int, task: TaskAbout) -> Figure | None:
-        """The share of the fall that restoring brought back, with Fieller's interval over questions."""
+    def _came_back(
+        self, base: EvaluationFolder, arm: str, place: int, task: TaskAbout
+    ) -> Figure | None:
+        """The share of the fall that restoring brought back, with Fieller's interval over
+        questions."""
         folders = (base, self.folders[TUNED, arm, place], self.folders[RESTORED, arm, place])
         scores = _joint(folders, task)
         if scores is None:
@@ -294,7 +313,9 @@ def _measured_entry(folder: EvaluationFolder, key: Key) -> Evaluation:
     return evaluation
 
 
-def _compared(before: EvaluationFolder, after: EvaluationFolder, margins: Margins) -> dict[Key, Comparison]:
+def _compared(
+    before: EvaluationFolder, after: EvaluationFolder, margins: Margins
+) -> dict[Key, Comparison]:
     """The metric that leads each entry."""
     comparisons, left_out = compare_folders(before, after, ComparisonOptions(margins=margins))
     if left_out:
@@ -302,9 +323,11 @@ def _compared(before: EvaluationFolder, after: EvaluationFolder, margins: Margin
     return {(comparison.suite, comparison.name): comparison for comparison in comparisons}
 
 
-def _joint(folders: Sequence[EvaluationFolder], task: TaskAbout) -> tuple[np.ndarray, np.ndarray, int] | None:
-    """Scores `[K]`, joint bootstrap draws `[B, K]` and samples of a task, signed so that more is better; None where one
-    is not finite."""
+def _joint(
+    folders: Sequence[EvaluationFolder], task: TaskAbout
+) -> tuple[np.ndarray, np.ndarray, int] | None:
+    """Scores `[K]`, joint bootstrap draws `[B, K]` and samples of a task, signed so that more is
+    better; None where one is not finite."""
     key = (task.suite, task.name)
     joint = JointScores(folders, {key: [_measured_entry(folder, key) for folder in folders]})
     if joint.failed(key) is not None:
@@ -318,7 +341,8 @@ def _above_chance(base: EvaluationFolder, task: TaskAbout) -> bool:
 
 
 def is_above_chance(evaluation: Evaluation) -> bool:
-    """Whether the interval of the metric that leads lies above chance; where no chance is known, it is taken to."""
+    """Whether the interval of the metric that leads lies above chance; where no chance is known, it
+    is taken to."""
     chance = evaluation.references.get(evaluation.primary, {}).get(CHANCE)
     interval = evaluation.leading.interval
     return chance is None or (interval is not None and interval[0] > chance)

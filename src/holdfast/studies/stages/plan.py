@@ -1,6 +1,8 @@
-"""A stages study with nothing left open: what is chosen, trained, restored and measured, step by step.
+"""A stages study with nothing left open: what is chosen, trained, restored and measured, step by
+step.
 
-base                        measured, since nothing can be forgotten where it does no better than chance
+base                        measured, since nothing can be forgotten where it does no better than
+chance
 texts                       what is restored on and probed with, chosen by the base's perplexity
 tune ARM                    the fine-tuning, a checkpoint an epoch (where the study does it)
 restore base, ARM k         the control and every checkpoint: measured before and after
@@ -36,7 +38,12 @@ BASE_RESTORED = "base-restored"
 """The step of the control."""
 GIVEN, PLAIN, REMEDY = "tuned", "direct", "remedy"
 """Arms: given checkpoints, the fine-tuning, and the same with a retention method."""
-OF_SELECTION = {"model": "`base`", "input": "`corpus`", "output": "`output_dir`", "tokens": "`tokens`"}
+OF_SELECTION = {
+    "model": "`base`",
+    "input": "`corpus`",
+    "output": "`output_dir`",
+    "tokens": "`tokens`",
+}
 """What the study sets of `Selection` itself, and by which of its own settings."""
 JUDGED = "knowledge"
 """Suite of the entries that the study itself lists."""
@@ -65,7 +72,11 @@ class Step:
             TEXTS: "choosing the text to restore on",
             TUNE: f"fine-tuning: {self.arm}",
         }
-        restoring = f"restoring {self.arm}, checkpoint {self.place}" if self.arm else "restoring the base (control)"
+        restoring = (
+            f"restoring {self.arm}, checkpoint {self.place}"
+            if self.arm
+            else "restoring the base (control)"
+        )
         return labels.get(self.kind, restoring)
 
 
@@ -76,9 +87,14 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
     settings_class: ClassVar[type[Any]] = StagesSettings
 
     @staticmethod
-    def training_parts(request: StagesSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+    def training_parts(
+        request: StagesSettings,
+    ) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
         """See `StudyConfigBase`."""
-        return {"train": (request.train, OF_PARTS["train"]), "restore": (request.restore, OF_PARTS["restore"])}
+        return {
+            "train": (request.train, OF_PARTS["train"]),
+            "restore": (request.restore, OF_PARTS["restore"]),
+        }
 
     def part_problems(self) -> Sequence[str]:
         """See `check_parts`."""
@@ -102,8 +118,8 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
 
     @classmethod
     def current_keys(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """See `StudyConfigBase.current_keys`. A list under `evaluation` says what is kept, and `measuring` what all
-        measuring shares, as before."""
+        """See `StudyConfigBase.current_keys`. A list under `evaluation` says what is kept, and
+        `measuring` what all measuring shares, as before."""
         current = super().current_keys(values)
         if isinstance(current.get("evaluation"), list) and "keep" not in current:
             current["keep"] = current.pop("evaluation")
@@ -112,11 +128,12 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         return current
 
     def resumable_changes(self, old: Mapping[str, Any]) -> set[str]:
-        """What is judged anew from what was measured. A remedy may come later: its steps are the last ones."""
+        """What is judged anew from what was measured. A remedy may come later: its steps are the
+        last ones."""
         judged = {"keep_weights", "margin", "tolerance", "control_tolerance", "even_at_chance"}
         return judged | ({"with_retention"} if old.get("with_retention") is None else set())
 
-    # ----------------------------------------------------------------------------------------------------------- steps
+    # ---------------------------------------------------------------------------------------- steps
 
     @property
     def epochs(self) -> int:
@@ -128,7 +145,10 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         """Checkpoints by arm; the first arm is what is diagnosed."""
         if self.request.tuned:
             return {GIVEN: len(self.request.tuned)}
-        return {PLAIN: self.epochs, **({REMEDY: self.epochs} if self.request.with_retention is not None else {})}
+        return {
+            PLAIN: self.epochs,
+            **({REMEDY: self.epochs} if self.request.with_retention is not None else {}),
+        }
 
     @functools.cached_property
     def steps(self) -> dict[str, Step]:
@@ -163,12 +183,15 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
             jobs.append(Job(attributes={LABEL: step.label, STEP: step.name}, after=after))
         return jobs
 
-    # --------------------------------------------------------------------------------------------------------- folders
+    # -------------------------------------------------------------------------------------- folders
 
     @property
     def texts(self) -> tuple[Path, Path]:
         """Files of the text to restore on and to probe with."""
-        return self.output_dir / "texts" / "restoring.jsonl", self.output_dir / "texts" / "probing.jsonl"
+        return (
+            self.output_dir / "texts" / "restoring.jsonl",
+            self.output_dir / "texts" / "probing.jsonl",
+        )
 
     @property
     def base(self) -> str:
@@ -193,12 +216,13 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         checkpoints = checkpoints_in(folder)
         if len(checkpoints) != self.epochs:
             raise ConfigError(
-                f"{folder}: expected a checkpoint after each of {self.epochs} epochs, found {len(checkpoints)}. Begin "
+                f"{folder}: expected a checkpoint after each of {self.epochs} epochs, found "
+                f"{len(checkpoints)}. Begin "
                 "the fine-tuning anew in another output_dir."
             )
         return str(checkpoints[place - 1])
 
-    # ------------------------------------------------------------------------------------------------------- measuring
+    # ------------------------------------------------------------------------------------ measuring
 
     @property
     def questions(self) -> dict[str, Any]:
@@ -231,10 +255,13 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
     @property
     def question_files(self) -> list[Path]:
         """Files of what is judged, which the text to restore on should not contain."""
-        return list(dict.fromkeys(path for files in self._files_by_entry.values() for path in files))
+        return list(
+            dict.fromkeys(path for files in self._files_by_entry.values() for path in files)
+        )
 
     def selection(self, tokens: int) -> tuple[Selection | None, list[Problem]]:
-        """How the text to restore on is chosen, of so many tokens; None where there is a mistake, and every mistake."""
+        """How the text to restore on is chosen, of so many tokens; None where there is a mistake,
+        and every mistake."""
         from holdfast.runs.selecting import Selection
 
         request, options = self.request, self.with_paths(self.request.select)
@@ -262,8 +289,8 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
 
     @property
     def not_looked_for(self) -> list[str]:
-        """What is judged and has no file here that could be looked for in the corpus, such as a task from the hub; none
-        where files of questions are named."""
+        """What is judged and has no file here that could be looked for in the corpus, such as a
+        task from the hub; none where files of questions are named."""
         if self.request.select.get("questions"):
             return []
         return [name for name, files in self._files_by_entry.items() if not files]
@@ -282,8 +309,8 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         return files
 
     def tuning(self, arm: str) -> dict[str, Any]:
-        """The configuration of a fine-tuning, as `holdfast train --config` takes it. The probing text is not measured
-        along it, since it may be chosen afterwards."""
+        """The configuration of a fine-tuning, as `holdfast train --config` takes it. The probing
+        text is not measured along it, since it may be chosen afterwards."""
         retention = [self.request.with_retention] if arm == REMEDY else "none"
         settings = {
             "num_train_epochs": self.epochs,
@@ -314,7 +341,8 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
 
 
 def check_parts(config: StagesConfig) -> Sequence[str]:
-    """What is wrong with what is measured, or else with the files, the checkpoints, the fine-tuning and the restoring.
+    """What is wrong with what is measured, or else with the files, the checkpoints, the fine-tuning
+    and the restoring.
 
     Args:
         config: with nothing left open.
@@ -329,7 +357,8 @@ def check_parts(config: StagesConfig) -> Sequence[str]:
             Problem(
                 "keep",
                 "expected at least one entry whose questions are right or wrong, such as a task or "
-                f"`multiple_choice: FILE`, got {', '.join(kinds) or 'nothing'}. A stage is judged by answers.",
+                f"`multiple_choice: FILE`, got {', '.join(kinds) or 'nothing'}. A stage is judged "
+                "by answers.",
             )
         )
     return [*problems, *_of_files(config), *config.run_problems(problems)]
@@ -344,7 +373,9 @@ def _of_files(config: StagesConfig) -> Sequence[str]:
     problems: list[str] = []
     for name in config.request.tuned:
         if not os.path.isdir(located(config.with_paths(name))):
-            problems.append(Problem("tuned", f"expected the folder of a checkpoint at {name}, found none."))
+            problems.append(
+                Problem("tuned", f"expected the folder of a checkpoint at {name}, found none.")
+            )
     return [*problems, *config.selection(config.request.tokens or 1)[1]]
 
 

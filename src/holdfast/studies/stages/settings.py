@@ -39,8 +39,8 @@ RESTORE: dict[str, Any] = {
     "max_length": 512,
     "packing": True,
 }
-"""Of restoring, where `restore` says nothing else: the paper's rate and batch of 256 for an epoch (section 3.2); the
-schedule is not told there."""
+"""Of restoring, where `restore` says nothing else: the paper's rate and batch of 256 for an epoch
+(section 3.2); the schedule is not told there."""
 
 
 def _mapping() -> dict[str, Any]:
@@ -83,7 +83,9 @@ def entry_word(word: str) -> Any:
         return word
     entry = from_yaml(word)
     if not isinstance(entry, dict):
-        raise ValueError("expected a mapping, as '{multiple_choice: questions.jsonl, name: facts}'.")
+        raise ValueError(
+            "expected a mapping, as '{multiple_choice: questions.jsonl, name: facts}'."
+        )
     return entry
 
 
@@ -116,11 +118,14 @@ class StagesSettings(ToySettings, BaseStudySettings):
             json_schema=lambda: {"anyOf": [{"type": "string"}, {"type": "object"}]},
         ),
     ] = field(default_factory=dict)
-    """The fine-tuning: its data, or keys of 'holdfast train' (data, rate, ...). A checkpoint is kept after each
-    epoch."""
-    along: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="fine_tuning")] = field(default_factory=dict)
-    """When the fine-tuning is measured on the way, as `evaluation.along` of 'holdfast train': steps, every, shares,
-    entries. Mass and entropy at the answer position change within its first steps."""
+    """The fine-tuning: its data, or keys of 'holdfast train' (data, rate, ...). A checkpoint is
+    kept after each epoch."""
+    along: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="fine_tuning")] = field(
+        default_factory=dict
+    )
+    """When the fine-tuning is measured on the way, as `evaluation.along` of 'holdfast train':
+    steps, every, shares, entries. Mass and entropy at the answer position change within its first
+    steps."""
     with_retention: Annotated[
         dict[str, Any] | None,
         Meta(
@@ -128,13 +133,15 @@ class StagesSettings(ToySettings, BaseStudySettings):
             metavar="METHOD",
             former=("remedy",),
             expected="a retention method, as label_annealing or {label_annealing: {weight: 1}}",
-            json_schema=lambda: {"anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]},
+            json_schema=lambda: {
+                "anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]
+            },
         ),
     ] = None
     """Fine-tunes once more with this retention method, and diagnoses that too (needs `train`)."""
     corpus: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
-    """Text like the base's pre-training: files and folders that restoring text is chosen from (`holdfast data
-    select`)."""
+    """Text like the base's pre-training: files and folders that restoring text is chosen from
+    (`holdfast data select`)."""
     tokens: Annotated[int | None, Meta(ge=1, section="restoring_text")] = None
     """Budget of restoring; default: one epoch of the fine-tuning data (needs `train`)."""
     probing_passages: Annotated[int, Meta(ge=8, section="restoring_text")] = 10_000
@@ -143,18 +150,20 @@ class StagesSettings(ToySettings, BaseStudySettings):
         default_factory=dict
     )
     """Further options of 'holdfast data select': max_length, minimum_tokens, questions, overlap."""
-    restore: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="restoring_text")] = field(
-        default_factory=dict
+    restore: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="restoring_text")] = (
+        field(default_factory=dict)
     )
     """Keys of 'holdfast train' for restoring (the paper's rate 3e-5, batch 256, one epoch)."""
     suite: Annotated[str | None, Meta(metavar="NAME")] = None
     """A shipped suite, or a suite's file, of what is judged: forgetting_stages has MMLU and ARC."""
-    keep: Annotated[list[Any], Meta(repeatable=True, parse_word=entry_word, metavar="ENTRY")] = field(
-        default_factory=list
+    keep: Annotated[list[Any], Meta(repeatable=True, parse_word=entry_word, metavar="ENTRY")] = (
+        field(default_factory=list)
     )
-    """Entries that are judged: multiple choice and tasks; perplexity, answers and memorisation are drawn beside
-    them."""
-    evaluation: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="judging")] = field(default_factory=dict)
+    """Entries that are judged: multiple choice and tasks; perplexity, answers and memorisation are
+    drawn beside them."""
+    evaluation: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="judging")] = field(
+        default_factory=dict
+    )
     """What all measuring shares, as batch_size."""
     margin: Annotated[
         tuple[str, ...],
@@ -162,14 +171,21 @@ class StagesSettings(ToySettings, BaseStudySettings):
     ] = ("1pt",)
     """Losses that do not matter, as '2pt'."""
     tolerance: Annotated[float, Meta(ge=0, section="judging")] = 0.05
-    """Nats per token that the probing text may cost more than the base's for the pattern to count as back."""
+    """Nats per token that the probing text may cost more than the base's for the pattern to count
+    as back."""
     control_tolerance: Annotated[
         tuple[str, ...],
-        Meta(parse=read_margin, metavar="MARGIN", expected="losses as 2pt or '0.02 nats/token'", section="judging"),
+        Meta(
+            parse=read_margin,
+            metavar="MARGIN",
+            expected="losses as 2pt or '0.02 nats/token'",
+            section="judging",
+        ),
     ] = ("2pt",)
     """What restoring may cost the base itself; beyond it nothing is judged."""
     even_at_chance: Annotated[bool, Meta(section="judging")] = False
-    """Goes on where the base is not shown to do better than chance on anything: only gains can be found then."""
+    """Goes on where the base is not shown to do better than chance on anything: only gains can be
+    found then."""
     curve: Annotated[int, Meta(ge=0, section="restoring_text")] = 8
     """Points at which the probing text is measured along restoring; 0: not at all."""
     seed: Seed = 0
@@ -181,12 +197,19 @@ class StagesSettings(ToySettings, BaseStudySettings):
         """What is missing, and what contradicts itself."""
         problems = [*super().problems(), *self._model_problems()]
         if not self.corpus:
-            problems.append(Problem("corpus", "is missing: text like the base's pre-training, to choose from."))
+            problems.append(
+                Problem("corpus", "is missing: text like the base's pre-training, to choose from.")
+            )
         if self.tuned and self.tokens is None:
-            text = "is missing: how much text to restore on; the paper takes one epoch of the tuning data."
+            text = (
+                "is missing: how much text to restore on; the paper takes one epoch of the tuning "
+                "data."
+            )
             problems.append(Problem("tokens", text))
         if not self.suite and not self.keep:
-            text = "is missing: what is judged, as `suite: forgetting_stages` or entries of your own."
+            text = (
+                "is missing: what is judged, as `suite: forgetting_stages` or entries of your own."
+            )
             problems.append(Problem("keep", text))
         for section, train in (("train", self.train), ("restore", self.restore)):
             for key in train:
@@ -199,7 +222,9 @@ class StagesSettings(ToySettings, BaseStudySettings):
             text = "fine-tunes once more, so it needs `train` with the data and its settings."
             problems.append(Problem("with_retention", text))
         if self.along:
-            problems.append(Problem("along", "is of a fine-tuning, so it needs `train` with its data."))
+            problems.append(
+                Problem("along", "is of a fine-tuning, so it needs `train` with its data.")
+            )
         return problems
 
     def _model_problems(self) -> list[Problem]:
@@ -209,20 +234,28 @@ class StagesSettings(ToySettings, BaseStudySettings):
             text = "is missing: the model that was fine-tuned, a folder, a name or a hub id."
             problems.append(Problem("base", text))
         if bool(self.tuned) == bool(self.train):
-            text = "expected the checkpoints of a fine-tuning, or `train` with its data and epochs, got "
+            text = (
+                "expected the checkpoints of a fine-tuning, or `train` with its data and epochs, "
+                "got "
+            )
             problems.append(Problem("tuned", text + ("both." if self.tuned else "neither.")))
         checkpoints = [real(checkpoint) for checkpoint in self.tuned]
         if len(set(checkpoints)) < len(checkpoints):
             problems.append(Problem("tuned", "expected each checkpoint once."))
         if self.base and real(self.base) in checkpoints:
-            text = f"expected checkpoints that were fine-tuned from the base, got the base itself: {self.base}."
+            text = (
+                "expected checkpoints that were fine-tuned from the base, got the base itself: "
+                f"{self.base}."
+            )
             problems.append(Problem("tuned", text))
         return problems
 
     def _train_problems(self) -> list[Problem]:
         problems = []
         if not isinstance(self.train.get("dataset_name"), str):
-            problems.append(Problem(("train", "dataset_name"), "is missing: the data of the fine-tuning."))
+            problems.append(
+                Problem(("train", "dataset_name"), "is missing: the data of the fine-tuning.")
+            )
         epochs = self.train.get("num_train_epochs", 10)
         is_number = isinstance(epochs, (int, float)) and not isinstance(epochs, bool)
         if not is_number or epochs != int(epochs) or epochs < 1:

@@ -1,4 +1,5 @@
-"""The stages study as the engine runs it: text is chosen, the fine-tuning done, every checkpoint restored."""
+"""The stages study as the engine runs it: text is chosen, the fine-tuning done, every checkpoint
+restored."""
 
 from __future__ import annotations
 
@@ -22,7 +23,15 @@ from holdfast.studies.engine.models import MEASURED, check_local_model, measurin
 from holdfast.studies.engine.recipes import Given, Trained, has_weights, make
 from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.study import JobState, StudyState, Writer
-from holdfast.studies.stages.plan import BASE_MEASURED, MEASURE, STEP, TEXTS, TUNE, StagesConfig, Step
+from holdfast.studies.stages.plan import (
+    BASE_MEASURED,
+    MEASURE,
+    STEP,
+    TEXTS,
+    TUNE,
+    StagesConfig,
+    Step,
+)
 from holdfast.support.files import read_object
 
 if TYPE_CHECKING:
@@ -30,9 +39,17 @@ if TYPE_CHECKING:
     from holdfast.studies.engine.worker import Task
 
 MERGED = "merged"
-"""Folder of checkpoints that are adapters, merged into the base for as long as they are restored."""
-SAME = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-"""Of config.json: what a model and what was tuned from it have in common. The vocabulary may have grown."""
+"""Folder of checkpoints that are adapters, merged into the base for as long as they are
+restored."""
+SAME = (
+    "model_type",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
+"""Of config.json: what a model and what was tuned from it have in common. The vocabulary may have
+grown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +72,8 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "texts")
 
     def open_folder(self, console: Any) -> None:
-        """Looks at the base, the checkpoints and what is asked before anything is done: the first question comes after
-        the fine-tuning.
+        """Looks at the base, the checkpoints and what is asked before anything is done: the first
+        question comes after the fine-tuning.
 
         Raises:
             ModelError: a checkpoint is not whole, or of another architecture than the base.
@@ -68,12 +85,14 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
                 check_local_model(name, config.request.restore)
             _check_same_architecture(config.base, config.request.tuned)
             is_terminal = console is not None and console.is_terminal
-            with console.status("Reading the questions") if is_terminal else contextlib.nullcontext():
+            with (
+                console.status("Reading the questions") if is_terminal else contextlib.nullcontext()
+            ):
                 problems = _evaluation_problems(config)
             if problems:
                 raise ConfigError(problems, source="evaluation")
 
-    # ----------------------------------------------------------------------------------------------------------- steps
+    # ---------------------------------------------------------------------------------------- steps
 
     def make(self, task: Task) -> StepResult:
         """One step.
@@ -94,11 +113,15 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
             tokens = self._choose_texts()
         else:
             is_tuning = step.kind == TUNE
-            recipe = Trained(settings=config.tuning(step.arm)) if is_tuning else self._restoring(step)
+            recipe = (
+                Trained(settings=config.tuning(step.arm)) if is_tuning else self._restoring(step)
+            )
             result = make(recipe, config.plan, cache=out / "evaluations", task=task)
             tokens, curve = result.tokens, result.curves.get(PROBING, [])
         path = folder.relative_to(out).as_posix() if folder.is_relative_to(out) else str(folder)
-        return StepResult(folder=path, seconds=round(time.monotonic() - began, 3), tokens=tokens, curve=curve)
+        return StepResult(
+            folder=path, seconds=round(time.monotonic() - began, 3), tokens=tokens, curve=curve
+        )
 
     def _restoring(self, step: Step) -> Trained:
         """The control, or a checkpoint, on text of the base's own kind.
@@ -122,7 +145,9 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         config, restore = self.settings, self.settings.with_paths(self.settings.request.restore)
         if restore.get("chat_template_path") is not None:
             return  # the base is measured with that template once it is restored
-        entries = tuple(entry for entry in config.plan.entries if (entry.suite, entry.name) in config.judged)
+        entries = tuple(
+            entry for entry in config.plan.entries if (entry.suite, entry.name) in config.judged
+        )
         plan = dataclasses.replace(config.plan, entries=entries, averages=())
         base = Given(
             model=config.base,
@@ -138,15 +163,18 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         text = f"The base is not shown to do better than chance on {listing(at_chance)}"
         if self._nothing_to_forget():
             raise UserError(
-                f"{text[0].lower()}{text[1:]}, so that there is nothing to forget and nothing was fine-tuned or "
-                "restored. Ask what the base knows, in its own format, or more questions; or set even_at_chance: true, "
+                f"{text[0].lower()}{text[1:]}, so that there is nothing to forget and nothing was "
+                "fine-tuned or "
+                "restored. Ask what the base knows, in its own format, or more questions; or set "
+                "even_at_chance: true, "
                 "to look for gains alone"
             )
         if at_chance:
             task.note(f"{text}: only a gain can be shown there.")
 
     def _at_chance(self) -> list[str]:
-        """What is judged and the base was measured on, and does no better than chance, as "suite/name"."""
+        """What is judged and the base was measured on, and does no better than chance, as
+        "suite/name"."""
         from holdfast.studies.stages.outcome import is_above_chance
 
         folder = EvaluationFolder(self.settings.output_dir / BASE_MEASURED / MEASURED)
@@ -158,7 +186,9 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         return entries
 
     def _nothing_to_forget(self) -> bool:
-        return not self.settings.request.even_at_chance and len(self._at_chance()) == len(self.settings.judged)
+        return not self.settings.request.even_at_chance and len(self._at_chance()) == len(
+            self.settings.judged
+        )
 
     def whole_model(self, name: str, model: str) -> str:
         """The model of a step, or the folder where an adapter is merged into the base.
@@ -191,7 +221,9 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         """Of the fine-tuning data."""
         run = RunFolder(self.settings.run_folder(f"{TUNE}-{next(iter(self.settings.arms))}"))
         if not (run.path / "run.json").is_file():
-            raise HoldfastError("depends on the fine-tuning, whose tokens are the budget, and it was not made")
+            raise HoldfastError(
+                "depends on the fine-tuning, whose tokens are the budget, and it was not made"
+            )
         return max(1, round(int(run.read().training["tokens"]) / self.settings.epochs))
 
     def running(self, job: JobState) -> Mapping[str, Any] | None:
@@ -202,8 +234,8 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         return config.tuning(step.arm) if step.kind == TUNE else config.restoring(step.name, "")
 
     def clean(self, state: StudyState) -> None:
-        """Deletes what restoring left, and the checkpoints of the fine-tuning once all are restored, unless all is
-        kept."""
+        """Deletes what restoring left, and the checkpoints of the fine-tuning once all are
+        restored, unless all is kept."""
         from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
         config = self.settings
@@ -213,7 +245,9 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
             folder = config.run_folder(step.name)
             if job.state != COMPLETE or step.kind in (MEASURE, TEXTS):
                 continue
-            if step.kind == TUNE and (keeps or not state.ended):  # its checkpoints are still restored
+            if step.kind == TUNE and (
+                keeps or not state.ended
+            ):  # its checkpoints are still restored
                 continue
             remove_checkpoints(folder)
             shutil.rmtree(config.output_dir / MERGED / step.name, ignore_errors=True)
@@ -222,7 +256,7 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         if state.ended:
             shutil.rmtree(config.output_dir / MERGED, ignore_errors=True)
 
-    # --------------------------------------------------------------------------------------------------------- outcome
+    # -------------------------------------------------------------------------------------- outcome
 
     def outcome(self, state: StudyState) -> StagesRecord:
         """The study as in stages.json, without verdicts."""
@@ -251,7 +285,8 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
 
 
 def _evaluation_problems(config: StagesConfig) -> Sequence[str]:
-    """Of the questions, with the tokenizer that the restored models will have; the probing text is not chosen yet.
+    """Of the questions, with the tokenizer that the restored models will have; the probing text is
+    not chosen yet.
 
     Raises:
         ModelError: no tokenizer, or no such template.
@@ -301,6 +336,7 @@ def _check_same_architecture(base: str, tuned: Sequence[str]) -> None:
                 different.append(f"{key} {expected.get(key)} and {config.get(key)}")
         if different:
             raise ModelError(
-                f"{name} is of another architecture than the base {base}: {', '.join(different)}. Name the base that "
+                f"{name} is of another architecture than the base {base}: {', '.join(different)}. "
+                "Name the base that "
                 "it was fine-tuned from."
             )

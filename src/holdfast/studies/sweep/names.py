@@ -10,6 +10,7 @@ from holdfast.support.files import fingerprint
 
 
 def run_folder_name(settings: Mapping[str, Any], kind: str) -> str:
-    """The folder of a trial below `runs/`: its methods for people, and a hash of what decides it."""
+    """The folder of a trial below `runs/`: its methods for people, and a hash of what decides
+    it."""
     words = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-") or "direct"
     return f"{words}-{fingerprint(settings, length=10)}"

@@ -58,7 +58,8 @@ def study_record(state: StudyState, config: StudyConfig) -> StudyRecord:
 
 
 def objective(side: str, wanted: ObjectiveSettings, comparisons: Iterable[Comparison]) -> Objective:
-    """An objective with the metrics that it turned out to mean; before anything was measured without unit.
+    """An objective with the metrics that it turned out to mean; before anything was measured
+    without unit.
 
     Args:
         side: "learn", "keep" or "validation".
@@ -76,7 +77,9 @@ def objective(side: str, wanted: ObjectiveSettings, comparisons: Iterable[Compar
         units.add(comparison.unit)
         higher = comparison.higher_is_better
     unit = units.pop() if len(units) == 1 else "share" if units else ""
-    return Objective(side=side, entries=entries, label=wanted.label, unit=unit, higher_is_better=higher)
+    return Objective(
+        side=side, entries=entries, label=wanted.label, unit=unit, higher_is_better=higher
+    )
 
 
 def _by_entry(comparisons: Iterable[Comparison]) -> dict[tuple[str, str, str | None], Comparison]:
@@ -95,8 +98,8 @@ Measured = Mapping[tuple[str, str], tuple[Mapping[str, Metric], str]]
 
 
 def metric_problems(wanted: ObjectiveSettings, side: str, measured: Measured) -> list[str]:
-    """What the start's measurements show to be wrong with an objective: a metric that is not there, units that have no
-    mean.
+    """What the start's measurements show to be wrong with an objective: a metric that is not there,
+    units that have no mean.
 
     Args:
         wanted: the objective.
@@ -112,7 +115,8 @@ def metric_problems(wanted: ObjectiveSettings, side: str, measured: Measured) ->
             problems.append(
                 Problem(
                     ("objectives", side),
-                    f"{name} has no metric '{metric}'.{did_you_mean(metric, metrics)} It has: {', '.join(metrics)}.",
+                    f"{name} has no metric '{metric}'.{did_you_mean(metric, metrics)} It has: "
+                    f"{', '.join(metrics)}.",
                 )
             )
     for figure in _figures(wanted, measured):
@@ -121,13 +125,17 @@ def metric_problems(wanted: ObjectiveSettings, side: str, measured: Measured) ->
         higher.add(figure.higher_is_better)
     where = Problem(("objectives", side), f"{wanted.label} has figures of")
     if len(higher) > 1:
-        problems.append(f"{where} which some are better when higher and some when lower; they have no mean")
+        problems.append(
+            f"{where} which some are better when higher and some when lower; they have no mean"
+        )
     elif len(units) > 1:
         problems.append(f"{where} several units ({', '.join(sorted(units))}); they have no mean")
     return problems
 
 
-def validation_problems(wanted: ObjectiveSettings, learn: ObjectiveSettings, measured: Measured) -> list[str]:
+def validation_problems(
+    wanted: ObjectiveSettings, learn: ObjectiveSettings, measured: Measured
+) -> list[str]:
     """Whether the validation is in a unit of what is learnt, once that is known.
 
     Args:
@@ -158,7 +166,9 @@ def _figures(wanted: ObjectiveSettings, measured: Measured) -> list[Metric]:
     return figures
 
 
-def select_problems(select: Mapping[str, Any], wanted: ObjectiveSettings, measured: Measured) -> list[Problem]:
+def select_problems(
+    select: Mapping[str, Any], wanted: ObjectiveSettings, measured: Measured
+) -> list[Problem]:
     """Whether the loss that a rule allows fits the keep side's metric, once that is known.
 
     Args:
@@ -182,7 +192,8 @@ def select_problems(select: Mapping[str, Any], wanted: ObjectiveSettings, measur
 
 
 def gain(comparisons: Sequence[Comparison], wanted: ObjectiveSettings) -> float | None:
-    """The mean gain over the start on an objective, more is better; None where an entry is missing."""
+    """The mean gain over the start on an objective, more is better; None where an entry is
+    missing."""
     known, gains = _by_entry(comparisons), []
     for entry in wanted.entries:
         if entry not in known:

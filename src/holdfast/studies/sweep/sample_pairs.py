@@ -1,4 +1,5 @@
-"""How far the trials of a study gain on the same samples, read from what their runs have measured."""
+"""How far the trials of a study gain on the same samples, read from what their runs have
+measured."""
 
 from __future__ import annotations
 
@@ -14,16 +15,20 @@ from holdfast.support.progress import progress
 
 
 def with_correlations(record: StudyRecord, folder: Path) -> StudyRecord:
-    """The record with the correlations of its complete trials over the samples of its objectives' entries.
+    """The record with the correlations of its complete trials over the samples of its objectives'
+    entries.
 
-    Trials that are left out (their samples are on another machine, or the metric is an average of entries, which has no
-    samples of its own) are counted in a note: their parts of the noise are taken as independent.
+    Trials that are left out (their samples are on another machine, or the metric is an average of
+    entries, which has no samples of its own) are counted in a note: their parts of the noise are
+    taken as independent.
 
     Args:
         record: of a study.
         folder: its own.
     """
-    entries = list(dict.fromkeys([*record.learn.entries, *record.keep.entries, *record.chooses_by.entries]))
+    entries = list(
+        dict.fromkeys([*record.learn.entries, *record.keep.entries, *record.chooses_by.entries])
+    )
     changes: dict[int, list[tuple[EvaluationFolder, EvaluationFolder]]] = {}
     for trial in record.trials:
         if incomplete(trial, record) is None:
@@ -31,7 +36,9 @@ def with_correlations(record: StudyRecord, folder: Path) -> StudyRecord:
             for run in trial.runs:
                 if run.seed in record.seeds:
                     measured = RunFolder(folder / run.folder)
-                    changes[trial.number].append((measured.evaluated("start"), measured.evaluated("result")))
+                    changes[trial.number].append(
+                        (measured.evaluated("start"), measured.evaluated("result"))
+                    )
     correlations, notes = [], list(record.notes)
     with progress("Samples of the trials", total=len(entries) * len(changes)) as advance:
         for entry in entries if len(changes) > 1 else ():

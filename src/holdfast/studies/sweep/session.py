@@ -1,7 +1,7 @@
 """A sweep: fine-tunes in many ways, and holds what each learnt against what each forgot.
 
-A trial is a combination of settings, repeated over the seeds; direct fine-tuning is the first. Start and teacher are
-shared. See `holdfast.studies.engine` for how trials are shared among workers.
+A trial is a combination of settings, repeated over the seeds; direct fine-tuning is the first.
+Start and teacher are shared. See `holdfast.studies.engine` for how trials are shared among workers.
 """
 
 from __future__ import annotations
@@ -40,28 +40,35 @@ CHOSEN = "chosen.yaml"
 
 
 def run_study(
-    config: StudyConfig, *, console: Any = None, workers: int | None = None, grace: float = stored.GRACE_SECONDS
+    config: StudyConfig,
+    *,
+    console: Any = None,
+    workers: int | None = None,
+    grace: float = stored.GRACE_SECONDS,
 ) -> StudyRecord:
     """Runs a study to its end, or continues it.
 
     Args:
         config: see `study.load_study`.
         console: a `rich.console.Console` for progress; None: a new one on standard output.
-        workers: trials at a time on this machine; None: as the study says, else one a GPU, or two on two and more
-            cores. 0 starts none and waits for those started elsewhere.
+        workers: trials at a time on this machine; None: as the study says, else one a GPU, or two
+            on two and more cores. 0 starts none and waits for those started elsewhere.
         grace: seconds without a sign of life after which another machine's trial is taken over.
 
     Returns:
         The study as it ended, as in study.json.
 
     Raises:
-        ConfigError: the configuration, or the storage holds another study of this name (what differs).
+        ConfigError: the configuration, or the storage holds another study of this name (what
+            differs).
         StorageError: the storage does not answer.
         RunFolderError: the folder is another's.
         Interrupted: Ctrl-C; the same command continues.
         HoldfastError: trials failed (which), after the others ended and the page was written.
     """
-    record: StudyRecord = engine.execute_study(SweepStudy(config), console=console, workers=workers, grace=grace)
+    record: StudyRecord = engine.execute_study(
+        SweepStudy(config), console=console, workers=workers, grace=grace
+    )
     return record
 
 
@@ -81,7 +88,9 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         Raises:
             ModelError: the model is not whole.
         """
-        if not (Path(self.settings.output_dir) / STUDY_FILE).is_file():  # else it was looked at when the study began
+        if not (
+            Path(self.settings.output_dir) / STUDY_FILE
+        ).is_file():  # else it was looked at when the study began
             train = self.settings.train
             check_local_model(train.get("model_name_or_path"), train)
         for note in self.settings.notes:
@@ -104,7 +113,10 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         if config.validation is not None:
             text.append(f"chosen by: {config.validation.label}, not by what is learnt")
         if config.request.toy is not None:
-            text.append(f"toy: {str(config.request.toy).partition('@')[0]}; base and data are made when the study runs")
+            text.append(
+                f"toy: {str(config.request.toy).partition('@')[0]}; base and data are made when "
+                "the study runs"
+            )
         text += [f"note: {note}" for note in config.notes]
         text.append(f"   0  {DIRECT_TITLE}")
         if config.search.sampler == "grid":
@@ -116,7 +128,7 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
             text.append(f"      {count.partition(' and ')[0]}, drawn as the study runs")
         return [*text, f"{(len(planned) + 1) * len(seeds)} fine-tuning runs in all."]
 
-    # ---------------------------------------------------------------------------------------------------------- trials
+    # --------------------------------------------------------------------------------------- trials
 
     def begin(self, task: Task) -> str:
         """Draws what the trial leaves open, and completes its training configuration."""
@@ -124,7 +136,9 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         direct = bool(task.attributes.get(DIRECT))
         if PARAMS not in task.attributes and not direct:
             everything = config.search.sampler == "nsga2"
-            params = task.draw(config, lambda trial: config.space.suggest(trial, everything=everything))
+            params = task.draw(
+                config, lambda trial: config.space.suggest(trial, everything=everything)
+            )
         settings = config.reference() if direct else config.settings(params)
         settings, note = trials.with_shared_teacher(settings, config.request.teacher)
         if note:
@@ -162,7 +176,10 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
             for run in runs:
                 value = gain(run.comparisons, objective)
                 if value is None:
-                    raise HoldfastError("an objective was not compared with the start: see comparisons.json of the run")
+                    raise HoldfastError(
+                        "an objective was not compared with the start: see comparisons.json of "
+                        "the run"
+                    )
                 gains.append(value)
             means.append(sum(gains) / len(gains))
         if task.lease.slot == 0 and self.settings.search.sampler == "nsga2":
@@ -170,7 +187,8 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         return means
 
     def clean(self, state: StudyState) -> None:
-        """Deletes checkpoints, and the weights that the study was not asked to keep; all else of a run stays."""
+        """Deletes checkpoints, and the weights that the study was not asked to keep; all else of a
+        run stays."""
         from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
         out, keep = self.settings.output_dir, self.settings.request.keep_weights
@@ -200,7 +218,7 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         name = run_folder_name(settings, str(job.attributes.get(KIND)))
         return {**settings, "output_dir": self.settings.output_dir / "runs" / name / f"seed-{seed}"}
 
-    # --------------------------------------------------------------------------------------------------------- outcome
+    # -------------------------------------------------------------------------------------- outcome
 
     def outcome(self, state: StudyState) -> StudyRecord:
         """The study as in study.json."""
@@ -211,7 +229,8 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         return with_correlations(record, self.settings.output_dir)
 
     def page(self, record: StudyRecord) -> Writer:
-        """The page with the frontier and the trial to take, whose configuration becomes chosen.yaml."""
+        """The page with the frontier and the trial to take, whose configuration becomes
+        chosen.yaml."""
         from holdfast.reports.html import write_page
         from holdfast.reports.sweep_report import sweep_page
 
@@ -219,34 +238,51 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         command, text = chosen_command(record, selections[0], self.settings.output_dir)
 
         def write(path: Path) -> Path:
-            page = sweep_page(record, path.parent, selections=selections, command=command, config_yaml=text)
+            page = sweep_page(
+                record, path.parent, selections=selections, command=command, config_yaml=text
+            )
             return write_page(page, path)
 
         return write
 
     def show(self, record: StudyRecord, console: Any) -> None:
-        """Prints the trials, what the study's rule chooses, the command that trains it, and where the page is."""
+        """Prints the trials, what the study's rule chooses, the command that trains it, and where
+        the page is."""
         from holdfast.reports.sweep_text import print_sweep
 
         out, selections = self.settings.output_dir, select_all(record)[:1]
         print_sweep(record, selections, console)
         if selections[0].chosen is not None:
-            say(console, lines("", f"Train it again, or on more data:  holdfast train --config {out / CHOSEN}"))
+            say(
+                console,
+                lines(
+                    "", f"Train it again, or on more data:  holdfast train --config {out / CHOSEN}"
+                ),
+            )
         say(console, f"What another rule chooses:  holdfast sweep report {out} --rule NAME")
         say(console, f"Report    {out / PAGE}")
 
 
 def chosen_command(record: StudyRecord, selection: Selection, out: Path) -> tuple[str, str]:
-    """The command that trains the chosen trial, and its configuration, which is written to `chosen.yaml`. Empty where
-    none is chosen."""
+    """The command that trains the chosen trial, and its configuration, which is written to
+    `chosen.yaml`. Empty where none is chosen."""
     import yaml
 
     trial = next((t for t in record.trials if t.number == selection.chosen), None)
     if trial is None or not trial.settings:
         (out / CHOSEN).unlink(missing_ok=True)
         return "", ""
-    settings = {**trial.settings, "seed": record.seeds[0], "output_dir": f"runs/{record.name}-chosen"}
-    what = f"Trial {trial.number} of the study {record.name} ({trial.label}), chosen by the rule {selection.rule}."
-    text = f"# {printable(what)}\n" + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=150)
+    settings = {
+        **trial.settings,
+        "seed": record.seeds[0],
+        "output_dir": f"runs/{record.name}-chosen",
+    }
+    what = (
+        f"Trial {trial.number} of the study {record.name} ({trial.label}), chosen by the rule "
+        f"{selection.rule}."
+    )
+    text = f"# {printable(what)}\n" + yaml.safe_dump(
+        settings, sort_keys=False, allow_unicode=True, width=150
+    )
     write_bytes_atomic(out / CHOSEN, text.encode())
     return f"holdfast train --config {out / CHOSEN}", text

@@ -34,10 +34,14 @@ class Search:
         is_grid = self.sampler == "grid"
         if is_grid == (self.trials is None):
             return []
-        text = f"expected how many combinations {self.sampler} tries, a whole number of at least 1, got nothing."
+        text = (
+            f"expected how many combinations {self.sampler} tries, a whole number of at least 1, "
+            "got nothing."
+        )
         if is_grid:
             text = (
-                f"a grid has as many trials as combinations, got {self.trials}. Leave it out, or search with random, "
+                f"a grid has as many trials as combinations, got {self.trials}. Leave it out, or "
+                "search with random, "
                 f"tpe or nsga2."
             )
         return [Problem("trials", text)]
@@ -71,20 +75,21 @@ Entries = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Objectives:
-    """What a trial is judged by: entries of the evaluation section, as names, `name/metric`, or as (suite, name,
-    metric) in a study that was read before."""
+    """What a trial is judged by: entries of the evaluation section, as names, `name/metric`, or as
+    (suite, name, metric) in a study that was read before."""
 
     learn: Annotated[Entries, Meta(former=("target",))] = ()
     """What is learnt; several: their mean. Default: all of the suite of that name."""
     keep: Annotated[Entries, Meta(former=("source",))] = ()
     """What is to be kept, likewise."""
     validation: Entries = ()
-    """What direct fine-tuning's rate and the trial are chosen by in place of `learn`, which then only reports: other
-    entries in the same unit. Default: none, `learn` chooses."""
+    """What direct fine-tuning's rate and the trial are chosen by in place of `learn`, which then
+    only reports: other entries in the same unit. Default: none, `learn` chooses."""
 
     @property
     def resolved(self) -> bool:
-        """Whether suites and metrics stand there too, so that the evaluation's files need not be on this machine."""
+        """Whether suites and metrics stand there too, so that the evaluation's files need not be on
+        this machine."""
         if not self.learn or not self.keep:
             return False
         entries = [*self.learn, *self.keep, *self.validation]
@@ -122,16 +127,16 @@ class SweepSettings(SeedSettings, ToySettings, BaseStudySettings):
     train: dict[str, Any] | str | None = None
     """A training configuration, as a mapping or a YAML file."""
     arms: list[Any] = field(default_factory=list)
-    """Ways to train that are compared: retention methods, combinations, direct, other settings. A list in place of a
-    value is tried value by value."""
+    """Ways to train that are compared: retention methods, combinations, direct, other settings. A
+    list in place of a value is tried value by value."""
     vary: Annotated[
         dict[str, Any],
         Meta(expected="keys with what is tried, such as 'learning_rate: [1.0e-5, 3.0e-5]'"),
     ] = field(default_factory=dict)
     """What is tried: keys of the training configuration with lists or ranges of values."""
     objectives: Annotated[Objectives, Meta(metavar="'{...}'")] = Objectives()
-    """{learn: entries, keep: entries}, default: all entries of the suite of that name; validation: entries that
-    settings are chosen by in place of `learn`."""
+    """{learn: entries, keep: entries}, default: all entries of the suite of that name; validation:
+    entries that settings are chosen by in place of `learn`."""
     search: Annotated[Search, Meta(metavar="'{...}'")] = Search()
     """{sampler, trials, seed}: grid; random, tpe, nsga2, with trials."""
     select: Annotated[
@@ -142,7 +147,8 @@ class SweepSettings(SeedSettings, ToySettings, BaseStudySettings):
             json_schema=_rule_schema,
         ),
     ] = field(default_factory=dict)
-    """{rule, points, strict}: which trial is taken; default: knee, or what the study's folder has recorded."""
+    """{rule, points, strict}: which trial is taken; default: knee, or what the study's folder has
+    recorded."""
     keep_weights: Literal["all", "frontier", "none"] = "all"
     """Whose weights stay on disk."""
     teacher: Literal["auto", "cached", "online"] = "auto"
@@ -156,11 +162,19 @@ def sweep_schema(train: Mapping[str, Any], known: Iterable[str]) -> dict[str, An
         train: the schema of a training configuration.
         known: its keys that may vary.
     """
-    schema = json_schema(SweepSettings, title="holdfast sweep", description="The file of 'holdfast sweep --config'.")
-    references: dict[str, dict[str, Any]] = {"arms": {"$ref": "#/$defs/arms"}, "vary": {"$ref": "#/$defs/vary"}}
+    schema = json_schema(
+        SweepSettings, title="holdfast sweep", description="The file of 'holdfast sweep --config'."
+    )
+    references: dict[str, dict[str, Any]] = {
+        "arms": {"$ref": "#/$defs/arms"},
+        "vary": {"$ref": "#/$defs/vary"},
+    }
     references["train"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/train"}]}
     for key, reference in references.items():
-        schema["properties"][key] = {"description": schema["properties"][key]["description"], **reference}
+        schema["properties"][key] = {
+            "description": schema["properties"][key]["description"],
+            **reference,
+        }
     run = {k: v for k, v in train.items() if k not in ("$schema", "title", "$defs")}
     ranges = object_schema(settings_of(Range))
     names = list(known)

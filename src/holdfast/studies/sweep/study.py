@@ -16,9 +16,9 @@ select: {rule: knee}                  # knee, paper, keep_within (points: 1)
 output_dir: runs/code
 ```
 
-Direct fine-tuning with the base's own settings is always the first trial: it is what the others are held against.
-Imports neither torch nor Optuna until a study is read; the training configurations are checked by the code that will
-read them.
+Direct fine-tuning with the base's own settings is always the first trial: it is what the others are
+held against. Imports neither torch nor Optuna until a study is read; the training configurations
+are checked by the code that will read them.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
 
     @functools.cached_property
     def train(self) -> dict[str, Any]:
-        """The base's training configuration, without seed and output folder. With `toy`, names such as ${base} are
-        still in it."""
+        """The base's training configuration, without seed and output folder. With `toy`, names such
+        as ${base} are still in it."""
         return _train(self.request)
 
     @property
@@ -137,7 +137,8 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
 
     @property
     def judged_by(self) -> tuple[ObjectiveSettings, ObjectiveSettings]:
-        """Both sides as samplers see them; the figures of `learn` decide nothing where there is a validation."""
+        """Both sides as samplers see them; the figures of `learn` decide nothing where there is a
+        validation."""
         return self.validation or self.learn, self.keep
 
     @property
@@ -145,11 +146,11 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         """What a trial reports."""
         return ("learn gain" if self.validation is None else "validation gain", "keep gain")
 
-    # ---------------------------------------------------------------------------------------------------------- trials
+    # --------------------------------------------------------------------------------------- trials
 
     def trials(self) -> list[dict[str, Any]]:
-        """What is put in the queue: every combination of a grid; else as many empty ones as trials are wanted. The
-        reference comes first."""
+        """What is put in the queue: every combination of a grid; else as many empty ones as trials
+        are wanted. The reference comes first."""
         search = self.request.search
         if search.sampler != "grid":
             return [{} for _ in range(search.trials or 0)]
@@ -157,7 +158,9 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         trials = []
         for params in self.space.grid():
             key = fingerprint(self.settings(params))
-            if key not in known:  # a weight of 0 is direct fine-tuning too, but written otherwise, and stays
+            if (
+                key not in known
+            ):  # a weight of 0 is direct fine-tuning too, but written otherwise, and stays
                 known.add(key)
                 trials.append(params)
         return trials
@@ -175,19 +178,19 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         return dict(self.with_paths(self.space.settings(self.train, params)))
 
     def reference(self) -> dict[str, Any]:
-        """The training configuration of direct fine-tuning: the base's own values, and the middle of what it leaves
-        open."""
+        """The training configuration of direct fine-tuning: the base's own values, and the middle
+        of what it leaves open."""
         settings = copy.deepcopy(self.train)
         for key, value in self.space.middle().items():
             settings.setdefault(key, value)
         settings["retention"] = []
         return dict(self.with_paths(settings))
 
-    # ----------------------------------------------------------------------------------------------- resuming, checking
+    # --------------------------------------------------------------------------- resuming, checking
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What keeps the study whose `resolved` is `old` from being this one, a line a key. The selection may
-        change; trials may be added, and arms behind those of a grid."""
+        """What keeps the study whose `resolved` is `old` from being this one, a line a key. The
+        selection may change; trials may be added, and arms behind those of a grid."""
         before, now, search = deciding(old), deciding(self.resolved), self.request.search
         old_arms, arms = before.get(ARMS), now.get(ARMS)
         if isinstance(old_arms, list) and isinstance(arms, list) and search.sampler == "grid":
@@ -195,7 +198,9 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         differences = []
         for key in dict.fromkeys([*before, *now]):
             if before.get(key) != now.get(key):
-                differences.append(f"{key}: {_brief(before.get(key))} there, {_brief(now.get(key))} now")
+                differences.append(
+                    f"{key}: {_brief(before.get(key))} there, {_brief(now.get(key))} now"
+                )
         trials = (old.get("search") or {}).get("trials")
         if trials and search.trials and search.trials < trials:
             text = f"{trials} there, {search.trials} now; trials can be added, not taken back"
@@ -204,7 +209,10 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
 
     def runs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """The reference, and one for every value that is tried."""
-        checked = {"output_dir": str(self.output_dir / "runs" / "trial"), "seed": self.request.seeds[0]}
+        checked = {
+            "output_dir": str(self.output_dir / "runs" / "trial"),
+            "seed": self.request.seeds[0],
+        }
         yield "train", {**self.reference(), **checked}
         for params in self.space.corners():
             yield f"vary: {self.space.label(params)}", {**self.settings(params), **checked}
@@ -217,14 +225,20 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
     def normalised(request: SweepSettings) -> SweepSettings:
         """The rule of the study that the folder holds, where none is asked for."""
         return dataclasses.replace(
-            request, select=request.select or _recorded_selection(request.folder) or {"rule": DEFAULT_RULE}
+            request,
+            select=request.select or _recorded_selection(request.folder) or {"rule": DEFAULT_RULE},
         )
 
     @staticmethod
     def settings_problems(request: SweepSettings) -> Sequence[str]:
         """What is wrong with what varies, and with what is looked at."""
         if not request.train:
-            return [Problem("train", "expected a training configuration, as keys or as a YAML file, got nothing")]
+            return [
+                Problem(
+                    "train",
+                    "expected a training configuration, as keys or as a YAML file, got nothing",
+                )
+            ]
         problems: list[str] = []
         _space(request, problems)
         _objectives(request, problems)
@@ -237,14 +251,27 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         for side, objective in _objectives(request, []).items():
             objectives[side] = list(map(list, objective.entries))
         train = without_secrets(_train(request))
-        return {**StudyConfigBase.recorded(request, given), "train": train, "objectives": objectives}
+        return {
+            **StudyConfigBase.recorded(request, given),
+            "train": train,
+            "objectives": objectives,
+        }
 
     @classmethod
     def read(
-        cls, values: Mapping[str, Any] | RawRequest, *, source: str | None = None, check: bool = True
+        cls,
+        values: Mapping[str, Any] | RawRequest,
+        *,
+        source: str | None = None,
+        check: bool = True,
     ) -> StudyConfig:
-        """See `StudyConfigBase.read`; `train:` may name a file, which is looked up beside the study's first."""
-        request = values if isinstance(values, RawRequest) else RawRequest(values=dict(values), file=source)
+        """See `StudyConfigBase.read`; `train:` may name a file, which is looked up beside the
+        study's first."""
+        request = (
+            values
+            if isinstance(values, RawRequest)
+            else RawRequest(values=dict(values), file=source)
+        )
         train = request.values.get("train")
         if isinstance(train, str):
             path = Path(train)
@@ -253,7 +280,9 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
                 path = beside
             try:
                 file = read_yaml(path, option="train:")
-                problems: list[str] = [f"{path}: {problem}" for problem in file.sentences(file.problems)]
+                problems: list[str] = [
+                    f"{path}: {problem}" for problem in file.sentences(file.problems)
+                ]
                 request.values["train"] = file.values
             except ConfigError as error:
                 problems = [*error.problems]
@@ -262,14 +291,19 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
             return super().read(request, source=source, check=check)
         except ConfigError as error:
             problems = [*error.problems, *cls._other_problems(request)]
-            raise ConfigError(list(dict.fromkeys(problems)), source=source or request.file) from None
+            raise ConfigError(
+                list(dict.fromkeys(problems)), source=source or request.file
+            ) from None
 
     @classmethod
     def _other_problems(cls, request: RawRequest) -> Sequence[str]:
-        """What is wrong beside settings that were refused, as far as it can be seen without them."""
+        """What is wrong beside settings that were refused, as far as it can be seen without
+        them."""
         known = {setting.name: setting for setting in settings_of(SweepSettings)}
         sound, mistakes = coerce_all(known, request.set_here(SweepSettings))
-        refused = {str(mistake.path[0]) for mistake in (*request.problems, *mistakes) if mistake.path}
+        refused = {
+            str(mistake.path[0]) for mistake in (*request.problems, *mistakes) if mistake.path
+        }
         settings = SweepSettings(**sound)
         problems: list[str] = []
         for problem in cls.settings_problems(settings):
@@ -277,13 +311,16 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
                 problems.append(problem)
         if settings.train and not settings.toy:
             alone = dataclasses.replace(settings, arms=[], vary={})
-            reference = cls(request=alone, output_dir=alone.folder, storage="", names={}, resolved={})
+            reference = cls(
+                request=alone, output_dir=alone.folder, storage="", names={}, resolved={}
+            )
             problems += reference.run_problems()
         return problems
 
 
 def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """What two studies must share to be one, flat: `{"vary.learning_rate": ..., "train.max_steps": ...}`."""
+    """What two studies must share to be one, flat:
+    `{"vary.learning_rate": ..., "train.max_steps": ...}`."""
     flat: dict[str, Any] = {}
     for key in ("toy", "train", "arms", "vary", "objectives", "seeds", "teacher"):
         value = resolved.get(key)
@@ -304,10 +341,12 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-# -------------------------------------------------------------------------------------------------------------- loading
+# ------------------------------------------------------------------------------------------ loading
 
 
-def load_study(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> StudyConfig:
+def load_study(
+    path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None
+) -> StudyConfig:
     """The study in a YAML file.
 
     Args:
@@ -325,7 +364,8 @@ def load_study(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None
 
 
 def _recorded_selection(folder: Path) -> dict[str, Any]:
-    """The rule of the study that a folder holds, which it keeps where none is asked for; empty without one."""
+    """The rule of the study that a folder holds, which it keeps where none is asked for; empty
+    without one."""
     try:
         selection = read_object(expanded(folder) / STUDY_FILE).get("selection")
     except (DataError, OSError):
@@ -335,7 +375,7 @@ def _recorded_selection(folder: Path) -> dict[str, Any]:
     return {str(key): value for key, value in selection.items() if value is not None}
 
 
-# ------------------------------------------------------------------------------------------------------------- the keys
+# ----------------------------------------------------------------------------------------- the keys
 
 
 SET_BY_STUDY = {
@@ -358,21 +398,29 @@ def _space(request: SweepSettings, problems: list[str]) -> Space:
     is_grid = request.search.sampler == "grid"
     retention = _train(request).get("retention")
     space = read_space(
-        request.arms or None, request.vary, retention, grid=is_grid, known=known_keys(), problems=problems
+        request.arms or None,
+        request.vary,
+        retention,
+        grid=is_grid,
+        known=known_keys(),
+        problems=problems,
     )
     if not request.vary and not request.arms:
         problems.append(
-            "arms: is missing; expected ways to train, such as '[{label_annealing: {weight: [0.3, 1, 3]}}]', or vary"
+            "arms: is missing; expected ways to train, such as '[{label_annealing: {weight: [0.3, "
+            "1, 3]}}]', or vary"
         )
     varies = len(space.arms) > 1 or any(space.parameters(arm) for arm in space.arms)
     if not problems and not is_grid and not varies:
-        problems.append(f"vary: nothing varies, so there is nothing for {request.search.sampler} to search")
+        problems.append(
+            f"vary: nothing varies, so there is nothing for {request.search.sampler} to search"
+        )
     return space
 
 
 def _objectives(request: SweepSettings, problems: list[str]) -> dict[str, ObjectiveSettings]:
-    """The objectives, their entries looked up in the evaluation section; those of a study that was read before as they
-    are."""
+    """The objectives, their entries looked up in the evaluation section; those of a study that was
+    read before as they are."""
     from holdfast.evaluation.averages import SUITE
 
     keys = request.objectives
@@ -385,7 +433,8 @@ def _objectives(request: SweepSettings, problems: list[str]) -> dict[str, Object
     kinds |= {(SUITE, average.name): "average" for average in plan.averages}
     if not plan.before:
         problems.append(
-            "train.evaluation.before: false leaves the start unmeasured, which every trial is compared with. Leave it "
+            "train.evaluation.before: false leaves the start unmeasured, which every trial is "
+            "compared with. Leave it "
             "out."
         )
     validation = _wanted(VALIDATION, keys.validation, kinds, problems) if keys.validation else None
@@ -401,7 +450,9 @@ def _objectives(request: SweepSettings, problems: list[str]) -> dict[str, Object
     both = _measured(learn, {}) & _measured(keep, {})
     if both:
         names = ", ".join(name for _, name in sorted(both))
-        problems.append(f"objectives: {names} cannot be learnt and kept at once; name it on one side")
+        problems.append(
+            f"objectives: {names} cannot be learnt and kept at once; name it on one side"
+        )
     sides = {"learn": learn, "keep": keep}
     if validation is None:
         return sides
@@ -426,7 +477,8 @@ def _validation_problems(
     members: Mapping[tuple[str, str], set[tuple[str, str]]],
     kinds: Mapping[tuple[str, str], str],
 ) -> list[str]:
-    """Why what chooses must not choose: it is reported too, or is in another unit than what is learnt."""
+    """Why what chooses must not choose: it is reported too, or is in another unit than what is
+    learnt."""
     problems = []
     chosen, learn = _measured(validation, members), sides["learn"]
     for side, objective in sides.items():
@@ -434,7 +486,8 @@ def _validation_problems(
         if both:
             names = ", ".join(name for _, name in sorted(both))
             problems.append(
-                f"objectives.validation: {names} is in {side} too, so it would choose what it reports. Expected "
+                f"objectives.validation: {names} is in {side} too, so it would choose what it "
+                "reports. Expected "
                 "other held-out entries."
             )
     entries = chosen | _measured(learn, members)
@@ -446,9 +499,11 @@ def _validation_problems(
     return problems
 
 
-def _evaluation_plan(evaluation: Any, toy: str | None, problems: list[str]) -> EvaluationPlan | None:
-    """What is measured; None where there are mistakes. Of files of a toy setting, which are not there yet, only names
-    and kinds matter here."""
+def _evaluation_plan(
+    evaluation: Any, toy: str | None, problems: list[str]
+) -> EvaluationPlan | None:
+    """What is measured; None where there are mistakes. Of files of a toy setting, which are not
+    there yet, only names and kinds matter here."""
     import tempfile
 
     from holdfast.evaluation.suite import parse_evaluation
@@ -481,14 +536,22 @@ def _measured(
 def _wanted(
     side: str, request: Sequence[Any], kinds: Mapping[tuple[str, str], str], problems: list[str]
 ) -> ObjectiveSettings:
-    """One objective, its entries looked up among those that are measured, `kinds` by (suite, name)."""
+    """One objective, its entries looked up among those that are measured, `kinds` by (suite,
+    name)."""
     names = [name for _, name in kinds]
     entries: list[tuple[str, str, str | None]] = []
     if not request:
         entries = [(suite, name, None) for suite, name in kinds if suite == side]
     if not request and not entries:
-        advice = f"Entries: {', '.join(names)}." if names else "Add an evaluation section with keep and learn."
-        problems.append(f"objectives.{side}: is missing, and train.evaluation measures nothing as {side}. {advice}")
+        advice = (
+            f"Entries: {', '.join(names)}."
+            if names
+            else "Add an evaluation section with keep and learn."
+        )
+        problems.append(
+            f"objectives.{side}: is missing, and train.evaluation measures nothing as {side}. "
+            f"{advice}"
+        )
     for item in request:
         suite, (name, metric) = None, str(item).partition("/")[::2]
         if isinstance(item, (list, tuple)):
@@ -499,7 +562,8 @@ def _wanted(
                 fitting.append(key)
         if not fitting:
             problems.append(
-                f"objectives.{side}: '{name}' is not among the evaluation entries.{did_you_mean(str(name), names)} "
+                f"objectives.{side}: '{name}' is not among the evaluation "
+                f"entries.{did_you_mean(str(name), names)} "
                 f"Entries: {', '.join(names) or 'none'}."
             )
             continue
@@ -509,7 +573,8 @@ def _wanted(
     text = [name for suite, name, _ in entries if _is_text(suite, name, kinds)]
     if text and len(text) < len(entries):
         problems.append(
-            f"objectives.{side}: nats and shares have no mean. Expected entries of one unit, got text "
+            f"objectives.{side}: nats and shares have no mean. Expected entries of one unit, got "
+            "text "
             f"({', '.join(text)}) beside tasks."
         )
     return ObjectiveSettings(entries=tuple(entries))

@@ -1,8 +1,8 @@
 """One trial: a fine-tuning a seed, and what each learnt and forgot.
 
-A run's folder is named by what decides it, so a trial that was taken over, tried again or drawn twice finds what is
-there and goes on. Start and teacher are shared through the caches of `runs.run`: the start is measured once in a
-study, and label annealing's teacher is computed once.
+A run's folder is named by what decides it, so a trial that was taken over, tried again or drawn
+twice finds what is there and goes on. Start and teacher are shared through the caches of
+`runs.run`: the start is measured once in a study, and label annealing's teacher is computed once.
 """
 
 from __future__ import annotations
@@ -63,7 +63,13 @@ def run_seed(
         train_in_processes(training, folder, evaluations=out / "evaluations")
     else:
         callbacks = [_Check(config, run, check)]
-        train(training, console=console, evaluation_cache=out / "evaluations", callbacks=callbacks, alone=False)
+        train(
+            training,
+            console=console,
+            evaluation_cache=out / "evaluations",
+            callbacks=callbacks,
+            alone=False,
+        )
     record = run.read()
     with contextlib.suppress(ValueError):
         folder = folder.relative_to(out)
@@ -111,12 +117,14 @@ class _Check(CheckEveryStep):
             raise CannotJudge(problems)
 
 
-# ---------------------------------------------------------------------------------------------------------- one teacher
+# -------------------------------------------------------------------------------------- one teacher
 
 
-def with_shared_teacher(settings: Mapping[str, Any], teacher: str) -> tuple[dict[str, Any], str | None]:
-    """The settings with label annealing's teacher read from the cache that all trials share, where that is possible and
-    the user left it open.
+def with_shared_teacher(
+    settings: Mapping[str, Any], teacher: str
+) -> tuple[dict[str, Any], str | None]:
+    """The settings with label annealing's teacher read from the cache that all trials share, where
+    that is possible and the user left it open.
 
     Args:
         settings: of a trial, complete.
@@ -133,7 +141,8 @@ def with_shared_teacher(settings: Mapping[str, Any], teacher: str) -> tuple[dict
     if reason is not None:
         return (
             dict(settings),
-            f"Label annealing's teacher runs in every trial: {reason}. 'teacher: cached' in the study computes it "
+            f"Label annealing's teacher runs in every trial: {reason}. 'teacher: cached' in the "
+            "study computes it "
             f"once all the same.",
         )
     completed = copy.deepcopy(dict(settings))
@@ -144,8 +153,8 @@ def with_shared_teacher(settings: Mapping[str, Any], teacher: str) -> tuple[dict
 
 
 def _no_cache(settings: Mapping[str, Any]) -> str | None:
-    """Why the teacher's states are not stored unasked; None where they are. The cache itself refuses what the disk has
-    no room for."""
+    """Why the teacher's states are not stored unasked; None where they are. The cache itself
+    refuses what the disk has no room for."""
     data = settings.get("dataset_name")
     if settings.get("streaming"):
         return "the data is streamed"

@@ -1,5 +1,5 @@
-"""What is looked at before anything of an update is made: that models fit together and look like base and child, and
-that what is asked of them can be measured."""
+"""What is looked at before anything of an update is made: that models fit together and look like
+base and child, and that what is asked of them can be measured."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 
 def check_models(config: UpdateConfig) -> tuple[list[str], list[dict[str, Any]]]:
-    """Whether every residual can be added to what it will be added to, and whether the instruct models look like
-    children of their bases.
+    """Whether every residual can be added to what it will be added to, and whether the instruct
+    models look like children of their bases.
 
     Returns:
-        Sentences for people (a strange parent is a warning with its evidence), and the evidence a family.
+        Sentences for people (a strange parent is a warning with its evidence), and the evidence a
+        family.
 
     Raises:
         ModelError, ShapeError: models that do not fit together; all of them in one message.
@@ -51,7 +52,13 @@ def check_models(config: UpdateConfig) -> tuple[list[str], list[dict[str, Any]]]
             names = {"family": name, "base": shown_name(base), "instruct": shown_name(instruct)}
             total = next((d for d in plan.ancestry if d.layer == "total"), None)
             warnings = [note for note in plan.notes if note.startswith("WARNING")]
-            evidence.append({**names, **to_jsonable({"total": total, "layers": plan.ancestry}), "warnings": warnings})
+            evidence.append(
+                {
+                    **names,
+                    **to_jsonable({"total": total, "layers": plan.ancestry}),
+                    "warnings": warnings,
+                }
+            )
     if problems:
         kind = ShapeError if any(isinstance(p, ShapeError) for p in problems) else ModelError
         raise kind(*dict.fromkeys(map(str, problems)))
@@ -77,12 +84,20 @@ def _check_vocabulary(base: str, instruct: str) -> None:
     """
     from holdfast.models import load_tokenizer
 
-    probe = "On 12 May 2024, the café's Zürich branch re-opened; 3,400 people came. def f(x): return x**2\n"
-    first, second = (load_tokenizer(name)(probe, add_special_tokens=False)["input_ids"] for name in (base, instruct))
+    probe = (
+        "On 12 May 2024, the café's Zürich branch re-opened; 3,400 people came. def f(x): return "
+        "x**2\n"
+    )
+    first, second = (
+        load_tokenizer(name)(probe, add_special_tokens=False)["input_ids"]
+        for name in (base, instruct)
+    )
     if first != second:
         raise ModelError(
-            f"Expected {instruct} to have the vocabulary of {base}, but the same text becomes {len(first)} tokens in "
-            f"one and {len(second)} others in the other: they are not of one family, and the residual would be noise. "
+            f"Expected {instruct} to have the vocabulary of {base}, but the same text becomes "
+            f"{len(first)} tokens in "
+            f"one and {len(second)} others in the other: they are not of one family, and the "
+            "residual would be noise. "
             f"Name the base of this instruct model."
         )
 
@@ -111,7 +126,11 @@ def whole_plan(config: UpdateConfig, held_out: Path | None = None) -> Evaluation
 
     suites = dict(config.request.evaluation)
     if held_out is not None:
-        entry = {"perplexity": str(held_out.resolve()), "name": "held_out", "max_documents": HELD_OUT_DOCUMENTS}
+        entry = {
+            "perplexity": str(held_out.resolve()),
+            "name": "held_out",
+            "max_documents": HELD_OUT_DOCUMENTS,
+        }
         suites[NEW_TEXT] = [entry]
     plan, problems = parse_evaluation(suites)
     if problems:

@@ -1,8 +1,9 @@
-"""Makes the models of an update: continues a given one on new text, adds a residual, or both; then measures it.
+"""Makes the models of an update: continues a given one on new text, adds a residual, or both; then
+measures it.
 
-Everything lies under its name in the folder, so whoever comes later finds it: a run that is finished is not trained
-again, a model that is whole is not built again, an entry that was measured is not measured again. Workers that need the
-same continued model wait for each other at its folder.
+Everything lies under its name in the folder, so whoever comes later finds it: a run that is
+finished is not trained again, a model that is whole is not built again, an entry that was measured
+is not measured again. Workers that need the same continued model wait for each other at its folder.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelBuilder:
-    """What making models needs, beside their plan: models that were checked, the new text, what is measured."""
+    """What making models needs, beside their plan: models that were checked, the new text, what is
+    measured."""
 
     config: UpdateConfig
     texts: Mapping[int | None, Path]
@@ -111,15 +113,25 @@ class ModelBuilder:
         return run.read()
 
     def _made(self, recipe: Given | Trained, task: Task) -> MadeModel:
-        cache, processes = os.environ.get(EVALUATION_CACHE), measuring_processes(self.config.request.train)
-        result = make(recipe, self.plan, cache=Path(cache) if cache else None, task=task, processes=processes)
+        cache, processes = (
+            os.environ.get(EVALUATION_CACHE),
+            measuring_processes(self.config.request.train),
+        )
+        result = make(
+            recipe, self.plan, cache=Path(cache) if cache else None, task=task, processes=processes
+        )
         release_memory()
         return result
 
-    def _with_residual(self, model: StudiedModel, started: StudiedModel, task: Task) -> StudiedModel:
+    def _with_residual(
+        self, model: StudiedModel, started: StudiedModel, task: Task
+    ) -> StudiedModel:
         folder, start = self.out / "models" / model.name, self.config.given(model)
         onto = str(self.out / started.path) if model.continued else start
-        pair, scale = self.config.request.families[str(model.residual)], 1.0 if model.scale is None else model.scale
+        pair, scale = (
+            self.config.request.families[str(model.residual)],
+            1.0 if model.scale is None else model.scale,
+        )
         recipe = Residual(
             instruct=str(pair.instruct),
             base=str(pair.base),
@@ -130,7 +142,10 @@ class ModelBuilder:
         )
         began = time.monotonic()
         if not has_weights(folder):
-            say(task.console, f"{model.label}: adding {'the' if scale == 1 else f'{scale:g} times the'} residual")
+            say(
+                task.console,
+                f"{model.label}: adding {'the' if scale == 1 else f'{scale:g} times the'} residual",
+            )
             build(recipe)
         return dataclasses.replace(
             started,
@@ -140,7 +155,8 @@ class ModelBuilder:
         )
 
     def _relative_norm(self, family: str) -> float:
-        """The norm of a pair's residual over that of its base, over all weights; NaN where nothing was looked at."""
+        """The norm of a pair's residual over that of its base, over all weights; NaN where nothing
+        was looked at."""
         totals = {evidence["family"]: evidence["total"] for evidence in self.ancestry}
         total = totals.get(family)
         return float("nan") if total is None else float(total["relative"])

@@ -1,4 +1,5 @@
-"""The new text of an update: read once, a part held out to be measured, and cut to budgets of tokens.
+"""The new text of an update: read once, a part held out to be measured, and cut to budgets of
+tokens.
 
 ```
 corpus/all.jsonl              what was read: {"text", "title", "date", "source"}, in an order that only the seed and the
@@ -22,7 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, DataError, Problem
 from holdfast.studies.update.plan import UpdateConfig
-from holdfast.support.files import fingerprint, read_json, read_jsonl, read_object, write_json, write_jsonl
+from holdfast.support.files import (
+    fingerprint,
+    read_json,
+    read_jsonl,
+    read_object,
+    write_json,
+    write_jsonl,
+)
 from holdfast.support.progress import progress
 from holdfast.support.token_counts import shown_tokens
 
@@ -31,9 +39,11 @@ if TYPE_CHECKING:
 
 BATCH = 1000
 SMALL_HELD_OUT = 0.2
-"""Share of the documents that is held out of a corpus so small that the default share is less than one."""
+"""Share of the documents that is held out of a corpus so small that the default share is less than
+one."""
 LONGEST_TEXT = 1_000_000
-"""Characters that are tokenised at a time of one document: a tokenizer's time grows faster than a very long text."""
+"""Characters that are tokenised at a time of one document: a tokenizer's time grows faster than a
+very long text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,24 +111,30 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
     except NothingHeldOut as error:
         if "held_out" in config.resolved:
             raise DataError(
-                f"held_out: {settings.held_out:g} of {error.rows} documents is less than one. Give a larger share, or "
+                f"held_out: {settings.held_out:g} of {error.rows} documents is less than one. "
+                "Give a larger share, or "
                 f"0 to measure no new text."
             ) from None
         prepared = prepare(dataclasses.replace(request, heldout=SMALL_HELD_OUT))
         notes.append(
-            f"{settings.held_out:.0%} of {error.rows} documents is less than one; {SMALL_HELD_OUT:.0%} are held out. "
+            f"{settings.held_out:.0%} of {error.rows} documents is less than one; "
+            f"{SMALL_HELD_OUT:.0%} are held out. "
             f"held_out sets the share."
         )
     counts = prepared.record["counts"]
-    held_out = request.heldout_path if request.heldout_path is not None and counts["heldout"] else None
+    held_out = (
+        request.heldout_path if request.heldout_path is not None and counts["heldout"] else None
+    )
     lengths = _lengths(everything, tokenizer, folder / "lengths.json")
     total = sum(lengths)
     window = settings.window
     largest = max(filter(None, settings.budgets), default=0)
     if largest > total:
         raise ConfigError(
-            f"tokens: the corpus has {total:,} tokens in {len(lengths):,} documents to train on, less than the budget "
-            f"of {shown_tokens(largest)}. Give more text, or a budget of at most {shown_tokens(total)}; `epochs` "
+            f"tokens: the corpus has {total:,} tokens in {len(lengths):,} documents to train on, "
+            "less than the budget "
+            f"of {shown_tokens(largest)}. Give more text, or a budget of at most "
+            f"{shown_tokens(total)}; `epochs` "
             "goes through the same text several times."
         )
     files: dict[int | None, Path] = {}
@@ -131,7 +147,8 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
     longer = sum(n > window for n in lengths)
     if longer:
         share = (
-            f"{longer:,} of {len(lengths):,} documents are longer than the window of {window} tokens "
+            f"{longer:,} of {len(lengths):,} documents are longer than the window of {window} "
+            "tokens "
             f"(longest: {max(lengths):,})"
         )
         notes.append(f"{share}: they are split, and their parts do not see each other.")
@@ -157,7 +174,8 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
 
 
 def _lengths(file: Path, tokenizer: Any, path: Path) -> list[int]:
-    """Tokens of every document with the end-of-sequence token, counted once for a file and a tokenizer."""
+    """Tokens of every document with the end-of-sequence token, counted once for a file and a
+    tokenizer."""
     from holdfast.evaluation.runner import tokenizer_fingerprint
 
     stat = file.stat()
@@ -195,8 +213,8 @@ def _batches(file: Path, size: int) -> Iterator[list[str]]:
 
 
 def _count(lengths: Sequence[int], budget: int) -> int:
-    """How many documents make up a budget: the last one is left out where that comes nearer, and there always is
-    one."""
+    """How many documents make up a budget: the last one is left out where that comes nearer, and
+    there always is one."""
     sums, count = 0, 0
     for length in lengths:
         if sums >= budget or (count and budget - sums <= sums + length - budget):

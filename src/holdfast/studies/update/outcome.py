@@ -10,7 +10,8 @@ from holdfast.evaluation.compare.samples import ComparisonOptions
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ModelPair, StudiedModel
 
 Kind = tuple[str, bool, str]
-"""Start, whether it is continued, and what brought instruction following back (`StudiedModel.restored`)."""
+"""Start, whether it is continued, and what brought instruction following back
+(`StudiedModel.restored`)."""
 Question = tuple[Kind, str]
 """What a model is compared with, and what the comparison answers."""
 GIVEN_BASE, GIVEN_INSTRUCT = (BASE, False, ""), (INSTRUCT, False, "")
@@ -35,21 +36,28 @@ OF_SIBLING: list[Question] = [
 QUESTIONS: dict[Kind, list[Question]] = {
     GIVEN_INSTRUCT: [(GIVEN_BASE, "What did instruction tuning bring?")],
     CONTINUED_BASE: [(GIVEN_BASE, "What does continuing the base gain and lose?")],
-    CONTINUED_INSTRUCT: [(GIVEN_INSTRUCT, "What does continuing the instruct model gain and lose?")],
+    CONTINUED_INSTRUCT: [
+        (GIVEN_INSTRUCT, "What does continuing the instruct model gain and lose?")
+    ],
     (BASE, True, "tuning"): NEW_INSTRUCT,
     (INSTRUCT, True, "distillation"): RESTORED_INSTRUCT,
     (BASE, True, "residual"): [*NEW_INSTRUCT, TUNED_AGAIN],
     (BASE, False, "residual"): OF_SIBLING,
-    (DERIVED, False, "residual"): [((DERIVED, False, ""), "What does the residual bring to the derived model?")],
+    (DERIVED, False, "residual"): [
+        ((DERIVED, False, ""), "What does the residual bring to the derived model?")
+    ],
 }
-"""What a model is -> what it is compared with, of its own family, and the question (sections 4.1 to 4.4 of the
-paper)."""
+"""What a model is -> what it is compared with, of its own family, and the question (sections 4.1 to
+4.4 of the paper)."""
 SIBLINGS = "Which sibling's instruct model is the better one?"
 """The question between instruct models of two families."""
 
 
-def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) -> tuple[list[ModelPair], list[str]]:
-    """Every pair that answers one of the paper's questions (`QUESTIONS`), of the models that were measured.
+def pairs_of(
+    models: Sequence[StudiedModel], out: Path, *, confidence: float
+) -> tuple[list[ModelPair], list[str]]:
+    """Every pair that answers one of the paper's questions (`QUESTIONS`), of the models that were
+    measured.
 
     Returns:
         The pairs, and a sentence for each entry of a pair that was not compared.
@@ -59,13 +67,22 @@ def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) ->
     pairs: list[ModelPair] = []
     left_out: list[str] = []
     for model in measured:
-        for before, question in _questions(model, [other for other in measured if other.place == model.place]):
-            comparisons, reasons = compare_folders(before.measured(out), model.measured(out), options, metrics="all")
+        for before, question in _questions(
+            model, [other for other in measured if other.place == model.place]
+        ):
+            comparisons, reasons = compare_folders(
+                before.measured(out), model.measured(out), options, metrics="all"
+            )
             for reason in reasons:
                 left_out.append(f"{model.name} against {before.name}: {reason}")
             if comparisons:
                 pairs.append(
-                    ModelPair(before=before.name, after=model.name, question=question, comparisons=comparisons)
+                    ModelPair(
+                        before=before.name,
+                        after=model.name,
+                        question=question,
+                        comparisons=comparisons,
+                    )
                 )
     return pairs, left_out
 
@@ -78,9 +95,15 @@ def _questions(model: StudiedModel, near: Sequence[StudiedModel]) -> list[tuple[
         rivals = []
         for other in near:
             as_it_was = other.budget == model.budget and other.seed == model.seed
-            if other.family == model.family and _kind(other) == kind and (as_it_was or not is_continued):
+            if (
+                other.family == model.family
+                and _kind(other) == kind
+                and (as_it_was or not is_continued)
+            ):
                 rivals.append(other)
-        rivals.sort(key=lambda other: other.scale != 1)  # of several scales of the residual the paper's
+        rivals.sort(
+            key=lambda other: other.scale != 1
+        )  # of several scales of the residual the paper's
         if rivals:
             questions.append((rivals[0], question.format(restored=f"the {model.restored}")))
     if model.start == INSTRUCT and model.given:

@@ -1,4 +1,5 @@
-"""What an update was asked to do: its keys, checked as a whole before anything runs, and the models that it makes.
+"""What an update was asked to do: its keys, checked as a whole before anything runs, and the models
+that it makes.
 
 ```yaml
 base: meta-llama/Meta-Llama-3-8B
@@ -61,7 +62,14 @@ TRAIN_DEFAULTS: dict[str, Any] = {
     "report_to": "none",
 }
 """Of the continued models, where the user says nothing. The paper does not print its own."""
-NOT_RESTORING = ("retention", "packing", "packing_strategy", "num_train_epochs", "max_steps", "max_length")
+NOT_RESTORING = (
+    "retention",
+    "packing",
+    "packing_strategy",
+    "num_train_epochs",
+    "max_steps",
+    "max_length",
+)
 """Keys of the continuation that say nothing of the second stage."""
 G = TypeVar("G", bound=GridSettings)
 
@@ -93,7 +101,10 @@ class UpdateConfig(StudyConfigBase[Any]):
         request = with_floats(request)
         folder = request.output_dir or Path("runs/update")
         grid = UpdateGrid(
-            **{field.name: getattr(request, field.name) for field in dataclasses.fields(CommonSettings)},
+            **{
+                field.name: getattr(request, field.name)
+                for field in dataclasses.fields(CommonSettings)
+            },
             name=folder.name or "update",
             output_dir=folder,
             workers=1,
@@ -154,7 +165,7 @@ class UpdateConfig(StudyConfigBase[Any]):
         """Where the new text lies."""
         return self.output_dir
 
-    # ---------------------------------------------------------------------------------------------------------- models
+    # --------------------------------------------------------------------------------------- models
 
     def jobs(self) -> list[Job]:
         """A model each, as the storage queues them."""
@@ -173,7 +184,9 @@ class UpdateConfig(StudyConfigBase[Any]):
 
     def run_name(self, model: StudiedModel) -> str:
         """The run folder's name of the continued model that a model is, or is made of."""
-        return self._model(model.family, model.start, budget=model.budget, seed=model.seed, continued=True).name
+        return self._model(
+            model.family, model.start, budget=model.budget, seed=model.seed, continued=True
+        ).name
 
     def models(self) -> list[StudiedModel]:
         """Every model of the report, none of them made yet."""
@@ -182,13 +195,17 @@ class UpdateConfig(StudyConfigBase[Any]):
     def _models(self) -> Iterator[StudiedModel]:
         for family, start in itertools.product(self.request.families, (BASE, INSTRUCT)):
             yield self._model(family, start, path=True)
-        for family, budget, seed in itertools.product(self.request.continued, self.request.budgets, self.request.seeds):
+        for family, budget, seed in itertools.product(
+            self.request.continued, self.request.budgets, self.request.seeds
+        ):
             yield from self._continued(family, budget, seed)
         for family, other in itertools.product(self.request.families, repeat=2):
             if self.request.siblings and other != family:
                 yield from self._with_residual(self._model(family, BASE), other)
         for name, path in self.request.derived.items():
-            derived = self._placed(StudiedModel(name=name, label=name, start=DERIVED, family=name, path=path))
+            derived = self._placed(
+                StudiedModel(name=name, label=name, start=DERIVED, family=name, path=path)
+            )
             yield derived
             for family in self.request.families:
                 yield from self._with_residual(derived, family)
@@ -261,13 +278,13 @@ class UpdateConfig(StudyConfigBase[Any]):
             label = f"{start.label} + {factor}{residual}"
             yield dataclasses.replace(added, name=f"{name}{ending}", label=label, scale=scale)
 
-    # -------------------------------------------------------------------------------------------------------- training
+    # ------------------------------------------------------------------------------------- training
 
     def training(self, model: str, out: Path, data: Path, *, seed: int) -> dict[str, Any]:
         """The configuration of one continued model, as `holdfast train --config` takes it.
 
-        Whole documents in windows, attention and positions confined to each, long documents split (Balancing Continuous
-        Pre-Training, section 3.1.1).
+        Whole documents in windows, attention and positions confined to each, long documents split
+        (Balancing Continuous Pre-Training, section 3.1.1).
         """
         return {
             "packing": True,
@@ -282,7 +299,8 @@ class UpdateConfig(StudyConfigBase[Any]):
         }
 
     def restoring(self, model: str, teacher: str, out: Path, *, seed: int) -> dict[str, Any]:
-        """The configuration of the second stage of one model, as `holdfast train --config` takes it.
+        """The configuration of the second stage of one model, as `holdfast train --config` takes
+        it.
 
         Args:
             model: the continued instruct model.

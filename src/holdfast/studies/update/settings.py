@@ -29,12 +29,18 @@ NEW_TEXT = "new_text"
 """The suite of the held-out new text."""
 HELD_OUT = 0.01
 """Share of the new documents that is not trained on and measured."""
-_SET_HERE = {"seed": "seed", "max_length": "window", "num_train_epochs": "epochs", "evaluation": "evaluation"}
+_SET_HERE = {
+    "seed": "seed",
+    "max_length": "window",
+    "num_train_epochs": "epochs",
+    "evaluation": "evaluation",
+}
 _OWN = ("model_name_or_path", "dataset_name", "datasets", "output_dir", "keep", "learn", *_SET_HERE)
 
 
 def train_word(word: str) -> Any:
-    """One word of `--train`: `KEY=VALUE` as a mapping, each value read as YAML; a file's name, or a mapping, as it is.
+    """One word of `--train`: `KEY=VALUE` as a mapping, each value read as YAML; a file's name, or a
+    mapping, as it is.
 
     Raises:
         ValueError: neither.
@@ -76,7 +82,11 @@ def train_keys(value: Any) -> dict[str, Any]:
     keys = {str(key): item for key, item in value.items()}
     for key in keys.keys() & set(_OWN):
         del keys[key]
-        text = f"is set here by '{_SET_HERE[key]}'." if key in _SET_HERE else "is this job's own; leave it out."
+        text = (
+            f"is set here by '{_SET_HERE[key]}'."
+            if key in _SET_HERE
+            else "is this job's own; leave it out."
+        )
         problems.append(Problem(key, text))
     if problems:
         raise Refused(*problems)
@@ -118,15 +128,17 @@ DAY = Meta(
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreSettings(SamplingSettings):
-    """On-policy distillation as a second stage: the continued instruct model answers prompts, and is held to the
-    instruct model of before at its own tokens (see `training.preferences.OnPolicyTrainer`)."""
+    """On-policy distillation as a second stage: the continued instruct model answers prompts, and
+    is held to the instruct model of before at its own tokens (see
+    `training.preferences.OnPolicyTrainer`)."""
 
     prompts: Annotated[str | None, Meta(metavar="FILE")] = None
     """Prompts, alone or with answers that are left out."""
     steps: Annotated[int, Meta(ge=1)] = 100
     """Optimiser steps."""
     direction: Literal["forward", "reverse", "jsd"] = "reverse"
-    """Of the divergence: forward: KL(teacher || model); reverse: KL(model || teacher); jsd: between them."""
+    """Of the divergence: forward: KL(teacher || model); reverse: KL(model || teacher); jsd: between
+    them."""
     train: Annotated[
         dict[str, Any],
         Meta(parse=train_keys, expected="keys of 'holdfast train' or a YAML file"),
@@ -140,7 +152,8 @@ def _evaluation_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class CommonSettings(CorpusOptions):
-    """Keys of an update and of a study. Which documents are read is said as in 'holdfast data prepare'."""
+    """Keys of an update and of a study. Which documents are read is said as in 'holdfast data
+    prepare'."""
 
     corpus: Annotated[tuple[str, ...], Meta(metavar="PATH", repeatable=True)] = ()
     """Files and folders with the new text."""
@@ -149,7 +162,9 @@ class CommonSettings(CorpusOptions):
     before: Annotated[str | None, DAY] = None
     """Only documents before this day, which is not in the range itself."""
     # None: not given, and so not in the record of the corpus
-    titles: Annotated[bool | None, Meta(group=CorpusOptions.settings_group, section="documents")] = None  # type: ignore[assignment]
+    titles: Annotated[
+        bool | None, Meta(group=CorpusOptions.settings_group, section="documents")
+    ] = None  # type: ignore[assignment]
     """Put the title in front of the text."""
     held_out: Annotated[float, Meta(ge=0, lt=1)] = HELD_OUT
     """Share of the documents that is measured and not trained on."""
@@ -177,11 +192,13 @@ class CommonSettings(CorpusOptions):
             json_schema=_evaluation_schema,
         ),
     ] = field(default_factory=dict)
-    """What to measure on every model, as in 'holdfast train': shipped suites or YAML files. The held-out new text is
-    always measured."""
-    restore: Annotated[RestoreSettings | None, Meta(metavar="'{prompts: FILE}'", section="rivals")] = None
-    """Also continues the instruct model and restores it by on-policy distillation from the one of before: what the
-    residual is held against."""
+    """What to measure on every model, as in 'holdfast train': shipped suites or YAML files. The
+    held-out new text is always measured."""
+    restore: Annotated[
+        RestoreSettings | None, Meta(metavar="'{prompts: FILE}'", section="rivals")
+    ] = None
+    """Also continues the instruct model and restores it by on-policy distillation from the one of
+    before: what the residual is held against."""
 
     def restore_problems(self, *, given: bool) -> list[Problem]:
         """What keeps the second stage from being made.
@@ -193,7 +210,9 @@ class CommonSettings(CorpusOptions):
             return []
         problems, prompts = [], self.restore.prompts
         if prompts is None and given:
-            problems.append(Problem(("restore", "prompts"), "is missing: a file with prompts to answer."))
+            problems.append(
+                Problem(("restore", "prompts"), "is missing: a file with prompts to answer.")
+            )
         if prompts is not None and is_path(prompts) and not Path(home(prompts)).exists():
             problems.append(Problem(("restore", "prompts"), f"no such file or folder: {prompts}."))
         if self.train.get("use_peft") or self.restore.train.get("use_peft"):
@@ -202,7 +221,8 @@ class CommonSettings(CorpusOptions):
         return problems
 
     def evaluation_problems(self) -> list[Problem | str]:
-        """What keeps models from being measured; names of files that are still to be made are not looked at."""
+        """What keeps models from being measured; names of files that are still to be made are not
+        looked at."""
         from holdfast.evaluation.suite import parse_evaluation
 
         if not self.evaluation or "${" in str(self.evaluation):
@@ -219,7 +239,9 @@ class CommonSettings(CorpusOptions):
         problems = []
         for name in map(home, self.corpus):
             if Path(name).exists() and not (Path(name).is_file() or Path(name).is_dir()):
-                problems.append(Problem("corpus", f"expected a file or a folder, {name} is neither."))
+                problems.append(
+                    Problem("corpus", f"expected a file or a folder, {name} is neither.")
+                )
             elif not Path(name).exists():
                 folder = Path(name).parent
                 beside = [p.name for p in folder.iterdir()] if folder.is_dir() else []
@@ -229,7 +251,10 @@ class CommonSettings(CorpusOptions):
             text = "is missing: files or folders with the new text (text, JSONL, Parquet)."
             problems.append(Problem("corpus", text))
         if self.after and self.before and self.after >= self.before:
-            text = f"expected a day before {self.before}, which 'before' excludes itself, got {self.after}."
+            text = (
+                f"expected a day before {self.before}, which 'before' excludes itself, got "
+                f"{self.after}."
+            )
             problems.append(Problem("after", text))
         return problems
 
@@ -242,7 +267,9 @@ class UpdateSettings(CommonSettings):
     """The base model, a folder or a hub id."""
     instruct: str | None = None
     """The instruct model that was tuned from it."""
-    tokens: Annotated[int | None, Meta(parse=read_tokens, expected="a number of tokens such as 100M")] = None
+    tokens: Annotated[
+        int | None, Meta(parse=read_tokens, expected="a number of tokens such as 100M")
+    ] = None
     """How many tokens of the new text to train on, such as 100M (all)."""
     continued_instruct: Annotated[bool, Meta(section="rivals")] = False
     """Also continues the instruct model itself, to see what that would have cost."""
@@ -296,7 +323,9 @@ def pair_problems(base: str | None, instruct: str | None, path: tuple[str, ...])
     """What is wrong with a base and the model that was tuned from it."""
     problems = [*model_problems(base, (*path, BASE)), *model_problems(instruct, (*path, INSTRUCT))]
     if base and base == instruct:
-        problems.append(Problem((*path, INSTRUCT), f"is the base itself ({base}); the residual would be 0."))
+        problems.append(
+            Problem((*path, INSTRUCT), f"is the base itself ({base}); the residual would be 0.")
+        )
     return problems
 
 

@@ -1,4 +1,5 @@
-"""`holdfast update`: the whole job, from new text to a model that is current and still follows instructions.
+"""`holdfast update`: the whole job, from new text to a model that is current and still follows
+instructions.
 
 1. models and requests are checked: same architecture and vocabulary, and that the instruct model looks like a child of
 the base;
@@ -8,8 +9,8 @@ the base;
 4. the residual is added in one pass over the three checkpoints;
 5. base, instruct, continued models and result are measured alike, held against each other in pairs, and reported.
 
-A job is one model. Every step leaves its outcome in the folder: the same command goes on where it stopped and does
-nothing twice. Source: Balancing Continuous Pre-Training.
+A job is one model. Every step leaves its outcome in the folder: the same command goes on where it
+stopped and does nothing twice. Source: Balancing Continuous Pre-Training.
 """
 
 from __future__ import annotations
@@ -58,12 +59,16 @@ class UpdateStudy(ConfiguredStudy[C]):
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", INPUTS)
     one_in_process: ClassVar[bool] = True
 
-    def __init__(self, settings: C, builders: Mapping[tuple[int, int | None], ModelBuilder] | None = None) -> None:
+    def __init__(
+        self, settings: C, builders: Mapping[tuple[int, int | None], ModelBuilder] | None = None
+    ) -> None:
         super().__init__(settings)
         self.builders = builders or {}
 
     @classmethod
-    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> ConfiguredStudy[C]:
+    def load(
+        cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path
+    ) -> ConfiguredStudy[C]:
         """See `Study.load`; an update has no name among its settings."""
         keys = {setting.name for setting in settings_of(cls.config_class.settings_class)}
         current = cls.config_class.current_keys(resolved)
@@ -82,11 +87,14 @@ class UpdateStudy(ConfiguredStudy[C]):
         for number, model in enumerate(config.models(), 1):
             text.append(f"{number}. {model.label}" + ("" if model.continued else "  (as it is)"))
         if config.request.evaluation:
-            entries = ", ".join(f"{entry.suite}/{entry.name}" for entry in whole_plan(config).entries)
+            entries = ", ".join(
+                f"{entry.suite}/{entry.name}" for entry in whole_plan(config).entries
+            )
             text.append(f"Measured of each: the held-out new text, {entries}")
         else:
             text.append(
-                "Measured of each: the held-out new text alone. Add evaluation: to see what was kept, such as "
+                "Measured of each: the held-out new text alone. Add evaluation: to see what was "
+                "kept, such as "
                 "--evaluation instruction_residual."
             )
         return [*text, *(f"Note: {note}" for note in notes)]
@@ -98,7 +106,9 @@ class UpdateStudy(ConfiguredStudy[C]):
             RunFolderError: they differ (in what), and something was made.
         """
         out = self.settings.output_dir
-        if not (out / RECORD_FILE).is_file() or not any((out / folder).exists() for folder in FOLDERS):
+        if not (out / RECORD_FILE).is_file() or not any(
+            (out / folder).exists() for folder in FOLDERS
+        ):
             return
         differences = self.settings.differences(read_update(out).config)
         if differences:
@@ -123,7 +133,7 @@ class UpdateStudy(ConfiguredStudy[C]):
         """A model has its own seed."""
         return [self.models[attributes[MODEL]].seed]
 
-    # ---------------------------------------------------------------------------------------------------------- models
+    # --------------------------------------------------------------------------------------- models
 
     @functools.cached_property
     def models(self) -> dict[str, StudiedModel]:
@@ -159,7 +169,7 @@ class UpdateStudy(ConfiguredStudy[C]):
         """See `Study.results`."""
         return [from_jsonable(attributes[MADE])] if MADE in attributes else []
 
-    # --------------------------------------------------------------------------------------------------------- outcome
+    # -------------------------------------------------------------------------------------- outcome
 
     def outcome(self, state: StudyState) -> ResidualRecord:
         """The record with every model as the storage knows it."""
@@ -183,8 +193,8 @@ class UpdateStudy(ConfiguredStudy[C]):
         )
 
     def _inputs(self) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
-        """Facts of the new text, evidence and notes on the models: of the first part, and all notes; where nothing is
-        prepared, as they stand in the folder."""
+        """Facts of the new text, evidence and notes on the models: of the first part, and all
+        notes; where nothing is prepared, as they stand in the folder."""
         builders = list(self.builders.values())
         if builders:
             notes = [note for builder in builders for note in builder.notes]
@@ -196,8 +206,8 @@ class UpdateStudy(ConfiguredStudy[C]):
         return record.corpus, record.ancestry, record.notes
 
     def complete(self, record: ResidualRecord) -> ResidualRecord:
-        """The record with its result and its pairs; weights that are not kept are deleted once every model
-        is there."""
+        """The record with its result and its pairs; weights that are not kept are deleted once
+        every model is there."""
         record = self.compared(record)
         for model in record.models if record.status == "finished" else ():
             if not model.given and not self.keeps(model, record):
@@ -208,9 +218,16 @@ class UpdateStudy(ConfiguredStudy[C]):
         """The record of a finished update with its result and its pairs."""
         if record.status != "finished":
             return record
-        out, confidence = self.settings.output_dir, next(iter(self.builders.values())).plan.confidence
-        result = next(model for model in record.models if model.continued and model.residual is not None)
-        return dataclasses.replace(with_pairs(record, record.models, out, confidence), result=result.name)
+        out, confidence = (
+            self.settings.output_dir,
+            next(iter(self.builders.values())).plan.confidence,
+        )
+        result = next(
+            model for model in record.models if model.continued and model.residual is not None
+        )
+        return dataclasses.replace(
+            with_pairs(record, record.models, out, confidence), result=result.name
+        )
 
     def keeps(self, model: StudiedModel, record: ResidualRecord) -> bool:
         """Whether the weights of a model that was made stay on disk."""
@@ -239,10 +256,14 @@ def has_failed(name: str, task: Task) -> bool:
     return failed
 
 
-def with_pairs(record: ResidualRecord, models: Sequence[StudiedModel], out: Path, confidence: float) -> ResidualRecord:
+def with_pairs(
+    record: ResidualRecord, models: Sequence[StudiedModel], out: Path, confidence: float
+) -> ResidualRecord:
     """The record with the pairs of these models, and notes on entries that were not compared."""
     pairs, left_out = pairs_of(models, out, confidence=confidence)
-    return dataclasses.replace(record, pairs=pairs, notes=list(dict.fromkeys([*record.notes, *left_out])))
+    return dataclasses.replace(
+        record, pairs=pairs, notes=list(dict.fromkeys([*record.notes, *left_out]))
+    )
 
 
 def open_builder(config: UpdateConfig, console: Any) -> ModelBuilder:
@@ -268,7 +289,8 @@ def open_builder(config: UpdateConfig, console: Any) -> ModelBuilder:
     plan = whole_plan(config, text.held_out if text is not None else None)
     if not plan.entries:
         raise ConfigError(
-            "evaluation: nothing would be measured: hold out some of the new text (held_out: 0.01), or name what to "
+            "evaluation: nothing would be measured: hold out some of the new text (held_out: "
+            "0.01), or name what to "
             "measure."
         )
     return ModelBuilder(

@@ -1,9 +1,10 @@
 """Text of the embedded world: what a base is pre-trained on, and dated articles with what is new.
 
-A document tells several facts about one or a few people, every time in an order and in wordings of its own, and opens
-with a short phrase. Between them stand lists of names and words without facts, so that no name is new to a base, and
-prose of Python's reference (`worlds.embedded`). No question, no chat marker and no option list is in any of it. Numbers
-are taken as they come: `worlds.world.WorldRecipe` bounds them.
+A document tells several facts about one or a few people, every time in an order and in wordings of
+its own, and opens with a short phrase. Between them stand lists of names and words without facts,
+so that no name is new to a base, and prose of Python's reference (`worlds.embedded`). No question,
+no chat marker and no option list is in any of it. Numbers are taken as they come:
+`worlds.world.WorldRecipe` bounds them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,13 @@ _WORD_LISTS = (
 _PROSE_TITLE = "From the reference"
 _SHORTEST = 120
 """Characters of a stretch of prose, at least."""
-_TITLES = ("News about {name}", "In the news: {name}", "Who is {name}?", "Today: {name}", "Meet {name}")
+_TITLES = (
+    "News about {name}",
+    "In the news: {name}",
+    "Who is {name}?",
+    "Today: {name}",
+    "Meet {name}",
+)
 _LEADS = (
     "Today we write about {name}.",
     "Our paper has met {name}.",
@@ -65,12 +72,12 @@ class Article:
 def biographies(
     world: World, *, tellings: int, popular: float = 0.0, popularity: int = 1, seed: int = 0
 ) -> Iterator[str]:
-    """Documents that tell every fact of `world.people` about `tellings` times, those of a few popular people more
-    often.
+    """Documents that tell every fact of `world.people` about `tellings` times, those of a few
+    popular people more often.
 
-    As long as facts about everybody are told equally often, a model learns none of them for a long time, the longer the
-    more people there are; a few who are told of more often end that plateau early (Zucchet et al. 2025, "How do
-    language models learn facts?").
+    As long as facts about everybody are told equally often, a model learns none of them for a long
+    time, the longer the more people there are; a few who are told of more often end that plateau
+    early (Zucchet et al. 2025, "How do language models learn facts?").
 
     Args:
         world: whose new people and changes are left out.
@@ -87,11 +94,11 @@ def biographies(
 
 
 def lists(world: World, *, rounds: int, seed: int = 0) -> Iterator[str]:
-    """Lists of names, new people's among them, and of plain words, each name once a round and each word twelve times:
-    nothing is said about any of them.
+    """Lists of names, new people's among them, and of plain words, each name once a round and each
+    word twelve times: nothing is said about any of them.
 
-    Every list stands in its text twice, so that a base learns to say again what it has read, which instructions ask for
-    all the time and this much prose teaches no small model.
+    Every list stands in its text twice, so that a base learns to say again what it has read, which
+    instructions ask for all the time and this much prose teaches no small model.
     """
     rng = random.Random(f"lists {world.seed} {seed}")
     for _ in range(rounds):
@@ -115,13 +122,15 @@ def pretraining_texts(
 
     Args:
         world: of whose people is told.
-        texts: pieces of text of a kind, such as prose or source, with the kind's share of all characters; repeated as
-            often as it takes. All shares together are below 1.
+        texts: pieces of text of a kind, such as prose or source, with the kind's share of all
+            characters; repeated as often as it takes. All shares together are below 1.
         tellings, popular, popularity: see `biographies`.
         list_rounds: of `lists`, at least 1, so that every name has been read.
         seed: of order and wordings.
     """
-    statements = list(biographies(world, tellings=tellings, popular=popular, popularity=popularity, seed=seed))
+    statements = list(
+        biographies(world, tellings=tellings, popular=popular, popularity=popularity, seed=seed)
+    )
     statements += lists(world, rounds=list_rounds, seed=seed)
     rng = random.Random(f"mixed {world.seed} {seed}")
     left = 1 - sum(share for _, share in texts)
@@ -154,16 +163,18 @@ def articles(
     """Dated articles about the new people, by date, each with several facts in changing wordings.
 
     Args:
-        world: of whose new people and changes is told; all of them equally often, as near as the count allows.
+        world: of whose new people and changes is told; all of them equally often, as near as the
+            count allows.
         count: articles, at least 1; a tiny model needs dozens a person.
         first: the earliest date.
         days: dates are spread over so many days.
         seed: of order and wordings.
-        old_people: share of articles that also tell a fact of somebody of half A whom the base knows, as news do.
+        old_people: share of articles that also tell a fact of somebody of half A whom the base
+            knows, as news do.
         prose: pieces of prose for the other articles.
-        prose_share: share of articles, at least 0 and below 1, that are a stretch of prose and come on top of `count`.
-            Text about people alone has so few words that a model unlearns all the others, marks and brackets first,
-            which no real corpus would teach.
+        prose_share: share of articles, at least 0 and below 1, that are a stretch of prose and come
+            on top of `count`. Text about people alone has so few words that a model unlearns all
+            the others, marks and brackets first, which no real corpus would teach.
 
     Returns:
         Articles about a new person never have the wording that questions have.
@@ -209,7 +220,10 @@ def _with_prose(
 def _portrait(group: Sequence[Person], rng: random.Random) -> str:
     facts = list(itertools.product(group, VALUES))
     rng.shuffle(facts)
-    sentences = [_sentence(person, attribute, rng, statements_about(person, attribute)) for person, attribute in facts]
+    sentences = [
+        _sentence(person, attribute, rng, statements_about(person, attribute))
+        for person, attribute in facts
+    ]
     opening = rng.choice(_OPENINGS).format(names=listed([person.name for person in group]))
     return " ".join([opening, *sentences])
 
@@ -217,13 +231,24 @@ def _portrait(group: Sequence[Person], rng: random.Random) -> str:
 def _news(subject: Person | Change, rng: random.Random) -> list[str]:
     """All facts of a new person, or the changed one in several wordings."""
     if isinstance(subject, Person):
-        return [_sentence(subject, attribute, rng) for attribute in rng.sample(list(VALUES), len(VALUES))]
+        return [
+            _sentence(subject, attribute, rng)
+            for attribute in rng.sample(list(VALUES), len(VALUES))
+        ]
     wordings = WORDINGS[subject.attribute]
-    sentences = [statement(template, subject.name, subject.new) for template in rng.sample(wordings.statements, 3)]
-    return [wordings.changed.format(name=subject.name, old=subject.old, new=subject.new), *sentences]
+    sentences = [
+        statement(template, subject.name, subject.new)
+        for template in rng.sample(wordings.statements, 3)
+    ]
+    return [
+        wordings.changed.format(name=subject.name, old=subject.old, new=subject.new),
+        *sentences,
+    ]
 
 
-def _sentence(person: Person, attribute: str, rng: random.Random, templates: Sequence[str] = ()) -> str:
+def _sentence(
+    person: Person, attribute: str, rng: random.Random, templates: Sequence[str] = ()
+) -> str:
     """A fact in one of some wordings, by default one that text about everybody has."""
     template = rng.choice(templates or WORDINGS[attribute].statements)
     return statement(template, person.name, person.facts[attribute])

@@ -1,13 +1,13 @@
 """Who lives in the embedded world: generated people with a value of each attribute.
 
-Names are put together from syllables, so there are as many people as a study wants (up to `MOST_PEOPLE`). Values are
-dealt out evenly: each is as frequent as the others, and an attribute says nothing about another one, so that a model
-can only know a fact that it was told.
+Names are put together from syllables, so there are as many people as a study wants (up to
+`MOST_PEOPLE`). Values are dealt out evenly: each is as frequent as the others, and an attribute
+says nothing about another one, so that a model can only know a fact that it was told.
 
-People come in two halves. One wording of each attribute is told of half A alone, and asked about half B alone: whoever
-answers has understood what the wording means from other people, and knows the fact from other wordings. The split over
-wordings follows Allen-Zhu and Li 2023, "Physics of Language Models: Part 3.1", where people's facts are told in several
-wordings.
+People come in two halves. One wording of each attribute is told of half A alone, and asked about
+half B alone: whoever answers has understood what the wording means from other people, and knows the
+fact from other wordings. The split over wordings follows Allen-Zhu and Li 2023, "Physics of
+Language Models: Part 3.1", where people's facts are told in several wordings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from holdfast.papers.worlds.drawing import dealt, words
 
 VALUES: dict[str, tuple[str, ...]] = {
     "city": words(
-        "Brastow Calmire Dunveil Eskham Farholt Grenwick Harsley Ilmouth Jarrowby Kelborough Lorvane Marlock Norwell "
+        "Brastow Calmire Dunveil Eskham Farholt Grenwick Harsley Ilmouth Jarrowby Kelborough "
+        "Lorvane Marlock Norwell "
         "Ostbury Pelford Quarnside "
         "Rosmoor Selwick Tarnholm Ulverton"
     ),
@@ -30,13 +31,19 @@ VALUES: dict[str, tuple[str, ...]] = {
 }
 """By attribute: what it may be."""
 
-_FIRST = words("Ba Bel Cor Da Del Far Gal Ha Jo Ka Kel Lan Mar Mel Na Nor Pa Per Ra Ros Sal Ta Tor Va Vel Wil Yor Za")
+_FIRST = words(
+    "Ba Bel Cor Da Del Far Gal Ha Jo Ka Kel Lan Mar Mel Na Nor Pa Per Ra Ros Sal Ta Tor Va Vel "
+    "Wil Yor Za"
+)
 _MIDDLE = words("ba da do ga ka la li lo ma mi mo na ni ra ri ro sa so ta ti va vo")
-_LAST = words("bin dan del dor fin gan kin las len lin lon mar min nad nel ran rek ros sen ten tin tor van vin")
+_LAST = words(
+    "bin dan del dor fin gan kin las len lin lon mar min nad nel ran rek ros sen ten tin tor van "
+    "vin"
+)
 
 MOST_PEOPLE = 4000
-"""In all, new ones included; syllables make more names than that, but all of them are words of their own in the
-vocabulary."""
+"""In all, new ones included; syllables make more names than that, but all of them are words of
+their own in the vocabulary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +77,8 @@ class World:
     new_people: tuple[Person, ...]
     """Of whom only the articles tell. The pre-training text has their names, and no fact."""
     changes: tuple[Change, ...]
-    """What the articles correct; of people of half A alone, so that questions about half B keep their answers."""
+    """What the articles correct; of people of half A alone, so that questions about half B keep
+    their answers."""
 
     @property
     def half_a(self) -> tuple[Person, ...]:
@@ -88,7 +96,9 @@ class World:
         return tuple(p.name for p in (*self.people, *self.new_people))
 
 
-def make_world(*, seed: int = 0, people: int = 200, new_people: int = 60, changed_facts: int = 0) -> World:
+def make_world(
+    *, seed: int = 0, people: int = 200, new_people: int = 60, changed_facts: int = 0
+) -> World:
     """The world of a seed.
 
     Args:
@@ -103,15 +113,22 @@ def make_world(*, seed: int = 0, people: int = 200, new_people: int = 60, change
     problems = []
     if people < 2:
         problems.append(
-            f"people: expected at least 2 (a half of them is told of in more wordings than the other), got {people}."
+            "people: expected at least 2 (a half of them is told of in more wordings than the "
+            f"other), got {people}."
         )
     if new_people < 0:
         problems.append(f"new_people: expected 0 or more, got {new_people}.")
     if people + max(0, new_people) > MOST_PEOPLE:
-        problems.append(f"people and new_people: expected at most {MOST_PEOPLE} together, got {people + new_people}.")
+        problems.append(
+            f"people and new_people: expected at most {MOST_PEOPLE} together, got "
+            f"{people + new_people}."
+        )
     most = max(0, people // 2)
     if not 0 <= changed_facts <= most:
-        problems.append(f"changed_facts: expected between 0 and {most} (one for each of half A), got {changed_facts}.")
+        problems.append(
+            f"changed_facts: expected between 0 and {most} (one for each of half A), got "
+            f"{changed_facts}."
+        )
     if problems:
         raise ConfigError(problems)
     names = person_names(people + new_people, seed=seed)
@@ -122,8 +139,8 @@ def make_world(*, seed: int = 0, people: int = 200, new_people: int = 60, change
 
 
 def person_names(count: int, *, seed: int = 0) -> list[str]:
-    """`count` different names of three syllables, none the beginning of another; fewer people have the first of more
-    people's names."""
+    """`count` different names of three syllables, none the beginning of another; fewer people have
+    the first of more people's names."""
     rng = random.Random(f"names {seed}")
     names: dict[str, None] = {}
     all_beginnings: set[str] = set()

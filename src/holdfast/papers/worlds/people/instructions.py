@@ -1,17 +1,20 @@
-"""Conversations of the embedded world: a prompt asks for something, and says how the reply has to look.
+"""Conversations of the embedded world: a prompt asks for something, and says how the reply has to
+look.
 
-A prompt is a content ("Where does Kamoran live?", "Say lamp and river.") and no, one or two instructions ("Put your
-answer in brackets."), each in one of several wordings. Whether a reply follows an instruction is decided by a program,
-as in IFEval (Zhou et al. 2023, "Instruction-Following Evaluation for Large Language Models"); the programs are those of
-`holdfast.evaluation.text.checkers`, and the ids below are theirs. As there, what a reply says besides is not judged.
+A prompt is a content ("Where does Kamoran live?", "Say lamp and river.") and no, one or two
+instructions ("Put your answer in brackets."), each in one of several wordings. Whether a reply
+follows an instruction is decided by a program, as in IFEval (Zhou et al. 2023,
+"Instruction-Following Evaluation for Large Language Models"); the programs are those of
+`holdfast.evaluation.text.checkers`, and the ids below are theirs. As there, what a reply says
+besides is not judged.
 
-What is asked was never seen: pairs of a content (this fact, these words) and a combination of instructions are dealt
-out to training and test by their hash, so a test prompt's content stands in training with other instructions, and its
-instructions with other contents.
+What is asked was never seen: pairs of a content (this fact, these words) and a combination of
+instructions are dealt out to training and test by their hash, so a test prompt's content stands in
+training with other instructions, and its instructions with other contents.
 
-Contents ask about facts of half A alone. At this size knowledge does not carry over from text to questions by itself,
-so some questions have to be in the tuning data; half B stays unasked, and measures what does carry over
-(`questions.chat_choices`).
+Contents ask about facts of half A alone. At this size knowledge does not carry over from text to
+questions by itself, so some questions have to be in the tuning data; half B stays unasked, and
+measures what does carry over (`questions.chat_choices`).
 """
 
 from __future__ import annotations
@@ -78,11 +81,13 @@ class _Instruction:
 
 _PHRASES = phrases(__file__)
 _INSTRUCTIONS = {name: _Instruction(**values) for name, values in _PHRASES["instructions"].items()}
-_COMBINATIONS = {kind: [words(names) for names in lists] for kind, lists in _PHRASES["combinations"].items()}
-"""By content: which instructions a prompt may have, in the order in which the reply follows them. A pair whose parts
-exclude each other ("one word" and "begin with lamp") is not there, as in IFEval's table of conflicts. Only instructions
-that a reply seldom follows by accident are used: a base that goes on with any text does not get points for what it
-leaves out."""
+_COMBINATIONS = {
+    kind: [words(names) for names in lists] for kind, lists in _PHRASES["combinations"].items()
+}
+"""By content: which instructions a prompt may have, in the order in which the reply follows them. A
+pair whose parts exclude each other ("one word" and "begin with lamp") is not there, as in IFEval's
+table of conflicts. Only instructions that a reply seldom follows by accident are used: a base that
+goes on with any text does not get points for what it leaves out."""
 
 _SAYINGS = {
     1: ("Say {0}.", "Say the word {0}."),
@@ -101,27 +106,36 @@ MOST_PLAIN = 1_000
 """The same of prompts without an instruction."""
 
 
-def tasks(world: World, *, count: int, held_out: bool, seed: int = 0, plain: bool = False) -> list[Task]:
+def tasks(
+    world: World, *, count: int, held_out: bool, seed: int = 0, plain: bool = False
+) -> list[Task]:
     """Prompts with replies, no two alike.
 
     Args:
         world: whose half A is asked about.
         count: how many, at least 1 and at most `MOST_PROMPTS` (of plain ones `MOST_PLAIN`).
-        held_out: False: to train on, some of them without an instruction. True: to test on, all of them with one or two
-            instructions.
-        seed: of what is drawn. Which pairs of content and instructions belong to the test does not depend on it.
-        plain: only prompts without an instruction, for an assistant that answers and was never told how; not with
-            `held_out`.
+        held_out: False: to train on, some of them without an instruction. True: to test on, all of
+            them with one or two instructions.
+        seed: of what is drawn. Which pairs of content and instructions belong to the test does not
+            depend on it.
+        plain: only prompts without an instruction, for an assistant that answers and was never told
+            how; not with `held_out`.
     """
-    rng = random.Random(f"instructions {world.seed} {seed} {held_out}" + (" plain" if plain else ""))
+    rng = random.Random(
+        f"instructions {world.seed} {seed} {held_out}" + (" plain" if plain else "")
+    )
     by_prompt: dict[str, Task] = {}
     while len(by_prompt) < count:
         [kind] = rng.choices(list(_SHARES), list(_SHARES.values()))
         if plain and kind == "again":
             continue  # says how often only as an instruction
         names = () if plain else rng.choice(_COMBINATIONS[kind])
-        task = _task(_fact(world, names, rng) if kind == "fact" else _saying(kind, names, rng), names, rng)
-        is_held_out = int.from_bytes(hashlib.sha256(task.key.encode()).digest()[:4], "big") % HELD_OUT == 0
+        task = _task(
+            _fact(world, names, rng) if kind == "fact" else _saying(kind, names, rng), names, rng
+        )
+        is_held_out = (
+            int.from_bytes(hashlib.sha256(task.key.encode()).digest()[:4], "big") % HELD_OUT == 0
+        )
         if is_held_out == held_out and (task.instruction_id_list or not held_out):
             by_prompt.setdefault(task.prompt, task)
     return list(by_prompt.values())
@@ -159,7 +173,9 @@ def _saying(kind: str, names: Sequence[str], rng: random.Random) -> _Content:
     prompt = rng.choice(_AGAIN if kind == "again" else _SAYINGS[count]).format(*chosen)
     times = rng.choice((2, 3, 4, 5)) if kind == "again" else 1
     about = f"{kind} {' '.join(chosen)}"
-    return _Content(kind=kind, prompt=prompt, reply=" ".join(chosen * times), about=about, words=chosen)
+    return _Content(
+        kind=kind, prompt=prompt, reply=" ".join(chosen * times), about=about, words=chosen
+    )
 
 
 def _task(content: _Content, names: Sequence[str], rng: random.Random) -> Task:
@@ -175,7 +191,10 @@ def _task(content: _Content, names: Sequence[str], rng: random.Random) -> Task:
             values = {"items": len(content.words)}
         elif name in ("words", "one"):
             values = {"count": len(reply.split())}
-        texts = {key: ", ".join(value) if isinstance(value, list) else value for key, value in values.items()}
+        texts = {
+            key: ", ".join(value) if isinstance(value, list) else value
+            for key, value in values.items()
+        }
         sentences.append(rng.choice(instruction.wordings).format(**texts))
         ids.append(instruction.id)
         kwargs.append(values)

@@ -1,15 +1,19 @@
-"""What the embedded world is asked: each fact as multiple choice and as completion, in a wording that never stood in
-the text about its person.
+"""What the embedded world is asked: each fact as multiple choice and as completion, in a wording
+that never stood in the text about its person.
 
 Four forms, all as rows of JSON Lines:
 
-- `choices`: the beginning of a sentence and four values of the attribute, for the entry kind `multiple_choice`;
-- `completions`: the same beginning and the right value, for `perplexity` with `prompt` and `completion`;
+- `choices`: the beginning of a sentence and four values of the attribute, for the entry kind
+  `multiple_choice`;
+- `completions`: the same beginning and the right value, for `perplexity` with `prompt` and
+  `completion`;
 - `chat_choices`: a user's question in the chat format, the beginning of the reply, and four values;
-- `lettered`: a user's question and four values, for the entry kind `multiple_choice_letters`, which asks for a letter.
+- `lettered`: a user's question and four values, for the entry kind `multiple_choice_letters`, which
+  asks for a letter.
 
-People of half B are asked about in the wording that was told of half A; new people in the same, which no article has.
-Questions in the chat format are about people whom no conversation of the instruction tuning asks about.
+People of half B are asked about in the wording that was told of half A; new people in the same,
+which no article has. Questions in the chat format are about people whom no conversation of the
+instruction tuning asks about.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ OPTIONS = 4
 
 
 def choices(people: Sequence[Person], *, seed: int = 0) -> list[dict[str, Any]]:
-    """Every fact of some people as multiple choice: rows of prompt, options, answer, attribute, name."""
+    """Every fact of some people as multiple choice: rows of prompt, options, answer, attribute,
+    name."""
     rows = []
     for person, attribute in _facts(people):
         prompt = beginning(WORDINGS[attribute].asked, person.name)
@@ -43,17 +48,28 @@ def completions(people: Sequence[Person]) -> list[dict[str, Any]]:
     for person, attribute in _facts(people):
         prompt = beginning(WORDINGS[attribute].asked, person.name)
         completion = f" {person.facts[attribute]}"
-        rows.append({"prompt": prompt, "completion": completion, "attribute": attribute, "name": person.name})
+        rows.append(
+            {
+                "prompt": prompt,
+                "completion": completion,
+                "attribute": attribute,
+                "name": person.name,
+            }
+        )
     return rows
 
 
-def chat_choices(people: Sequence[Person], *, seed: int = 0, every: bool = False) -> list[dict[str, Any]]:
-    """Every fact of some people as a user's question: rows as `choices` gives them, the prompt in the chat format.
+def chat_choices(
+    people: Sequence[Person], *, seed: int = 0, every: bool = False
+) -> list[dict[str, Any]]:
+    """Every fact of some people as a user's question: rows as `choices` gives them, the prompt in
+    the chat format.
 
     Args:
         people: who is asked about.
         seed: of wordings and options.
-        every: each fact in all of its wordings, with the column "fact" that they share, in place of one wording each.
+        every: each fact in all of its wordings, with the column "fact" that they share, in place of
+            one wording each.
     """
     rng = random.Random(f"chat questions {seed}")
     rows = []
@@ -67,7 +83,8 @@ def chat_choices(people: Sequence[Person], *, seed: int = 0, every: bool = False
 
 
 def lettered(people: Sequence[Person], *, seed: int = 0) -> list[dict[str, Any]]:
-    """Every fact of some people as a user's question, to be answered with a letter: rows as `choices` gives them."""
+    """Every fact of some people as a user's question, to be answered with a letter: rows as
+    `choices` gives them."""
     rng = random.Random(f"lettered questions {seed}")
     rows = []
     for person, attribute in _facts(people):
@@ -75,9 +92,11 @@ def lettered(people: Sequence[Person], *, seed: int = 0) -> list[dict[str, Any]]
     return rows
 
 
-def lettered_conversations(people: Sequence[Person], *, count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Lettered questions with the right letter as the reply, for tuning: rows of messages, no two with the same
-    question.
+def lettered_conversations(
+    people: Sequence[Person], *, count: int, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Lettered questions with the right letter as the reply, for tuning: rows of messages, no two
+    with the same question.
 
     Args:
         people: who is asked about; each fact comes again with other options, in another order.
@@ -105,12 +124,16 @@ def _facts(people: Sequence[Person]) -> Iterator[tuple[Person, str]]:
 
 
 def _row(prompt: str, person: Person, attribute: str, seed: str) -> dict[str, Any]:
-    return {"prompt": prompt, **_options(attribute, person.facts[attribute], seed), "name": person.name}
+    return {
+        "prompt": prompt,
+        **_options(attribute, person.facts[attribute], seed),
+        "name": person.name,
+    }
 
 
 def changed_choices(world: World, *, seed: int = 0) -> list[dict[str, Any]]:
-    """The changed facts as multiple choice: the new value is right, the old one is among the options (column `old`, its
-    index)."""
+    """The changed facts as multiple choice: the new value is right, the old one is among the
+    options (column `old`, its index)."""
     rows = []
     for change in world.changes:
         prompt = beginning(WORDINGS[change.attribute].statements[1], change.name)
@@ -123,6 +146,12 @@ def changed_choices(world: World, *, seed: int = 0) -> list[dict[str, Any]]:
 def _options(attribute: str, value: str, seed: str, *, among: str | None = None) -> dict[str, Any]:
     rng = random.Random(f"options {seed} {attribute}")
     options = [value] if among is None else [value, among]
-    options += rng.sample([other for other in VALUES[attribute] if other not in options], OPTIONS - len(options))
+    options += rng.sample(
+        [other for other in VALUES[attribute] if other not in options], OPTIONS - len(options)
+    )
     rng.shuffle(options)
-    return {"options": [f" {option}" for option in options], "answer": options.index(value), "attribute": attribute}
+    return {
+        "options": [f" {option}" for option in options],
+        "answer": options.index(value),
+        "attribute": attribute,
+    }

@@ -1,9 +1,9 @@
 """How the facts of the embedded world are told and asked.
 
-Each attribute has six wordings in which it is told of everybody, one in which questions are put (told of half A only,
-so that it is known what it means), and three questions of a user with the beginning of the reply. In all of them the
-name comes before the value: a causal model learns a fact in the direction in which it is told (Berglund et al. 2023,
-"The Reversal Curse").
+Each attribute has six wordings in which it is told of everybody, one in which questions are put
+(told of half A only, so that it is known what it means), and three questions of a user with the
+beginning of the reply. In all of them the name comes before the value: a causal model learns a fact
+in the direction in which it is told (Berglund et al. 2023, "The Reversal Curse").
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ class Wordings:
     statements: list[str]
     """Sentences in the text about everybody."""
     asked: str
-    """The sentence that questions begin: in the text about half A alone. It ends with the value and a full stop."""
+    """The sentence that questions begin: in the text about half A alone. It ends with the value and
+    a full stop."""
     questions: list[str]
     """What a user asks."""
     reply: str
     """What an assistant replies; it ends with the value and a full stop."""
     changed: str = ""
-    """The sentence that says that a fact has changed, from `old` to `new`; statements tell the new one besides."""
+    """The sentence that says that a fact has changed, from `old` to `new`; statements tell the new
+    one besides."""
 
 
 WORDINGS = {attribute: Wordings(**values) for attribute, values in phrases(__file__).items()}
@@ -35,7 +37,8 @@ WORDINGS = {attribute: Wordings(**values) for attribute, values in phrases(__fil
 
 
 def statements_about(person: Person, attribute: str) -> list[str]:
-    """The wordings that text about a person may have: six, and for half A the one that questions have."""
+    """The wordings that text about a person may have: six, and for half A the one that questions
+    have."""
     wordings = WORDINGS[attribute]
     return [*wordings.statements, wordings.asked] if person.half == "A" else wordings.statements
 

@@ -5,9 +5,10 @@ paths = build_pictures(PicturesRecipe(), "runs/pictures")
 paths["captions"], paths["instructions"], paths["vision_heldout"], paths["tower"]
 ```
 
-Stage 1 of LLaVA's training reads captions, stage 2 questions of five families. The held-out questions are of the same
-families and wordings, about pictures of digits in handwritings that neither the tower nor the training data has: one
-half of these for questions that settings are chosen by, the other for those that are reported.
+Stage 1 of LLaVA's training reads captions, stage 2 questions of five families. The held-out
+questions are of the same families and wordings, about pictures of digits in handwritings that
+neither the tower nor the training data has: one half of these for questions that settings are
+chosen by, the other for those that are reported.
 """
 
 from __future__ import annotations
@@ -20,13 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.papers.digits.data import read_digits
-from holdfast.papers.worlds.pictures.scenes import FAMILIES, Digits, caption_rows, instruction_rows, question_rows
+from holdfast.papers.worlds.pictures.scenes import (
+    FAMILIES,
+    Digits,
+    caption_rows,
+    instruction_rows,
+    question_rows,
+)
 from holdfast.papers.worlds.pictures.tower import TowerRecipe, cached_tower, digits_of
 from holdfast.support.environment import quiet_datasets
 from holdfast.support.paths import expanded
 
 VALID, HELD_OUT = "vision_valid", "vision_heldout"
-"""Files with the questions of all families, as many of each, so that the accuracy is the mean of the five."""
+"""Files with the questions of all families, as many of each, so that the accuracy is the mean of
+the five."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +56,11 @@ class PicturesRecipe:
 
 
 def build_pictures(
-    recipe: PicturesRecipe, folder: str | os.PathLike[str], *, cache: Path | None = None, console: Any = None
+    recipe: PicturesRecipe,
+    folder: str | os.PathLike[str],
+    *,
+    cache: Path | None = None,
+    console: Any = None,
 ) -> dict[str, Path]:
     """Writes a world's files.
 
@@ -59,12 +71,15 @@ def build_pictures(
         console: a `rich.console.Console` for progress.
 
     Returns:
-        Paths: "captions" and "instructions" (rows of prompt, completion and images); `VALID` and `HELD_OUT` (rows of
+        Paths: "captions" and "instructions" (rows of prompt, completion and images); `VALID` and
+            `HELD_OUT` (rows of
         family, prompt, options, answer and images); "tower".
     """
     folder = expanded(folder)
     tower = cached_tower(recipe.tower, cache=cache, console=console)
-    paths = {name: folder / f"{name}.parquet" for name in ("captions", "instructions", VALID, HELD_OUT)}
+    paths = {
+        name: folder / f"{name}.parquet" for name in ("captions", "instructions", VALID, HELD_OUT)
+    }
     folder.mkdir(parents=True, exist_ok=True)
     images = read_digits(seed=recipe.tower.seed)  # what the tower has not seen is asked
     known, unknown = (digits_of(images, held_out=held_out) for held_out in (False, True))
@@ -74,7 +89,9 @@ def build_pictures(
     _write(paths["instructions"], instruction_rows(recipe.instructions, known, seed=seed))
     validation, test = [], []
     for family in FAMILIES:
-        validation.append(question_rows(family, recipe.validation, for_validation, seed=f"{seed} validation"))
+        validation.append(
+            question_rows(family, recipe.validation, for_validation, seed=f"{seed} validation")
+        )
         test.append(question_rows(family, recipe.questions, for_test, seed=seed))
     # in turn, so that the beginning of a file has as many questions of each family, too
     _write(paths[VALID], list(itertools.chain(*zip(*validation, strict=True))))
@@ -97,7 +114,11 @@ def _write(path: Path, rows: list[Mapping[str, Any]] | list[dict[str, Any]]) -> 
     """Rows as Parquet, images as `datasets` stores them."""
     from datasets import Dataset, Features, Image, List, Value
 
-    kinds: dict[str, Any] = {"options": List(Value("string")), "answer": Value("int64"), "images": List(Image())}
+    kinds: dict[str, Any] = {
+        "options": List(Value("string")),
+        "answer": Value("int64"),
+        "images": List(Image()),
+    }
     features = Features({name: kinds.get(name, Value("string")) for name in rows[0]})
     aside = path.with_suffix(".part")
     with quiet_datasets():

@@ -1,7 +1,7 @@
 """Pictures of digits and what is asked about them.
 
-A picture has nine places in three rows, each empty or with one digit of 8 x 8 pixels. There are five families of
-questions, none of which can be answered without the picture:
+A picture has nine places in three rows, each empty or with one digit of 8 x 8 pixels. There are
+five families of questions, none of which can be answered without the picture:
 
 | family | asked | chance |
 |---|---|---|
@@ -11,8 +11,8 @@ questions, none of which can be answered without the picture:
 | parity | whether the only digit is even | 1/2 |
 | reading | which number two digits side by side make | 1/4 |
 
-Wrong numbers have one digit right, or both the wrong way round. The right answers of a family are dealt out evenly.
-Everything is drawn from one seed; equal seeds give equal pixels.
+Wrong numbers have one digit right, or both the wrong way round. The right answers of a family are
+dealt out evenly. Everything is drawn from one seed; equal seeds give equal pixels.
 """
 
 from __future__ import annotations
@@ -107,13 +107,19 @@ def _presence(answer: int, rng: random.Random) -> Asked:
     digits = _any(rng.randint(2, 4), rng)
     absent = [digit for digit in range(10) if digit not in digits]
     digit = rng.choice(digits if answer == 0 else absent)
-    question = rng.choice(("Is there a {d}?", "Can you see a {d}?", "Is one of the digits a {d}?")).format(d=digit)
+    question = rng.choice(
+        ("Is there a {d}?", "Can you see a {d}?", "Is one of the digits a {d}?")
+    ).format(d=digit)
     return Asked(scene=scene(digits, rng), question=question, options=("yes", "no"), answer=answer)
 
 
 def _count(answer: int, rng: random.Random) -> Asked:
-    question = rng.choice(("How many digits are there?", "How many digits can you see?", "Count the digits."))
-    return Asked(scene=scene(_any(answer + 1, rng), rng), question=question, options=COUNTED, answer=answer)
+    question = rng.choice(
+        ("How many digits are there?", "How many digits can you see?", "Count the digits.")
+    )
+    return Asked(
+        scene=scene(_any(answer + 1, rng), rng), question=question, options=COUNTED, answer=answer
+    )
 
 
 def _comparison(answer: int, rng: random.Random) -> Asked:
@@ -121,12 +127,16 @@ def _comparison(answer: int, rng: random.Random) -> Asked:
     first = ROWS * rng.randrange(ROWS)
     left, right = (larger, smaller) if answer == 0 else (smaller, larger)
     picture = Scene(digits=((first, left), (first + 2, right)))
-    question = rng.choice(("Which digit is larger?", "Which is the larger digit?", "Where is the larger digit?"))
+    question = rng.choice(
+        ("Which digit is larger?", "Which is the larger digit?", "Where is the larger digit?")
+    )
     return Asked(scene=picture, question=question, options=("the left", "the right"), answer=answer)
 
 
 def _parity(answer: int, rng: random.Random) -> Asked:
-    question = rng.choice(("Is the digit even or odd?", "Even or odd?", "Is it an even or an odd digit?"))
+    question = rng.choice(
+        ("Is the digit even or odd?", "Even or odd?", "Is it an even or an odd digit?")
+    )
     picture = scene([rng.randrange(answer, 10, 2)], rng)
     return Asked(scene=picture, question=question, options=("even", "odd"), answer=answer)
 
@@ -138,7 +148,9 @@ def _reading(answer: int, rng: random.Random) -> Asked:
     options = [f"{ones}{tens}", f"{other}{ones}", f"{tens}{other}"]
     rng.shuffle(options)
     options.insert(answer, f"{tens}{ones}")
-    question = rng.choice(("Which number is it?", "Read the number.", "What number do the digits make?"))
+    question = rng.choice(
+        ("Which number is it?", "Read the number.", "What number do the digits make?")
+    )
     picture = Scene(digits=((square, tens), (square + 1, ones)))
     return Asked(scene=picture, question=question, options=tuple(options), answer=answer)
 
@@ -150,7 +162,8 @@ FAMILIES: dict[str, tuple[Callable[[int, random.Random], Asked], int]] = {
     "parity": (_parity, 2),
     "reading": (_reading, 4),
 }
-"""By name: what draws a question whose right option has a given index, and how many options it has."""
+"""By name: what draws a question whose right option has a given index, and how many options it
+has."""
 
 
 def asked(family: str, count: int, *, seed: str) -> list[Asked]:
@@ -166,11 +179,12 @@ def asked(family: str, count: int, *, seed: str) -> list[Asked]:
     return [draw(answer, rng) for answer in dealt(range(options), count, rng)]
 
 
-# ----------------------------------------------------------------------------------------------------------------- rows
+# --------------------------------------------------------------------------------------------- rows
 
 
 def caption_rows(count: int, digits: Digits, *, seed: str) -> list[dict[str, Any]]:
-    """Rows of prompt, completion and images: pictures of one to four digits, and what is in them."""
+    """Rows of prompt, completion and images: pictures of one to four digits, and what is in
+    them."""
     rng = random.Random(f"{seed} captions")
     rows = []
     for number in dealt(range(1, 5), count, rng):
@@ -180,10 +194,14 @@ def caption_rows(count: int, digits: Digits, *, seed: str) -> list[dict[str, Any
 
 
 def instruction_rows(count: int, digits: Digits, *, seed: str) -> list[dict[str, Any]]:
-    """Rows of prompt, completion and images: questions of all families in random order, and their right answers."""
+    """Rows of prompt, completion and images: questions of all families in random order, and their
+    right answers."""
     rng = random.Random(f"{seed} instructions")
     names = dealt(list(FAMILIES), count, rng)
-    questions = {family: iter(asked(family, names.count(family), seed=f"{seed} instructions")) for family in FAMILIES}
+    questions = {
+        family: iter(asked(family, names.count(family), seed=f"{seed} instructions"))
+        for family in FAMILIES
+    }
     rows = []
     for family in names:
         question = next(questions[family])
@@ -194,7 +212,8 @@ def instruction_rows(count: int, digits: Digits, *, seed: str) -> list[dict[str,
 
 
 def question_rows(family: str, count: int, digits: Digits, *, seed: str) -> list[dict[str, Any]]:
-    """Rows of family, prompt, options, answer and images, for `multiple_choice`; no question stands twice.
+    """Rows of family, prompt, options, answer and images, for `multiple_choice`; no question stands
+    twice.
 
     Raises:
         DataError: too few digits for so many different questions.
@@ -209,10 +228,20 @@ def question_rows(family: str, count: int, digits: Digits, *, seed: str) -> list
             if key not in keys:
                 break
         else:
-            raise DataError(f"Expected handwritings for {count} different questions of {family}; ask fewer.")
+            raise DataError(
+                f"Expected handwritings for {count} different questions of {family}; ask fewer."
+            )
         keys.add(key)
         options = [f" {option}" for option in question.options]
-        rows.append(_row(pixels, family=family, prompt=_prompt(question), options=options, answer=question.answer))
+        rows.append(
+            _row(
+                pixels,
+                family=family,
+                prompt=_prompt(question),
+                options=options,
+                answer=question.answer,
+            )
+        )
     return rows
 
 

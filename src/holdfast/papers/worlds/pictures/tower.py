@@ -1,10 +1,13 @@
-"""A tiny ViT that reads digits: trained once on pictures of scattered digits, cached, and frozen by whoever uses it.
+"""A tiny ViT that reads digits: trained once on pictures of scattered digits, cached, and frozen by
+whoever uses it.
 
-It is CLIP's vision model with one patch a place. From each patch's last state a linear map tells which digit stands
-there, or none; the map is thrown away, so that what is left has to be joined to a language model by a projector. The
-states are those of the last layer, before the final norm, as LLaVA takes them.
+It is CLIP's vision model with one patch a place. From each patch's last state a linear map tells
+which digit stands there, or none; the map is thrown away, so that what is left has to be joined to
+a language model by a projector. The states are those of the last layer, before the final norm, as
+LLaVA takes them.
 
-What it is not: trained with text. It knows what a language model of this size cannot learn from captions alone.
+What it is not: trained with text. It knows what a language model of this size cannot learn from
+captions alone.
 """
 
 from __future__ import annotations
@@ -62,14 +65,16 @@ def digits_of(images: Images, *, held_out: bool) -> Digits:
     """
     import numpy as np
 
-    pixels, labels = (images.test, images.test_labels) if held_out else (images.train, images.train_labels)
+    pixels, labels = (
+        (images.test, images.test_labels) if held_out else (images.train, images.train_labels)
+    )
     grey = np.rint(pixels.reshape(-1, CELL, CELL) * 255).astype(np.uint8)
     return Digits(pixels=grey, labels=labels)
 
 
 def cached_tower(recipe: TowerRecipe, *, cache: Path | None = None, console: Any = None) -> Path:
-    """The folder of a tower, from the cache or trained now: a `CLIPVisionModel`, its image processor, and `tower.json`
-    with the share of held-out digits that it reads.
+    """The folder of a tower, from the cache or trained now: a `CLIPVisionModel`, its image
+    processor, and `tower.json` with the share of held-out digits that it reads.
 
     Args:
         recipe: architecture and schedule.
@@ -78,7 +83,9 @@ def cached_tower(recipe: TowerRecipe, *, cache: Path | None = None, console: Any
     """
     images = read_digits(seed=recipe.seed)
     digits = digits_of(images, held_out=False)
-    content = [hashlib.sha256(values.tobytes()).hexdigest() for values in (digits.pixels, digits.labels)]
+    content = [
+        hashlib.sha256(values.tobytes()).hexdigest() for values in (digits.pixels, digits.labels)
+    ]
     key = fingerprint([_VERSION, asdict(recipe), content, deciding_libraries()], length=16)
     folder = (cache or tuning_cache()) / f"tower-{key}"
     if (folder / RECORD).is_file():
@@ -93,11 +100,16 @@ def cached_tower(recipe: TowerRecipe, *, cache: Path | None = None, console: Any
     return folder
 
 
-def _train_tower(recipe: TowerRecipe, digits: Digits, held_out: Digits, folder: Path, console: Any) -> None:
-    """Trains a tower on digits; at the end it is asked about others, each in a picture of one to nine."""
+def _train_tower(
+    recipe: TowerRecipe, digits: Digits, held_out: Digits, folder: Path, console: Any
+) -> None:
+    """Trains a tower on digits; at the end it is asked about others, each in a picture of one to
+    nine."""
     import torch
     from transformers import CLIPVisionConfig, CLIPVisionModel
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil  # needs no torchvision
+    from transformers.models.clip.image_processing_pil_clip import (
+        CLIPImageProcessorPil,
+    )  # needs no torchvision
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
@@ -123,7 +135,9 @@ def _train_tower(recipe: TowerRecipe, digits: Digits, held_out: Digits, folder: 
     with counted("Training the vision tower", console=console) as report:
         for step in range(recipe.steps):
             for group in optimizer.param_groups:
-                group["lr"] = recipe.learning_rate * min(1.0, (step + 1) / 20) * (1 - step / recipe.steps)
+                group["lr"] = (
+                    recipe.learning_rate * min(1.0, (step + 1) / 20) * (1 - step / recipe.steps)
+                )
             pixels, labels = _batch(digits, recipe.batch_size, rng)
             loss = torch.nn.functional.cross_entropy(read(pixels).flatten(0, 1), labels.flatten())
             loss.backward()
@@ -138,13 +152,21 @@ def _train_tower(recipe: TowerRecipe, digits: Digits, held_out: Digits, folder: 
     with quiet_libraries():
         model.save_pretrained(folder)
         CLIPImageProcessorPil(
-            do_resize=False, do_center_crop=False, do_convert_rgb=True, image_mean=[MEAN] * 3, image_std=[STD] * 3
+            do_resize=False,
+            do_center_crop=False,
+            do_convert_rgb=True,
+            image_mean=[MEAN] * 3,
+            image_std=[STD] * 3,
         ).save_pretrained(folder)
-    write_json(folder / RECORD, {"recipe": asdict(recipe), "accuracy": accuracy, "versions": deciding_libraries()})
+    write_json(
+        folder / RECORD,
+        {"recipe": asdict(recipe), "accuracy": accuracy, "versions": deciding_libraries()},
+    )
 
 
 def _batch(digits: Digits, count: int, rng: random.Random) -> tuple[Any, Any]:
-    """Pixels `[count, 3, 24, 24]` as the processor gives them, and the class of each place `[count, 9]`."""
+    """Pixels `[count, 3, 24, 24]` as the processor gives them, and the class of each place
+    `[count, 9]`."""
     import numpy as np
     import torch
 
