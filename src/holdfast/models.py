@@ -164,9 +164,8 @@ def from_pretrained(name: str, **kwargs: Any) -> Any:
     try:
         where, version = (start, revision) if base is None else at_revision(base)
         trusted = bool(kwargs.get("trust_remote_code"))
-        file = (
-            {"gguf_file": kwargs["gguf_file"]} if "gguf_file" in kwargs else {}
-        )  # which has the configuration, too
+        # which has the configuration, too
+        file = {"gguf_file": kwargs["gguf_file"]} if "gguf_file" in kwargs else {}
         kind = AutoConfig.from_pretrained(
             where, revision=version, trust_remote_code=trusted, **file
         ).model_type
@@ -310,9 +309,8 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
                 tokenizer.chat_template is None
                 and (folder := model_folder(place, version)) is not None
             ):
-                tokenizer.chat_template = template_of(
-                    folder
-                )  # older processors have it in a file of their own
+                # older processors have it in a file of their own
+                tokenizer.chat_template = template_of(folder)
         except (ImportError, MemoryError):
             raise
         except BaseException as error:  # what absurd values in its files raise has no common base

@@ -157,9 +157,8 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
         if self.ladder:
             return list(self.ladder)
         if self.revisions:
-            label, equals, name = self.model[0].partition(
-                "="
-            )  # a label of the whole ladder says nothing of its rungs
+            # a label of the whole ladder says nothing of its rungs
+            label, equals, name = self.model[0].partition("=")
             model = name if equals else label
             return [
                 Rung(model=f"{model}@{revision}", label=revision) for revision in self.revisions

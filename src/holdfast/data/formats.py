@@ -447,9 +447,8 @@ def _features(rows: _Source, plan: _Plan) -> datasets.Features:
     names: Sequence[str] = plan.layout.result
     feature: Any = text
     if plan.layout.tokens:
-        names = (
-            names if len(plan.fields) > 1 else names[:1]
-        )  # without labels or masks there are ids alone
+        # without labels or masks there are ids alone
+        names = names if len(plan.fields) > 1 else names[:1]
         feature = datasets.List(datasets.Value("int64"))
     elif plan.as_messages:
         vary = _messages_vary(rows, plan)

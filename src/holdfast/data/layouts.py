@@ -411,9 +411,8 @@ def _convert_pair(row: Row, fields: Fields, as_messages: bool) -> dict[str, Any]
 
 def _convert_instruction(row: Row, fields: Fields, as_messages: bool) -> dict[str, Any]:
     instruction, output = _text(row, fields["instruction"]), _text(row, fields["output"])
-    extra = _text_or_none(
-        row, fields, "input"
-    )  # an instruction that needs no input is the usual case
+    # an instruction that needs no input is the usual case
+    extra = _text_or_none(row, fields, "input")
     if as_messages:
         return _turn(f"{instruction}\n\n{extra}" if extra else instruction, output, row, fields)
     return {

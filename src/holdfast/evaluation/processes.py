@@ -229,9 +229,8 @@ def launch(count: int) -> Iterator[ProcessGroup]:
         "OMP_NUM_THREADS": str(threads),
         _STORE: f"127.0.0.1:{store.port}",
     }
-    shared[PARENT_VARIABLE] = str(
-        os.getpid()
-    )  # a worker whose main process was killed ends with its batch
+    # a worker whose main process was killed ends with its batch
+    shared[PARENT_VARIABLE] = str(os.getpid())
     with contextlib.ExitStack() as stack:
         logs, others = [], []
         for rank in range(1, count):

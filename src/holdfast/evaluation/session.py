@@ -218,9 +218,8 @@ def _send(request: Mapping[str, Any], processes: ProcessGroup) -> None:
     for entry in request["plan"].entries:
         if isinstance(entry, OwnEntry):
             classes.append(f"{entry.file}:{type(entry.own).__qualname__}")
-    processes.broadcast(
-        lambda: classes
-    )  # loaded before the request is unpickled, which refers to them
+    # loaded before the request is unpickled, which refers to them
+    processes.broadcast(lambda: classes)
     processes.broadcast(lambda: request)
 
 

@@ -181,9 +181,8 @@ def _forward_chunks(
     if plan.stage == "native" and not in_place and grad_weight is not None:
         together = 4
         chunk = plan.chunk_rows or max(1, -(-chunk // 2))
-    columns = (
-        vocabulary + vocabulary % 2 if plan.stage == "native" else vocabulary
-    )  # native products read pairs
+    # native products read pairs
+    columns = vocabulary + vocabulary % 2 if plan.stage == "native" else vocabulary
     first = 0  # of the rows whose part of the head's gradient is still to come
     for start in range(0, rows, chunk):
         part = slice(start, min(start + chunk, rows))
@@ -243,9 +242,8 @@ def _forward_chunks(
             [v if w is None else v * w for v, w in zip(values.unbind(1), weights, strict=True)], 1
         )
     sums = values.sum(0, dtype=torch.float64).to(dtype)
-    loss = (
-        ce * sums[0] if teacher is None else ce * sums[0] + kl * sums[1]
-    )  # without a second term the bits of plain cross-entropy
+    # without a second term the bits of plain cross-entropy
+    loss = ce * sums[0] if teacher is None else ce * sums[0] + kl * sums[1]
     return loss, figures
 
 

@@ -374,9 +374,8 @@ def _row_kernel(
                         pull = tl.where(near, p * (phi - d), q - p)
                         term = tl.where(near, p * phi, p * d + (q - p))
                     else:
-                        pull = q * (
-                            (scalar - (w - u)) * INVERSE_T
-                        )  # -d - KL, in which the shift cancels
+                        # -d - KL, in which the shift cancels
+                        pull = q * ((scalar - (w - u)) * INVERSE_T)
                         term = tl.where(near, q * _phi(d, SERIES), p - q - q * d)
                     divergence += tl.where(mask, term, 0.0).to(tl.float64)
                 if WRITE:
@@ -427,9 +426,8 @@ def _largest_entropy(
     vocabulary in no order."""
     slots = tl.arange(0, 32)
     dtype: tl.constexpr = z_ptr.dtype.element_ty
-    best = tl.where(slots < 20, -3e38, float("inf")).to(
-        dtype
-    )  # slots beyond the 20th are never the least
+    # slots beyond the 20th are never the least
+    best = tl.where(slots < 20, -3e38, float("inf")).to(dtype)
     lanes = tl.arange(0, BLOCK)
     for start in range(0, V, BLOCK):
         columns = start + lanes

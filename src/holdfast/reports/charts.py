@@ -313,9 +313,8 @@ def smooth(ys: Sequence[float | None], window: int) -> list[float | None]:
 
     values = np.array(ys, dtype=float)  # gaps are NaN
     numbers = ~np.isnan(values)
-    base = (
-        values[numbers].mean() if numbers.any() else 0.0
-    )  # sums of what is left keep their digits
+    # sums of what is left keep their digits
+    base = values[numbers].mean() if numbers.any() else 0.0
     padded = np.concatenate(
         [np.zeros((2, window)), [numbers, np.where(numbers, values - base, 0.0)]], axis=1
     )

@@ -122,9 +122,8 @@ def flips_table(groups: Sequence[Flips]) -> list[Block]:
         size = len(group.questions)
         total += size
         count = min(MOST_FLIPS // len(groups), size)
-        picked.append(
-            [_question(group, *group.questions[n * size // count]) for n in range(count)]
-        )  # evenly
+        # evenly
+        picked.append([_question(group, *group.questions[n * size // count]) for n in range(count)])
         if count < size:
             left_out.append(f"{group.entry}: {size - count:,} more in {group.file}")
     # Entries in turn: the first questions that a reader sees are not all of one kind.

@@ -151,9 +151,8 @@ class Printer:
         table = Table(title_justify="left", box=frame, pad_edge=False, padding=(0, 1, 0, 0))
         table.title = self._line(title, "bold") if title else None
         needed = _needed(columns, rows)
-        fits = (
-            sum(needed) + 2 * len(needed) <= self.console.width
-        )  # else figures break at spaces: they are never cut
+        # else figures break at spaces: they are never cut
+        fits = sum(needed) + 2 * len(needed) <= self.console.width
         for (name, figure), width in zip(columns, needed, strict=True):
             size = {"min_width": width if fits else None, "no_wrap": figure and fits}
             justify: Literal["right", "left"] = "right" if figure else "left"

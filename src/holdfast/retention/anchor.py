@@ -161,9 +161,8 @@ def anchor_folder(name: str) -> Path:
         weight_files(path)
     except ModelError as error:
         inside = [p for p in path.iterdir() if p.is_dir() and any(p.glob("*.safetensors"))]
-        latest = max(
-            inside, key=lambda p: (len(p.name), p.name), default=None
-        )  # checkpoint-9 before checkpoint-10
+        # checkpoint-9 before checkpoint-10
+        latest = max(inside, key=lambda p: (len(p.name), p.name), default=None)
         raise ModelError(
             f"{error}{f' Its folder {latest.name} has weights: use {latest}.' if latest else ''}"
         ) from None

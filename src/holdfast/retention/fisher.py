@@ -286,9 +286,8 @@ def _tensor(held: Kept, key: str) -> torch.Tensor:
 def _digest(tensor: torch.Tensor) -> str:
     import torch
 
-    step = (
-        max(1, tensor.numel() // COMPARED) | 1
-    )  # odd: an even step would meet the same few columns of a matrix again and again
+    # odd: an even step would meet the same few columns of a matrix again and again
+    step = max(1, tensor.numel() // COMPARED) | 1
     values = tensor.reshape(-1)[::step].to(torch.bfloat16).cpu().contiguous()
     return hashlib.blake2b(values.view(torch.int16).numpy().tobytes(), digest_size=8).hexdigest()
 

@@ -66,9 +66,8 @@ def look(config: TrainConfig) -> Look:
     shape = check_causal_lm(name, trust_remote_code=config.training.trust_remote_code)
     check_fit(config)
     limit = getattr(shape.get_text_config(), "max_position_embeddings", None)
-    window = (
-        None if config.holdfast.trainer == "grpo" else config.training.max_length
-    )  # GRPO cuts no rows
+    # GRPO cuts no rows
+    window = None if config.holdfast.trainer == "grpo" else config.training.max_length
     if limit and window is not None and window > limit:
         notes.append(f"max_length {window} is more than the model's context; {limit} is used")
     if not data_is_here(config):

@@ -275,9 +275,8 @@ def _complete(tokenizer: Any, config: TrainConfig) -> None:
         )
     tokenizer.eos_token = eos
     if tokenizer.pad_token is None:
-        tokenizer.pad_token = (
-            config.training.pad_token or eos
-        )  # labels mask padding, so sharing the token is harmless
+        # labels mask padding, so sharing the token is harmless
+        tokenizer.pad_token = config.training.pad_token or eos
 
 
 def load_chat_template(path: str) -> str:
@@ -355,9 +354,8 @@ def check_files(config: TrainConfig) -> list[str]:
         load_data(config, processor or tokenizer)
     else:
         notes.append("the data is on the hub and was not looked at")
-    asking = bool(
-        judges_need(plan)
-    )  # of another machine, or it had been refused: it may have the package
+    # of another machine, or it had been refused: it may have the package
+    asking = bool(judges_need(plan))
     local = [
         e for e in plan.entries if e.local_files() and not (asking and isinstance(e, WinRateEntry))
     ]

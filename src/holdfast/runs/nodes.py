@@ -99,8 +99,7 @@ def check_same(found: Mapping[str, Any], args: Any) -> None:
 
 def _is_in(name: str, folder: Path) -> bool:
     try:
-        return name in os.listdir(
-            folder
-        )  # a listing asks the server anew where a look at the name would not
+        # a listing asks the server anew where a look at the name would not
+        return name in os.listdir(folder)
     except OSError:
         return False

@@ -217,9 +217,8 @@ class _Run:
         entries = f"{count} entr{'y' if count == 1 else 'ies'}"
         self.stage("prepare")
         if self.config.holdfast.trainer == "grpo":
-            reward_functions(
-                self.config.script
-            )  # what is wrong with them shows before anything is loaded
+            # what is wrong with them shows before anything is loaded
+            reward_functions(self.config.script)
         self.prepare(trained=trained)
         self.check_evaluation()
         if plan.entries and plan.before:
@@ -763,14 +762,12 @@ class _Run:
                 self.trainer.save_model(str(staging), _internal_call=True)
             except BaseException:
                 if self.main:
-                    remove_folder(
-                        staging
-                    )  # half a model is worth nothing, and its space may be what is missing
+                    # half a model is worth nothing, and its space may be what is missing
+                    remove_folder(staging)
                 raise
             if self.main:
-                (staging / "training_args.bin").unlink(
-                    missing_ok=True
-                )  # a pickle that nothing here reads
+                # a pickle that nothing here reads
+                (staging / "training_args.bin").unlink(missing_ok=True)
                 name_base(
                     staging, self.config.model.model_name_or_path, self.config.model.model_revision
                 )
@@ -979,9 +976,8 @@ class _Run:
             return
         if self.trainer.is_fsdp_enabled or hasattr(model, "peft_config"):
             return
-        embeddings = (
-            model.get_input_embeddings().weight
-        )  # rows of tokens that are not in the data do not move
+        # rows of tokens that are not in the data do not move
+        embeddings = model.get_input_embeddings().weight
         half = {}
         for name, parameter in model.named_parameters():
             is_trained = parameter.requires_grad and parameter is not embeddings

@@ -118,9 +118,8 @@ def fit(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
         determinant = h00 * h11 - h01 * h01
         step = np.stack([h11 * g0 - h01 * g1, h00 * g1 - h01 * g0], axis=1) / determinant[:, None]
         largest = np.abs(step).max(1, keepdims=True)
-        step /= np.maximum(
-            largest, 1.0
-        )  # far from the maximum the curvature is too flat to be believed
+        # far from the maximum the curvature is too flat to be believed
+        step /= np.maximum(largest, 1.0)
         t = t + step
         t[:, 0] = np.clip(t[:, 0], -_LARGEST, _LARGEST)
         if largest.max() < 1e-11 or (np.abs(t[:, 0]) >= _LARGEST).all():

@@ -102,9 +102,8 @@ class Ledger:
         lines = [
             json.dumps(to_jsonable(row), ensure_ascii=False, allow_nan=False) + "\n" for row in new
         ]
-        content = "".join(lines).encode(
-            "utf-8", "replace"
-        )  # a lone surrogate of a reply must not stop the run
+        # a lone surrogate of a reply must not stop the run
+        content = "".join(lines).encode("utf-8", "replace")
         try:
             while content:
                 content = content[self._file.write(content) :]

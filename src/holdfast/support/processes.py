@@ -127,9 +127,8 @@ class Workers:
     def _stop(self) -> None:
         alive = [p for p in self.processes if p.poll() is None]
         for process in alive:
-            process.send_signal(
-                signal.SIGTERM
-            )  # what a shell starts in the background ignores SIGINT, and so do these
+            # what a shell starts in the background ignores SIGINT, and so do these
+            process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + PATIENCE_SECONDS
         for process in alive:
             try:

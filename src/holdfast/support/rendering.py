@@ -186,9 +186,8 @@ def tried(work: Callable[[], object], *, patience: float = 60.0) -> str:
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of a fork beside threads: the child uses none of them
+        # of a fork beside threads: the child uses none of them
+        warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         _in_child(work, writing)

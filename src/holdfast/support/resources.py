@@ -99,9 +99,8 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an error means that memory ran out, the machine's or an accelerator's."""
 
     def is_one(e: BaseException) -> bool:
-        kind = (
-            isinstance(e, MemoryError) or type(e).__name__ == "OutOfMemoryError"
-        )  # torch's, which is not loaded here
+        # torch's, which is not loaded here
+        kind = isinstance(e, MemoryError) or type(e).__name__ == "OutOfMemoryError"
         return (
             kind
             or _system(e, errno.ENOMEM)

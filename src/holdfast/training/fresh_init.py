@@ -299,9 +299,8 @@ def _spread(draws: list[Tensor]) -> float:
             squares += float(torch.stack(values).double().var(dim=0).sum())
         else:
             mean += float(values[0].sum()) / count
-            squares += float(
-                values[0].dot(values[0])
-            )  # float32 within a block, with errors far below that of sampling
+            # float32 within a block, with errors far below that of sampling
+            squares += float(values[0].dot(values[0]))
     variance = squares / count - mean**2 if count else 0.0
     return math.sqrt(variance) if not variance < 0 else 0.0
 

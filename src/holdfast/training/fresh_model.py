@@ -136,9 +136,8 @@ def write_fresh(
             mup_(model, base_width=base_width, seed=seed) if base_width is not None else {}
         )
         if base_width is not None:
-            setattr(
-                model.config, BASE_WIDTH, base_width
-            )  # goes with the weights, for `fresh_init.init_stds`
+            # goes with the weights, for `fresh_init.init_stds`
+            setattr(model.config, BASE_WIDTH, base_width)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(folder.parent, f".{folder.name}-") as scratch, quiet_transformers():
         new_folder = scratch / folder.name

@@ -71,9 +71,8 @@ class ImageCollator:
 
     def __init__(self, collate: Any, *, completion_only: bool | None) -> None:
         self.max_length = collate.max_length
-        self.collate = dataclasses.replace(
-            collate, max_length=None
-        )  # cut here: TRL would cut images in two
+        # cut here: TRL would cut images in two
+        self.collate = dataclasses.replace(collate, max_length=None)
         self.completion_only = completion_only
         self.placeholders = torch.tensor(sorted(placeholders(collate.processor)))
         self.padding = collate.processor.tokenizer.pad_token_id

@@ -176,9 +176,8 @@ class RetentionMixin(WholeCheckpoints):
                 )
             frozen.train_only(model, train_only)
         super().__init__(*args, **kwargs)
-        self.args.__dict__.update(
-            withheld(self.args.__dict__)
-        )  # every checkpoint and every push pickles them
+        # every checkpoint and every push pickles them
+        self.args.__dict__.update(withheld(self.args.__dict__))
         self._complete_data()
         keep_unpacked(self.model)
         if not self.own_loss:
@@ -395,9 +394,8 @@ class RetentionMixin(WholeCheckpoints):
             by_origin = weights_by_origin(origin, self._ce_by_origin, labels)
             self._weighed.after_loss(inputs, labels, by_origin, result)
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
-            loss = (
-                loss * self.accelerator.num_processes
-            )  # DDP averages gradients; the token count was global already
+            # DDP averages gradients; the token count was global already
+            loss = loss * self.accelerator.num_processes
         if return_outputs:
             return loss, {"loss": loss}
         return loss

@@ -231,9 +231,8 @@ class OnAnswers(OwnLoss):
             loss = loss + annealed.loss
         self.sums.add(self.mode, annealed, inputs["attention_mask"].sum())
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
-            loss = (
-                loss * self.accelerator.num_processes
-            )  # DDP averages gradients; the count was global already
+            # DDP averages gradients; the count was global already
+            loss = loss * self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
 
     def _examples(self, batch: Mapping[str, Tensor]) -> int:
@@ -416,9 +415,8 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
         self.sums.add(self.mode, result, mask.sum())
         loss = result.loss
         if items is not None:
-            loss = (
-                loss * self.accelerator.num_processes
-            )  # DDP averages gradients; the count was global already
+            # DDP averages gradients; the count was global already
+            loss = loss * self.accelerator.num_processes
         return (loss, None) if return_outputs else loss
 
 

@@ -413,9 +413,8 @@ class TeacherCache:
                 else tensor.to(self.device, copy=True)
             )
             if self._processes.world > 1:
-                torch.distributed.broadcast(
-                    copy, src=0
-                )  # only the first process may have loaded the weights
+                # only the first process may have loaded the weights
+                torch.distributed.broadcast(copy, src=0)
             tensors[name] = copy
         return replace(head, **tensors).detached()
 

@@ -94,9 +94,8 @@ class WholeCheckpoints(_Host):
             self._complete(staging / name)
         except BaseException:
             if self.is_world_process_zero():
-                remove_folder(
-                    staging
-                )  # half a checkpoint is worth nothing, and its space may be what is missing
+                # half a checkpoint is worth nothing, and its space may be what is missing
+                remove_folder(staging)
             raise
         finally:
             self._staging = None

@@ -40,9 +40,8 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     assert 1 <= k <= n and 0 <= c <= n, "fewer completions than k have no unbiased estimate"
     none_passes = 1.0
     for i in range(n - c + 1, n + 1):
-        none_passes *= max(
-            0.0, 1.0 - k / i
-        )  # 0 at i = k, from where on every draw of k holds one that passes
+        # 0 at i = k, from where on every draw of k holds one that passes
+        none_passes *= max(0.0, 1.0 - k / i)
     return 1.0 - none_passes
 
 

@@ -308,9 +308,8 @@ class _Run:
         """Kills the child if it lives, and takes leave of it; a second time it does nothing."""
         if self._process.returncode is not None:
             return
-        os.kill(
-            self._process.pid, signal.SIGKILL
-        )  # not Popen.kill, which would take its exit status
+        # not Popen.kill, which would take its exit status
+        os.kill(self._process.pid, signal.SIGKILL)
         _, status, usage = os.wait4(self._process.pid, 0)
         self.seconds = time.monotonic() - self._began
         self.code = self._process.returncode = os.waitstatus_to_exitcode(status)

@@ -217,9 +217,8 @@ def _enter_namespaces(kernel: _Kernel, folder: str, disk_bytes: int) -> None:
         os.write(file, text.encode())
         os.close(file)
     options = f"size={max(disk_bytes, 4096)},nr_inodes=1000,mode=700"
-    kernel.call(
-        "mount", b"tmpfs", os.fsencode(folder), b"tmpfs", 2 | 4 | 8, options.encode()
-    )  # MS_NOSUID, MS_NODEV, MS_NOEXEC
+    # MS_NOSUID, MS_NODEV, MS_NOEXEC
+    kernel.call("mount", b"tmpfs", os.fsencode(folder), b"tmpfs", 2 | 4 | 8, options.encode())
     os.chdir(folder)  # what is mounted there is seen only by those who come in again
 
 
@@ -281,9 +280,8 @@ def _restrict_files(kernel: _Kernel, *, writable: bool) -> None:
 def _drop_capabilities(kernel: _Kernel) -> None:
     import struct
 
-    kernel.call(
-        "capset", struct.pack("=Ii", 0x20080522, 0), bytes(24)
-    )  # _LINUX_CAPABILITY_VERSION_3, this process: nothing
+    # _LINUX_CAPABILITY_VERSION_3, this process: nothing
+    kernel.call("capset", struct.pack("=Ii", 0x20080522, 0), bytes(24))
 
 
 def _install_filter(kernel: _Kernel) -> None:
@@ -330,9 +328,8 @@ def enter(request: dict[str, Any], *, probing: bool = False) -> list[str]:
         ),
     )
     _drop_capabilities(kernel)
-    kernel.prctl(
-        4, 0
-    )  # PR_SET_DUMPABLE: no core dump, not even through a pipe, which RLIMIT_CORE does not stop
+    # PR_SET_DUMPABLE: no core dump, not even through a pipe, which RLIMIT_CORE does not stop
+    kernel.prctl(4, 0)
     kernel.prctl(1, 9)  # PR_SET_PDEATHSIG: SIGKILL when the thread that started this process ends
     if os.getppid() != request["parent"]:
         os._exit(1)  # it ended before the line above

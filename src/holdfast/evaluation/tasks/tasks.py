@@ -59,9 +59,8 @@ def index() -> dict[str, str | list[str]]:
     """The harness's file of every task and group by name, and the names of each tag's tasks. The
     harness looks through all of its files for it, which takes several seconds, so it is kept in the
     cache folder for the next process."""
-    harness = importlib.util.find_spec(
-        "lm_eval"
-    )  # found without importing it, which takes a second
+    # found without importing it, which takes a second
+    harness = importlib.util.find_spec("lm_eval")
     if harness is None or harness.origin is None:
         raise ConfigError("tasks need the lm-evaluation-harness: pip install lm_eval.")
     root = Path(harness.origin).parent / "tasks"
@@ -87,9 +86,8 @@ def check_name(entry: TaskEntry) -> None:
     Raises:
         ConfigError: there is none, with the nearest names.
     """
-    known = (
-        entry.is_file or importlib.util.find_spec("lm_eval") is None
-    )  # whose absence others speak of
+    # whose absence others speak of
+    known = entry.is_file or importlib.util.find_spec("lm_eval") is None
     if not known and entry.task not in own_benchmarks():
         _in_the_harness(entry.task)
 

@@ -137,9 +137,8 @@ def distributions(
             for tokens in options[numbers[path.index]]:
                 logs = logp_V[list(tokens)].double()
                 shares.append(float(logs.exp().sum()))
-                nats.append(
-                    -float(logs.logsumexp(-1))
-                )  # a share is 0 where float64 cannot say how little it is
+                # a share is 0 where float64 cannot say how little it is
+                nats.append(-float(logs.logsumexp(-1)))
             yield {"entropy": entropy, "shares": shares, "nats": nats}
 
     return [answer for [answer] in ask(on, questions, name="answer", length=length, find=find)]

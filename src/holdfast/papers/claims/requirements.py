@@ -32,9 +32,8 @@ class Precondition:
     @property
     def met(self) -> bool:
         """Whether the value is on the right side of the bound; False where there is none."""
-        return (
-            self.by is not None and self.by <= 1e-9
-        )  # a mean of shares may be off by its last bit
+        # a mean of shares may be off by its last bit
+        return self.by is not None and self.by <= 1e-9
 
     @property
     def by(self) -> float | None:

@@ -685,9 +685,8 @@ def edges(record: OvertrainingRecord) -> float:
     rates = tuned_rates(record)
     if not rates:
         raise NotMeasured("tuned rates")
-    alone = any(
-        len(arm.rates) < 2 for arm in alike(record.arms, label=record.direct)
-    )  # nothing was chosen
+    # nothing was chosen
+    alone = any(len(arm.rates) < 2 for arm in alike(record.arms, label=record.direct))
     return float(sum(alone or bool(rate.edge) for rate in rates))
 
 

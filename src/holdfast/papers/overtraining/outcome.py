@@ -87,9 +87,8 @@ def overtraining_record(
             probed[job.attributes[CHECKPOINT]] = record_from(ProbedModel, seeds[0]["model"])
         if seeds and seeds[0].get("sharpness"):
             curvature = record_from(Sharpness, seeds[0]["sharpness"])
-            before = sharpness.get(
-                curvature.model
-            )  # a line along a fine-tuning is followed after its probe
+            # a line along a fine-tuning is followed after its probe
+            before = sharpness.get(curvature.model)
             lines = curvature.lines if before is None else [*before.lines, *curvature.lines]
             sharpness[curvature.model] = dataclasses.replace(before or curvature, lines=lines)
     tunings = list(config.tunings.values())

@@ -240,9 +240,8 @@ def _without_repeats(documents: Mapping[str, str]) -> dict[str, str]:
     for name, text in documents.items():
         paragraphs = []
         here: set[bytes] = set()
-        parts = re.split(
-            r"(\n(?:[ \t]*\n)+)", text
-        )  # paragraph, the blank lines after it, paragraph, ...
+        # paragraph, the blank lines after it, paragraph, ...
+        parts = re.split(r"(\n(?:[ \t]*\n)+)", text)
         for paragraph, blank in zip(parts[::2], [*parts[1::2], ""], strict=True):
             plain = " ".join(paragraph.split())
             if len(plain) >= SHORT_TEXT:

@@ -124,9 +124,8 @@ def cached_base(
                 "libraries": deciding_libraries(),
             }
             write_json(work / "base.json", {"recipe": asdict(recipe), **about})
-            shutil.rmtree(
-                folder, ignore_errors=True
-            )  # at most a folder without base.json: an unfinished older copy
+            # at most a folder without base.json: an unfinished older copy
+            shutil.rmtree(folder, ignore_errors=True)
             folder.parent.mkdir(exist_ok=True)
             os.replace(work, folder)
     return folder

@@ -171,9 +171,8 @@ def _take_back(
     import torch
 
     flat, copied = target.flat()
-    size = (
-        1 << 18 if flat.device.type == "cpu" else 1 << 24
-    )  # what stays in a core's cache, or keeps a device busy
+    # what stays in a core's cache, or keeps a device busy
+    size = 1 << 18 if flat.device.type == "cpu" else 1 << 24
     for start in range(0, len(flat), size):
         block = slice(start, start + size)
         old = before[block] if shrink == 1 else before[block] * shrink

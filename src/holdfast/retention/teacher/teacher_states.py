@@ -191,9 +191,8 @@ def plan_batches(documents: Mapping[bytes, Any], *, tokens: int) -> list[list[by
     Formed of all documents of a run, whichever of them are missing: then a build that goes on after
     it was killed, or replaces a damaged shard, computes the same batches and so the same bits.
     """
-    order = sorted(
-        documents, key=lambda k: (len(documents[k]), k), reverse=True
-    )  # what needs most memory first
+    # what needs most memory first
+    order = sorted(documents, key=lambda k: (len(documents[k]), k), reverse=True)
     batches: list[list[bytes]] = []
     first = 0
     while first < len(order):

@@ -102,9 +102,8 @@ def translate(tool: Tool, values: Values, known: Collection[str], source: str) -
     with_adapter = settings.get("use_peft")
     translation = {}
     for key, value in {**table["defaults"], **settings}.items():
-        has_effect = with_adapter or not key.startswith(
-            "lora_"
-        )  # LoRA's keys do nothing there without an adapter
+        # LoRA's keys do nothing there without an adapter
+        has_effect = with_adapter or not key.startswith("lora_")
         if value is not None and has_effect:
             translation[key] = value
     return translation

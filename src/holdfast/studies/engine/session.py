@@ -105,9 +105,8 @@ def execute_study(
             try:
                 _run_jobs(opened, count, console)
             finally:
-                opened.study.clean(
-                    opened.state()
-                )  # a worker may have been stopped in the middle of it
+                # a worker may have been stopped in the middle of it
+                opened.study.clean(opened.state())
                 record = finish(opened)
             state = opened.state()
     except KeyboardInterrupt:

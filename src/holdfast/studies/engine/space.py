@@ -384,9 +384,8 @@ class _Reader:
             except ConfigError as error:
                 self.problems.extend(f"{where}: {problem}" for problem in error.problems)
                 continue
-            source = (
-                {} if cls.origin is None else {"sha256": cls.origin.sha256}
-            )  # an edited method is another study
+            # an edited method is another study
+            source = {} if cls.origin is None else {"sha256": cls.origin.sha256}
             methods.append({name: copy.deepcopy(dict(parameters or {})) | source})
         return methods
 
@@ -452,9 +451,8 @@ class _Reader:
             elif values is None:
                 inner[keys[-1]] = None  # a problem was noted
             elif place or isinstance(values.middle(), (int, float)):
-                inner[keys[-1]] = (
-                    values.middle()
-                )  # one of words may be a training's own setting, as train_only
+                # one of words may be a training's own setting, as train_only
+                inner[keys[-1]] = values.middle()
         return vary
 
     def _beside(self, item: Any, where: str) -> tuple[Any, dict[str, Any], str]:

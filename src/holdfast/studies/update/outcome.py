@@ -101,9 +101,8 @@ def _questions(model: StudiedModel, near: Sequence[StudiedModel]) -> list[tuple[
                 and (as_it_was or not is_continued)
             ):
                 rivals.append(other)
-        rivals.sort(
-            key=lambda other: other.scale != 1
-        )  # of several scales of the residual the paper's
+        # of several scales of the residual the paper's
+        rivals.sort(key=lambda other: other.scale != 1)
         if rivals:
             questions.append((rivals[0], question.format(restored=f"the {model.restored}")))
     if model.start == INSTRUCT and model.given:
