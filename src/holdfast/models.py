@@ -146,8 +146,8 @@ def _refuse_offloaded(model: Any, name: str) -> None:
 
 def from_pretrained(name: str, **kwargs: Any) -> Any:
     """`from_pretrained` of the model's kind (see `auto_class`) with its failures in words. A model
-    that is not whole is
-    one: what transformers would fill with random numbers, or leave out, is named.
+    that is not whole is one: what transformers would fill with random numbers, or leave out, is
+    named.
 
     Raises:
         ModelError: a package is missing, tensors are missing, unexpected or of another shape, or

@@ -18,9 +18,8 @@ anything but linear layers (embeddings, convolutions, GPT-2's Conv1D, bare param
 experts, `lora_bias`). Merge those once with PEFT.
 
 Source: Hu et al. (2021), "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1;
-    Kalajdzievski (2023), "A
-Rank Stabilization Scaling Factor for Fine-Tuning with LoRA"; Liu et al. (2024), "DoRA:
-Weight-Decomposed Low-Rank Adaptation", equation 5.
+Kalajdzievski (2023), "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA"; Liu et al.
+(2024), "DoRA: Weight-Decomposed Low-Rank Adaptation", equation 5.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ The numbers are made in C where a compiler was found (`native`), and by PyTorch 
 (`counter_torch`, which has the constants).
 
 Sources: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11.
-    Wichura, "Algorithm AS
-241: the percentage points of the normal distribution", Applied Statistics 37 (1988), PPND16.
+Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied Statistics 37
+(1988), PPND16.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ bits; `kernels` has the passes that compute in between. Types of less than a byt
 numbers are not known here.
 
 Source: OCP 8-bit Floating Point Specification 1.0 for the two F8 types (E4M3 is what PyTorch calls
-    float8_e4m3fn).
+float8_e4m3fn).
 """
 
 from __future__ import annotations

@@ -299,8 +299,8 @@ def unbuildable(error: BaseException) -> str:
 
 def looks_whole(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> bool:
     """Whether nothing in names and shapes speaks against a model's being whole. Some architectures
-    look otherwise on
-    purpose (layers beyond the stated ones, layers that share weights): `fit_of` decides.
+    look otherwise on purpose (layers beyond the stated ones, layers that share weights): `fit_of`
+    decides.
 
     Args:
         config: config.json; empty: there is nothing to compare with.

@@ -204,8 +204,7 @@ def folder_without_revision(name: str | os.PathLike[str]) -> str:
 def name_base(adapter: Path, name: str, revision: str = "main") -> None:
     """Puts what an adapter was trained on into its configuration, so that it can be used on another
     machine: the base's name where PEFT wrote its folder in the cache, and the base's revision,
-        which PEFT is not told. Folders without an
-    adapter, and other bases, are left as they are.
+    which PEFT is not told. Folders without an adapter, and other bases, are left as they are.
 
     Args:
         adapter: the adapter's folder.

@@ -21,8 +21,7 @@ class Parents:
     """Index of the one that the output looks like: its names, dtypes, shards and configuration."""
     base: int | None = None
     """Index of the one that changes are counted from; a model that lacks one of its tensors has
-    changed nothing there.
-    None: no such parent."""
+    changed nothing there. None: no such parent."""
     extras: Mapping[int, int] = field(default_factory=dict)
     """Those that must match but give the output no tensors of their own (Fisher information), each
     with the one it belongs to."""

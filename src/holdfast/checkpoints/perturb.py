@@ -5,10 +5,9 @@ model to noise on its weights?
 
 `std` is each tensor's standard deviation at initialisation (`training.fresh_init.init_stds` finds
 it), so that norm weights and biases, which are initialised to constants, stay as they are. The
-noise comes from a counter-based
-generator: element i of tensor `name` gets the same number for the same seed however the model is
-    sharded, cut into
-blocks, on disk (here) or in memory (`live.perturb_`).
+noise comes from a counter-based generator: element i of tensor `name` gets the same number for the
+same seed however the model is sharded, cut into blocks, on disk (here) or in memory
+(`live.perturb_`).
 """
 
 from __future__ import annotations

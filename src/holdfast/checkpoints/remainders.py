@@ -9,7 +9,7 @@ model's weight. That is where a weight became so much smaller than the base's th
 near their difference leads back to it: by a factor of two for a float32 base, of 2^16 where both
 models are bfloat16. In a fine-tune these are few. They lie, sparse, beside each file of the
 residual: `residual.remainder.safetensors` holds for tensor T the element numbers `T.index` (int64,
-    ascending) and the values `T.value` (float32).
+ascending) and the values `T.value` (float32).
 
 What is right in float32 is right in every narrower dtype that holds the instruct model's numbers,
 whatever the base's dtype is; tensors of float64 are compared in float64. What this cannot restore

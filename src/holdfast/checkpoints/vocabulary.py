@@ -407,11 +407,10 @@ def align_vocabularies(
     output has.
 
     A token that all have needs no policy, wherever its row lies, and neither does a row that no
-    token uses. Of other
-    rows: "error" adds a problem; "keep" gives every source the target's row; "zero" gives a source
-        that lacks the row
-    the base's (a delta of 0), and every source the target's where the base lacks it or there is no
-    base. Tokens that the target lacks are not in the output; a note says how many.
+    token uses. Of other rows: "error" adds a problem; "keep" gives every source the target's row;
+    "zero" gives a source that lacks the row the base's (a delta of 0), and every source the
+    target's where the base lacks it or there is no base. Tokens that the target lacks are not in
+    the output; a note says how many.
 
     Args:
         parents: the checkpoints. Extras (Fisher information) get zeros where they lack a row.

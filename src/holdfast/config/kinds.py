@@ -5,7 +5,7 @@ What YAML or a shell gives becomes the type that was declared. Every word of a c
 and so is `1e-4` in YAML 1.1, so text that reads as a number is a number where a number is wanted;
 `7.0` is a whole number, `TRUE` and `yes` are booleans. What is of another kind is refused, never
 guessed: `true` is no number and `[3]` is no `3`. `transformers.HfArgumentParser`, which looks at
-    strings only, agrees wherever it looks.
+strings only, agrees wherever it looks.
 """
 
 from __future__ import annotations

@@ -12,11 +12,9 @@ through again in a new order, and `MixInfo.repeated` says how many rows that mad
 
 Mixing happens on tokenised rows, before packing: only there do all rows have one format whatever
 the two data sets looked like, and only there are tokens known. Rows with images are mixed as they
-are, by numbers of examples. Nothing is
-copied: the mixture is a view with an index array. It carries no column that tells the sources
-    apart, unless the train
-rows have `ORIGIN`: then every row says whether it is new, replayed or generated, which packing and
-collation keep.
+are, by numbers of examples. Nothing is copied: the mixture is a view with an index array. It
+carries no column that tells the sources apart, unless the train rows have `ORIGIN`: then every row
+says whether it is new, replayed or generated, which packing and collation keep.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ which nothing predicts; it looks at a thousand documents at a time unless told o
 come out in the order of an own shuffle, as their documents are sorted by size.
 
 Source: "Balancing Continuous Pre-Training" (section 3.1.1): windows of 4096 tokens, documents of
-    156 to 6981 tokens,
-650 on average.
+156 to 6981 tokens, 650 on average.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ network used: a mistyped path never turns into a download.
 
 Local rows are read once, validated completely (see `readers` and `json_rows`), and kept
 memory-mapped in the datasets cache under the hash of their content, so the same files anywhere are
-the same dataset. Row i is the i-th row of the
-file: for JSON Lines, its i-th non-blank line. What a row must contain is not decided here but in
-    `formats`.
+the same dataset. Row i is the i-th row of the file: for JSON Lines, its i-th non-blank line. What a
+row must contain is not decided here but in `formats`.
 """
 
 from __future__ import annotations

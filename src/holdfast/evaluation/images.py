@@ -3,9 +3,9 @@
 A prompt's text has the processor's token where an image belongs; the processor makes as many of it
 as the image has states, and the pixels. What follows a prompt is text, so its tokens are those of a
 text's continuation (see `text.documents`), and all that is asked after one prompt goes through the
-model in one row (`text.shared_prefix`): the images are read once a question.
-Where a model cannot share beginnings, or has positions of its own for images (Qwen-VL), each text
-is a row with its images.
+model in one row (`text.shared_prefix`): the images are read once a question. Where a model cannot
+share beginnings, or has positions of its own for images (Qwen-VL), each text is a row with its
+images.
 
 Pixels are made when a question is asked and not kept, so a file of any number of images can be
 measured.

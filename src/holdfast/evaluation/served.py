@@ -1,6 +1,6 @@
 """A model that an OpenAI-compatible server answers for (vLLM, SGLang, llama-cpp-python, ...), in
-place of weights in
-memory: `http://localhost:8000/v1`, or `http://localhost:8000/v1#NAME` where it serves several.
+place of weights in memory: `http://localhost:8000/v1`, or `http://localhost:8000/v1#NAME` where it
+serves several.
 
 Asked for is what `/completions` gives: continuations of token ids, and the log-probabilities of a
 prompt's own tokens (`echo` with `logprobs`), so that texts are tokenised, cut and scored here as
@@ -241,8 +241,7 @@ def _tokenizer(served: str, card: Mapping[str, Any], server: ServerSettings) -> 
 
 def _recognised(model: ServedModel, tokenizer: Any) -> list[Any]:
     """What a served model is known by. Without log-probabilities of prompts, which the model is
-    told that it does not
-    have, nothing: what is measured is not found again.
+    told that it does not have, nothing: what is measured is not found again.
 
     Raises:
         ModelError: the tokenizer is not the server's. NotFinite: the log-probabilities are none.
@@ -316,8 +315,7 @@ def refused_entries(
 @dataclass(frozen=True, kw_only=True)
 class ServedScorer:
     """Log-likelihoods of continuations, as `shared_prefix.Scorer` gives them. Shared beginnings are
-    the server's to
-    find: texts that begin alike are asked one after another."""
+    the server's to find: texts that begin alike are asked one after another."""
 
     model: ServedModel
     shares = True

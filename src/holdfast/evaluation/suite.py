@@ -43,8 +43,8 @@ evaluation:
 `keep` and `learn` are the suites that reports know; a list under any other name is a suite too.
 What an entry may say is declared by its class in `holdfast.evaluation.kinds`. Nothing is loaded
 here: no torch, no lm_eval, so a typing mistake costs a moment and not a model. Whether a task name
-    exists and whether a data file has the right columns is
-found out by `holdfast.evaluation.runner.check_plan`.
+exists and whether a data file has the right columns is found out by
+`holdfast.evaluation.runner.check_plan`.
 """
 
 from __future__ import annotations

@@ -16,12 +16,11 @@ Jensen-Shannon divergence (Agarwal et al. 2024, On-Policy Distillation, section 
 two KLs.
 
 The rows' weights a and b (1 where none are given) are constants of the derivative; a may also come
-from the pass
-itself (`Weighting`): from the label's probability, or from the entropy of the likeliest tokens.
-    Weights change the loss
-and its gradient and nothing that is reported: sums, counts and rows of `AnnealedLoss` are those of
-the model, whatever it is trained on, so that cross-entropies of differently weighted runs can be
-compared. The scales divide by counts of tokens, not by sums of weights.
+from the pass itself (`Weighting`): from the label's probability, or from the entropy of the
+likeliest tokens. Weights change the loss and its gradient and nothing that is reported: sums,
+counts and rows of `AnnealedLoss` are those of the model, whatever it is trained on, so that
+cross-entropies of differently weighted runs can be compared. The scales divide by counts of tokens,
+not by sums of weights.
 
 Whole `[N, V]` tensors never exist (`ops.annealing_chunked`), the element-wise part is one pass of a
 fused stage (`ops.annealing_rows`), and logits, softmax and the head's gradient are float32 whatever
@@ -128,8 +127,7 @@ class Weighting:
     `1 - strength + strength * max(gate^power, floor)`, a constant of the derivative.
 
     Sources: Wu et al. 2025, DFT (arXiv:2508.05629), probability; Diao et al. 2026, EAFT
-        (arXiv:2601.02151, section
-    3.3), entropy.
+    (arXiv:2601.02151, section 3.3), entropy.
     """
 
     gate: Literal["probability", "entropy"]

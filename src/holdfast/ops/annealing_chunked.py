@@ -6,7 +6,7 @@ made, the row stage (`ops.annealing_rows`) turns them into the gradient of the l
 the student's logits, and two more products carry it to hidden states and head. The gradients are
 linear in the upstream scalar, so they are computed in the forward pass and only scaled in the
 backward: 8 N H V floating-point operations, nothing recomputed; 6 N H V under a frozen head, 4 N H
-    V when nothing wants a gradient.
+V when nothing wants a gradient.
 
 Shape suffixes: N rows (tokens), C rows of a chunk, H student width, K teacher width, V student
 vocabulary, U teacher vocabulary.

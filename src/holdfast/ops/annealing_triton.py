@@ -16,7 +16,7 @@ barrier, and one exponential an element does for the online update: with e = exp
 <- s e + 1, m <- x or s <- s + e.
 
 Precision: float32 on float32 input (float64 on float64), but sums, the rows' scalars and logarithms
-    in float64, and
+in float64, and
 
     p d + q - p = p phi(-d),   q - p = p (phi(-d) - d),   phi(x) = e^x - 1 - x
 

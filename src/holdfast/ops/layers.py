@@ -10,8 +10,7 @@ them so, built like the annealing op's loops (`holdfast.ops.native`). Where it c
     swiglu(a, b) = a b / (1 + exp(-a))                    (Shazeer, 2020, equation 5, without the products)
 
 Shapes: `...` any, N the width. Results differ from PyTorch's by rounding; with as many threads they
-    are the same at
-every call.
+are the same at every call.
 """
 
 from __future__ import annotations

@@ -149,9 +149,9 @@ class GateOutcome:
     metric: str
     outcome: str
     """"failed": the whole interval lies beyond the threshold, and still does when all tests of the
-    gate are accounted for. "passed": the whole interval lies within it. "undecided":
-    neither. "not finite": a figure or a sample is NaN or infinite. "not measured": only one of the
-    two models was."""
+    gate are accounted for. "passed": the whole interval lies within it. "undecided": neither. "not
+    finite": a figure or a sample is NaN or infinite. "not measured": only one of the two models
+    was."""
     value: float
     """The change that the rule speaks of, signed so that the rule's direction is positive, in the
     rule's unit."""

@@ -7,7 +7,7 @@ Intervals of a figure cover training seeds and evaluated samples:
 with n seeds of standard deviation s, and h the half-width of the samples' part. Seeds share their
 samples, so more seeds do not shrink the second part. All arms of a study answer the same samples,
 too: where it is known how far two figures go together over them (`SamplesPart`), their difference
-    is one of pairs.
+is one of pairs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Paired comparisons as every page and the terminal show them: rows, tables, forests of gains, and
 what changed in one sentence.
 
-A *gain* is a difference with its sign turned so that more is better. Tests,
-bootstraps and verdicts lie in the records (`Comparison`); nothing is measured here.
+A *gain* is a difference with its sign turned so that more is better. Tests, bootstraps and verdicts
+lie in the records (`Comparison`); nothing is measured here.
 """
 
 from __future__ import annotations
@@ -234,10 +234,10 @@ def short_names(rows: Rows) -> list[str]:
 
 
 def headline(comparisons: Sequence[Comparison]) -> str:
-    """What changed, suite by suite, in one sentence with its sizes:
-    `Target: code −0.56 nats/token [−0.60, −0.52] (gained); keep: prose +0.27 [+0.22, +0.31]
-    (lost).` Of a suite of many measures the verdicts are counted, and the largest change of the
-    kind that matters is named. A unit stands where it changes."""
+    """What changed, suite by suite, in one sentence with its sizes: `Target: code −0.56 nats/token
+    [−0.60, −0.52] (gained); keep: prose +0.27 [+0.22, +0.31] (lost).` Of a suite of many measures
+    the verdicts are counted, and the largest change of the kind that matters is named. A unit
+    stands where it changes."""
     suites = by_suite(primary_of(list(map(ComparisonRow, comparisons))))
     parts: list[str] = []
     unit = ""

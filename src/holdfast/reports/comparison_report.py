@@ -2,9 +2,9 @@
 questions those are.
 
 Figures, intervals and tests come from the comparisons given; the page reads the two folders for
-what a figure cannot
-say: the questions that flipped, the subjects of a group, the documents that moved most.
-Nothing is drawn for kinds that are not there, and what could not be read or compared is named.
+what a figure cannot say: the questions that flipped, the subjects of a group, the documents that
+moved most. Nothing is drawn for kinds that are not there, and what could not be read or compared is
+named.
 
 What it does not do: decide. Rules and their outcomes are given (`GateOutcome`); the page shows them
 first.

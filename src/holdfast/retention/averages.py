@@ -8,9 +8,9 @@ each factor is averaged on its own.
 DoRA (W' = m (W + B A) / |W + B A|) is refused: averages of m, B and A are not those of W'.
 
 Cost: one pass over the trainable parameters per average; no second model in the forward pass. The
-    start is kept as a
-copy of the trainable parameters (`keep`: on the device, in host memory, or in a file). A named
-folder is read anew at each average, tensor by tensor, each rank its own part, and nothing is kept.
+start is kept as a copy of the trainable parameters (`keep`: on the device, in host memory, or in a
+file). A named folder is read anew at each average, tensor by tensor, each rank its own part, and
+nothing is kept.
 """
 
 from __future__ import annotations

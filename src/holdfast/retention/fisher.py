@@ -13,9 +13,8 @@ a penalty `coefficient/2 sum_i F_i (theta_i - theta_o,i)^2` with coefficient 1 w
 old data like one of the new.
 
 Gradients are squared per sample and then added up. Squaring a batch's mean gradient, as is often
-seen, gives another
-thing: it shrinks with the batch size and vanishes where gradients cancel, at the optimum of all
-    places.
+seen, gives another thing: it shrinks with the batch size and vanishes where gradients cancel, at
+the optimum of all places.
 
 | estimator | labels | |
 |---|---|---|
@@ -33,8 +32,8 @@ them) and `fisher.json` (what it was computed of). The folder is complete or abs
 `holdfast merge --method fisher` takes it as it is.
 
 References: Kirkpatrick et al. 2017, Overcoming catastrophic forgetting in neural networks
-    (arXiv:1612.00796), section
-2; Kunstner et al. 2019, Limitations of the empirical Fisher approximation (arXiv:1905.12558).
+(arXiv:1612.00796), section 2; Kunstner et al. 2019, Limitations of the empirical Fisher
+approximation (arXiv:1905.12558).
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ the same length together; a batch is drawn with a seed of its number. So neither
 nor an interruption changes what a run trains on.
 
 **Where.** `samples.jsonl` in `<cache>/self_replay/<key>`, a batch a line with a checksum, written
-the moment it is
-there: what Ctrl-C costs is one batch. One process at a time draws; others with the same key wait
-    and find the batches.
+the moment it is there: what Ctrl-C costs is one batch. One process at a time draws; others with the
+same key wait and find the batches.
 
 **What is left out** is decided when they are read, so that another threshold draws nothing again
 (`Filters`).

@@ -151,7 +151,7 @@ class LossBatch(Protocol):
     """A micro-batch inside the model's own forward, where parallel wrappers see what is computed.
 
     Shapes: B rows, T positions, S = T - 1 predictions (at s that of the token at s + 1), H hidden
-        width.
+    width.
     """
 
     inputs: Mapping[str, Any]

@@ -678,8 +678,7 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
 
 def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[Problem]:
     """Keys of LoRA and of 4-bit weights where their switch was not given. One that was given as
-    false is the user's
-    word: sweeps vary it.
+    false is the user's word: sweeps vary it.
 
     Args:
         given: keys that the user set.

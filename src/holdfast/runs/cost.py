@@ -22,7 +22,7 @@ of it that runs reach. Evaluations, loading and saving, `eager` attention's scor
 compute before the first step are not counted.
 
 Sources: Kaplan et al. 2020 (arXiv:2001.08361), section 2.1; Chowdhery et al. 2022
-    (arXiv:2204.02311), appendix B.
+(arXiv:2204.02311), appendix B.
 """
 
 from __future__ import annotations

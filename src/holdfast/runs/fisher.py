@@ -5,7 +5,7 @@ Data is read, tokenised and cut as in a run, and gradients are taken as in a run
 same data itself. The model's folder is not touched.
 
 Memory: weights, one gradient and one float32 accumulator: 12 bytes a parameter in float32, 8 in
-    bfloat16.
+bfloat16.
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 through a launcher.
 
 With an accelerator that is `accelerate launch` (with TRL's presets: `--accelerate_config fsdp2`).
-Without one it is
-torchrun: accelerate's CPU path (seen in 1.15) starts ONE process without a word. Each child gets
-    the number that it
-must find, and `check_world` refuses to train with fewer. This module builds the command and
-replaces the current process; it distributes nothing itself.
+Without one it is torchrun: accelerate's CPU path (seen in 1.15) starts ONE process without a word.
+Each child gets the number that it must find, and `check_world` refuses to train with fewer. This
+module builds the command and replaces the current process; it distributes nothing itself.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ train(config, callbacks=[at])
 ```
 
 What is there already is not measured again, so that a run that is continued measures no step twice.
-For runs of one
-process: others hold parts of the model.
+For runs of one process: others hold parts of the model.
 """
 
 from __future__ import annotations

@@ -282,8 +282,8 @@ class RunSettings:
     trainer: Annotated[TrainerName, Meta(section="training")] = "sft"
     """What trains: sft: TRL's supervised fine-tuning; dpo: its preference optimisation, on pairs;
     kto: the same on answers that were judged one by one; grpo: its reinforcement learning by
-        rewards; on_policy: the model's own answers
-    to prompts, held to a teacher. The keys are those of TRL's settings for it."""
+    rewards; on_policy: the model's own answers to prompts, held to a teacher. The keys are those of
+    TRL's settings for it."""
     on_policy: Annotated[
         OnPolicySettings | None, Meta(metavar="'{max_completion_length: 256}'", section="training")
     ] = None

@@ -3,10 +3,9 @@ much.
 
 A method's settings, from the weakest to the strongest, are points (target, source) of a curve.
 Between neighbours it is taken as straight. What the method does at a wanted target is the best
-source of the stretches whose target is at least
-that: of the points that reach it, and of the places where the curve crosses it. So a grid that goes
-    on beyond the
-wanted target changes nothing, which is not so of a rule that takes one of its points.
+source of the stretches whose target is at least that: of the points that reach it, and of the
+places where the curve crosses it. So a grid that goes on beyond the wanted target changes nothing,
+which is not so of a rule that takes one of its points.
 
 The figure is formed seed by seed, each seed's curve at its own wanted target, so that seeds stay
 paired and the interval over them is Student's. A place between two points a and b, at the share w
@@ -29,7 +28,7 @@ A method with other settings (a rate, a temperature) has a curve for each of the
 to take the best of its own stretches, the figure would be too good by their noise, and the more so
 the more there are. So the other seeds choose the curve and the place on it whose figure a seed
 gives: from the noise of seeds a grid of many values has no advantage. Where the seed's own curve
-    crosses the target elsewhere, the crossing nearest to the chosen one is taken.
+crosses the target elsewhere, the crossing nearest to the chosen one is taken.
 
 From the noise of samples it has one: all seeds answer the same questions, so that what these happen
 to favour is favoured in every seed, and the others choose it too. Of equally good curves whose

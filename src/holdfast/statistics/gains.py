@@ -13,7 +13,7 @@ with n seeds of standard deviation s, and h_e the half-width of the paired inter
 over the seeds. Seeds share their samples, so more seeds do not shrink the second part. One seed
 leaves the samples alone; `Gain.covers` says what an interval holds. Trials share their samples as
 well: where the study's record says how far they go together, differences and shares of two trials
-    are of pairs (`statistics.samples_part`).
+are of pairs (`statistics.samples_part`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A rule (`statistics.rules`) looks at the gains of all complete trials (`statistics.gains`). Only
 complete trials that have all of the study's seeds count. Direct fine-tuning is a candidate of every
 rule: where it forgets it has the worst keep, so `paper` (which the paper sweeps over the method's
-    trials alone) passes it over without being told to.
+trials alone) passes it over without being told to.
 
 Beside the choice stand its shares of what direct fine-tuning did (`statistics.shares`) and what the
 rule earns on seeds that it did not choose by (`statistics.stability`).

@@ -10,8 +10,7 @@ b cannot be told from zero,
     (a - r b)^2 <= V_aa - 2 r V_ab + r^2 V_bb
 
 with (co)variances that include the squared critical value. There is none where direct's own change
-cannot be told from
-zero (b^2 <= V_bb): the set is then unbounded.
+cannot be told from zero (b^2 <= V_bb): the set is then unbounded.
 
 V is t_{n-1}^2 times the (co)variance of the mean over the n seeds, plus the squared half-widths of
 the samples' parts and their covariance. Where a record does not have that (one of an earlier

@@ -1,11 +1,9 @@
 """How far a rule's choice can be trusted.
 
 A chosen trial's own interval is too good: the noise that made it the winner is in it.
-`leave_one_out` scores the *rule*
-instead: choose on all seeds but one, score on the one left out, t-interval over the seeds (Cawley
-    and Talbot 2010, JMLR
-11, on selection bias). `stability` chooses again on bootstrap draws of the seeds, drawn alike for
-all trials. With one seed there is neither.
+`leave_one_out` scores the *rule* instead: choose on all seeds but one, score on the one left out,
+t-interval over the seeds (Cawley and Talbot 2010, JMLR 11, on selection bias). `stability` chooses
+again on bootstrap draws of the seeds, drawn alike for all trials. With one seed there is neither.
 """
 
 from __future__ import annotations

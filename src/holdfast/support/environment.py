@@ -218,7 +218,7 @@ def cores() -> int:
 def has_fast_bfloat16() -> bool:
     """Whether the processor multiplies in bfloat16 itself. Where it does not, products are
     emulated: on a processor with AVX2 alone they took 9 to 80 times as long as in float32
-        (docs/log, 2026-11-24)."""
+    (docs/log, 2026-11-24)."""
     import torch
 
     try:

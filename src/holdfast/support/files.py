@@ -209,8 +209,7 @@ def to_jsonable(value: Any) -> Any:
 
 def _finite_or_not(value: dict[str, Any]) -> Any:
     """`{"float": "NaN"}` and its two kin as the number, any other object as it is. The parser calls
-    it for objects
-    alone: nothing is walked twice."""
+    it for objects alone: nothing is walked twice."""
     if len(value) == 1 and isinstance(name := value.get("float"), str):
         return _NOT_FINITE.get(name, value)
     return value

@@ -2,11 +2,10 @@
 
 Every setting that names a file or a folder names an input, in whatever part of the request it
 stands: a model, its tokenizer and configuration, training data, a mixture, replay data, an anchor,
-    a teacher, a template, questions, a
-corpus, a user's own code. `inputs_of` finds them by looking at every text of the settings, so that
-a setting that comes later is covered without a line here. A folder of a command keeps the manifest
-in `inputs.json`; whoever continues in the folder, or finds everything done there, is held to it
-(`hold_to`).
+a teacher, a template, questions, a corpus, a user's own code. `inputs_of` finds them by looking at
+every text of the settings, so that a setting that comes later is covered without a line here. A
+folder of a command keeps the manifest in `inputs.json`; whoever continues in the folder, or finds
+everything done there, is held to it (`hold_to`).
 
 A model's folder counts by what a loader reads: configuration, generation configuration, tokenizer,
 templates, weights and code, not the page or the checkpoints beside them. An adapter brings its

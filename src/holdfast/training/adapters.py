@@ -15,10 +15,10 @@ V_low, with U_low and V_low orthogonal to the kept ones. PEFT projects their gra
 
 which is enough for an optimiser that follows them, and not for one that scales them element by
 element: in 200 steps of Adam a large share of U_low comes to lie within the kept directions. So the
-    factors themselves are projected in the same
-way after every optimiser step, as mini_trainer, the authors' code, does. The bases of the kept
-directions are float32 and orthonormal whatever the base's dtype; the half-precision ones that PEFT
-keeps would, applied a thousand times, change the length of what they should leave alone.
+factors themselves are projected in the same way after every optimiser step, as mini_trainer, the
+authors' code, does. The bases of the kept directions are float32 and orthonormal whatever the
+base's dtype; the half-precision ones that PEFT keeps would, applied a thousand times, change the
+length of what they should leave alone.
 
 Imports neither TRL nor PEFT before a function is called.
 """
@@ -51,7 +51,7 @@ class AdapterArguments:
     osf_effective_rank: float | int | None = None
     """OSF: singular directions of each matrix that are kept as they are, those of the largest
     values: a number of them, or a share below 1 of the matrix's smaller side. The others are
-        trained. Default: half."""
+    trained. Default: half."""
     osf_target_modules: list[str] | None = None
     """OSF: names of the modules to train, or all-linear. Default: PEFT's for the architecture."""
 

@@ -2,9 +2,8 @@
 where they are those of any Llama.
 
 transformers writes both anew for each architecture, and some differ (Gemma's norm has 1 + weight).
-So a class is tried
-first: its own `forward` has to give what ours gives for random weights, or its layers stay as they
-    are.
+So a class is tried first: its own `forward` has to give what ours gives for random weights, or its
+layers stay as they are.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The processor writes placeholders for an image's patches and the model puts the 
 their places; nobody can predict them, so they are never trained (TRL trains them where the whole
 conversation is). Rows of several layouts may stand in one batch, those that replay mixes in among
 them: each layout is collated by itself, tokenised rows without the processor. What the processor
-    refuses is an error that names the rows.
+refuses is an error that names the rows.
 
 Shapes: B rows, T positions.
 """

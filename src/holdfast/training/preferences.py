@@ -35,9 +35,8 @@ the reference's log-probabilities elsewhere; that KTO's estimates its KL in `_co
 the columns of the batches.
 
 References: Rafailov et al. 2023, Direct Preference Optimization; Ethayarajh et al. 2024, KTO; Shao
-    et al. 2024,
-DeepSeekMath (GRPO); Memory Retaining Finetuning, Eq. 2 (the KL term); Agarwal et al. 2024,
-On-Policy Distillation of Language Models, section 3.
+et al. 2024, DeepSeekMath (GRPO); Memory Retaining Finetuning, Eq. 2 (the KL term); Agarwal et al.
+2024, On-Policy Distillation of Language Models, section 3.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ TRL averages over the tokens of each answer, then over the answers of a micro-ba
 micro-batches: every answer counts alike, whatever its length.
 
 References: Shenfeld et al. 2026, Self-Distillation Enables Continual Learning (arXiv 2601.19897),
-    sections 3 and 4.
+sections 3 and 4.
 """
 
 from __future__ import annotations

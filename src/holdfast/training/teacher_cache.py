@@ -3,16 +3,15 @@ the proof that what was stored fits.
 
 Before the first step, while the model still is the start model:
 
-1. the teacher's key (`retention.teacher.teacher_states`) names a folder in the cache, shared by all runs from the same
-start;
-2. the documents of the prepared training and evaluation data are hashed, and the files that hold them are compared with
-their checksums; a damaged one is deleted;
-3. what is missing is computed and stored: each process of DDP a share, one run at a time (others wait and find the work
-done);
-4. the longest and the shortest row, collated as training collates them, go through the start model once more, and the
-stored states must be the same but for rounding. This finds what the key could not know: states that
-are stale (code of a model that changed, for example), models whose states depend on neighbours or
-padding after all, and collators that change tokens. All are refused.
+1. the teacher's key (`retention.teacher.teacher_states`) names a folder in the cache, shared by all
+runs from the same start; 2. the documents of the prepared training and evaluation data are hashed,
+and the files that hold them are compared with their checksums; a damaged one is deleted; 3. what is
+missing is computed and stored: each process of DDP a share, one run at a time (others wait and find
+the work done); 4. the longest and the shortest row, collated as training collates them, go through
+the start model once more, and the stored states must be the same but for rounding. This finds what
+the key could not know: states that are stale (code of a model that changed, for example), models
+whose states depend on neighbours or padding after all, and collators that change tokens. All are
+refused.
 
 A run that finds everything computes nothing but step 4. The model is sharded only when training
 begins, so FSDP runs use a cache that is there; they cannot build one. Nor can DeepSpeed under ZeRO

@@ -2,8 +2,8 @@
 
 `SFTRetentionTrainer` takes TRL's data preparation (chat templates, prompt-completion masks,
 assistant masks, packing) and nothing else of it: the loss, the step and the checkpoints are the
-mixin's; `loss_type: dft` is token weighting of that kind.
-`RetentionTrainer` is plain `transformers.Trainer` for tokenised data.
+mixin's; `loss_type: dft` is token weighting of that kind. `RetentionTrainer` is plain
+`transformers.Trainer` for tokenised data.
 
 All that this project knows of TRL's internals is in this file: `_prepare_dataset`, its
 `completion_only_loss` attribute, the vision collator, and the model card hook.

@@ -95,8 +95,7 @@ class Dare(WeightedMethod):
     """Task arithmetic on changes that were dropped at random and rescaled.
 
     References: Yu et al., Language Models are Super Mario: Absorbing Abilities from Homologous
-        Models as a Free Lunch,
-    Section 3.2.
+    Models as a Free Lunch, Section 3.2.
     """
 
     name: ClassVar[str] = "dare"
@@ -190,7 +189,7 @@ class DareTies(Dare):
     """TIES elections over changes that were dropped at random and rescaled.
 
     References: Yu et al., Language Models are Super Mario, Section 3.3; Yadav et al., TIES-Merging,
-        Algorithm 1.
+    Algorithm 1.
     """
 
     name: ClassVar[str] = "dare_ties"

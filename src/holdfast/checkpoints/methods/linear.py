@@ -46,8 +46,7 @@ class Linear(WeightedMethod):
     """Weighted mean of models: a model soup.
 
     References: Wortsman et al., Model soups: averaging weights of multiple fine-tuned models
-        improves accuracy without
-    increasing inference time.
+    improves accuracy without increasing inference time.
     """
 
     name: ClassVar[str] = "linear"

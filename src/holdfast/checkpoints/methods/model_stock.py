@@ -8,16 +8,14 @@ pairs i < j, tensor by tensor:
 
 The paper takes fine-tunes that differ by their seed, whose changes are of one size and one angle
 apart: then this is the point in the plane (N = 2) or hyperplane of base and models that lies
-    nearest to the centre of all such fine-tunes.
-Changes at right angles share nothing (t = 0, the base); equal ones share all (t = 1, the models).
+nearest to the centre of all such fine-tunes. Changes at right angles share nothing (t = 0, the
+base); equal ones share all (t = 1, the models).
 
 Two departures from mergekit 0.1.5. Where the mean cosine is negative the formula leaves the stretch
-between base and
-mean: it extrapolates away from the models and has a pole at cos = -1 / (N - 1). There t is 0 here.
-    And cosines are
-those of the changes whatever their size, where mergekit lowers those of changes whose norms
-multiply to less than 1e-6. A change of 0 has no angle; its cosines count as 0. Angles of single
-filters are not here.
+between base and mean: it extrapolates away from the models and has a pole at cos = -1 / (N - 1).
+There t is 0 here. And cosines are those of the changes whatever their size, where mergekit lowers
+those of changes whose norms multiply to less than 1e-6. A change of 0 has no angle; its cosines
+count as 0. Angles of single filters are not here.
 """
 
 from __future__ import annotations

@@ -94,8 +94,7 @@ class Values(NamedTuple):
 
 class Sum(NamedTuple):
     """`anchor + sum_i weight_i * (plus_i - minus_i)` of a block's operands, which are meant by
-    their index into
-    `Block.operands()`: 0 is the base, 1 the first model."""
+    their index into `Block.operands()`: 0 is the base, 1 the first model."""
 
     anchor: int | None
     """None: a sum without one."""

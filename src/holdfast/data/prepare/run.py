@@ -13,7 +13,7 @@ another has.
 **Order.** That of the files; with `seed` that of a hash of (seed, content), which is a shuffle that
 does not depend on the input's order. The rows are set down in a scratch file and copied in their
 order: memory holds two numbers a row. `limit` takes the first rows of that order, so that with a
-    seed it is a random sample, drawn from all.
+seed it is a random sample, drawn from all.
 
 **Doing it again.** `<output>.json` says what was asked (a key over the inputs' hashes and the
 options), what came of it, and every count. The same request finds its output and does nothing;

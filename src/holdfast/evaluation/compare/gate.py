@@ -4,15 +4,14 @@ the change and not on its point.
     SUBJECT [METRIC] drop|gain|rise|fall >|>=|<|<= NUMBER[pt|%|unit]
 
 Subject: `any` (every entry), a suite, an entry's name, or suite/name. Metric: one of the entry's;
-    without it the one
-that leads. It follows the subject after a space or a slash.
+without it the one that leads. It follows the subject after a space or a slash.
 
 Change, with d = after - before and `worse` the sign that makes worse positive:
 
     drop = worse * d        gain = -worse * d        rise = d        fall = -d
 
 Unit: `pt` is 1/100 of a share in [0, 1] (an accuracy of .52 against .50 is a gain of 2 pt); `%` is
-    relative to
+relative to
 |before|, which counts as known; none, or the metric's own name for its unit, takes the number as it is.
 
 Outcome, with [low, high] the paired interval of the change, for `change > t`:

@@ -11,11 +11,9 @@ removed for all others, a ratio of sums for text. Where every score of a share c
 the two are counted as answers of which none flipped.
 
 One sample of anything else says nothing: its interval is NaN and its p is 1. Copies of a sample
-count once, as their
-mean (`statistics.estimates.clusters_of`): where some samples have more copies than others, before
-    and after are not the
-figures of all rows. Where a sample or a figure of either model
-is NaN or infinite nothing is compared, and `Comparison.failed` says why. Does not correct for
+count once, as their mean (`statistics.estimates.clusters_of`): where some samples have more copies
+than others, before and after are not the figures of all rows. Where a sample or a figure of either
+model is NaN or infinite nothing is compared, and `Comparison.failed` says why. Does not correct for
 looking at many metrics at once: see `compare.decision`.
 """
 

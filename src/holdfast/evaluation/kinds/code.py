@@ -15,8 +15,7 @@ the code block |
 | mbpp_instruct | a request | none | the end of the code block |
 
 Sources: HumanEval and pass@k: Chen et al. 2021, section 2.1. MBPP: Austin et al. 2021; its test
-    problems are numbers 11
-to 510.
+problems are numbers 11 to 510.
 """
 
 from __future__ import annotations

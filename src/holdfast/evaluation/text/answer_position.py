@@ -15,8 +15,7 @@ Every option must be one token: letters, yes / no. One forward a question, share
 computed once (`shared_prefix`); logits and their logarithms are float32.
 
 Source: the format and knowledge alignment of the stages of forgetting (Pattern Shifting or
-    Knowledge Losing, section
-5).
+Knowledge Losing, section 5).
 """
 
 from __future__ import annotations

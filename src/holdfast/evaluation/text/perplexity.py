@@ -14,8 +14,7 @@ array exists. Logits and the sum are float32 whatever the model's dtype.
   and the figure depends on both, so both are reported.
 
 Which tokens are scored, BOS included, stands in `holdfast.evaluation.text.documents`. Nothing is
-truncated. Does not
-average: figures come out of the rows in `holdfast.statistics.estimates`.
+truncated. Does not average: figures come out of the rows in `holdfast.statistics.estimates`.
 """
 
 from __future__ import annotations

@@ -414,7 +414,7 @@ def _format(comparison: Comparison, metric: str, filtered: str) -> Objective:
 def follows_format(trial: TrialRecord | None, study: StudyRecord) -> Figure:
     """What a trial gains of the strict match beyond what it gains of the flexible one, mean over
     entries: negative where it knows the answer and no longer gives it in the form of the
-        examples."""
+    examples."""
     figures = []
     for strict, flexible in formats(study):
         figures.append(gain(trial, study, strict) - gain(trial, study, flexible))

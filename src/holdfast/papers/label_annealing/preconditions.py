@@ -76,8 +76,7 @@ def forgetting_is_moderate(study: StudyRecord) -> list[Precondition]:
 
 def above_chance(study: StudyRecord) -> list[Precondition]:
     """Of every entry of the source that knows its chance level: the start's lead over it, with the
-    interval of chance
-    itself: two standard errors of a guess."""
+    interval of chance itself: two standard errors of a guess."""
     preconditions = []
     for entry in study.keep.entries:
         chance = study.references.get("/".join(entry), {}).get(CHANCE)

@@ -1,6 +1,6 @@
 """`report.html` of an overtraining study (Overtrained Language Models), and what the terminal
 prints: what fine-tuning and other changes cost checkpoints of rising budgets, at fixed rates and at
-    tuned ones, and what retention does to it.
+tuned ones, and what retention does to it.
 
 Reads the record, nothing else; it can be written at any moment and names what is missing. Costs are
 signed so that a loss is positive.

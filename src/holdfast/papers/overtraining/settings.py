@@ -129,8 +129,7 @@ class TaskSettings:
         ),
     ] = None
     """Puts a vision tower to every checkpoint and trains the projector between them, before the
-    task begins: {tower:
-    MODEL, layer: -2, train: {dataset_name: ...}}."""
+    task begins: {tower: MODEL, layer: -2, train: {dataset_name: ...}}."""
 
 
 def read_tasks(value: Any) -> dict[str, TaskSettings]:

@@ -11,8 +11,7 @@ derived: {docchat: cerebras/Llama3-DocChat-1.0-8B}
 ```
 
 Source: Balancing Continuous Pre-Training, sections 2 to 4: table 2 (budgets), table 3 (siblings),
-    table 4 (derived
-models).
+table 4 (derived models).
 """
 
 from __future__ import annotations

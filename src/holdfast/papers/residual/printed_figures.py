@@ -7,11 +7,9 @@ without intervals, as they stand in `printed_figures.yaml`. Sub-average 1 is the
 eight, sub-average 2 of the next seven, the average of all sixteen.
 
 What the paper leaves open: whether table 3's "+ residual" columns add the residual to the base as
-it was (so section
-4.3: "merged with the LLaMa 3 base model") or to one that was continued ("continuously pre-trained
-    base model", same
-section). They are taken as the first here. Qwen models of 0.5B and 7B are said to have been run; no
-figure of them is printed.
+it was (so section 4.3: "merged with the LLaMa 3 base model") or to one that was continued
+("continuously pre-trained base model", same section). They are taken as the first here. Qwen models
+of 0.5B and 7B are said to have been run; no figure of them is printed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Sequential fine-tuning with averaging (SFA) beside what it resembles: L2, EWC and Fisher merging.
 
 Source: Soup to Go, section 4 and appendix A.2. theta_o is the old model, g the gradient of the new
-    task's loss, F the
-diagonal of the old model's Fisher information (L2: lambda everywhere):
+task's loss, F the diagonal of the old model's Fisher information (L2: lambda everywhere):
 
 ```
 SFA, every step   theta* = theta - alpha g(theta)         theta <- (1 - beta) theta* + beta theta_o       (4), (5)
@@ -14,7 +13,7 @@ Fisher merging    (l_o F_o theta_o + l_t F_t theta_t) / (l_o F_o + l_t F_t)     
 The first two are one iteration where `beta = eta F` and `alpha = eta / (1 - eta F)`. The paper says
 so for L2; taken for each parameter it holds for EWC as well (ours). Hence what (13), (14) are
 exactly: SFA with alpha = eta, so the penalty `F / (1 - eta F)` in place of F. One such step differs
-    from the penalised one by `eta^2 F g(theta)`.
+from the penalised one by `eta^2 F g(theta)`.
 
 What p does (ours; the paper measures it). On a quadratic loss, in a direction of curvature h, k
 steps and an average take what is kept, u = (theta - theta_t) / (theta_o - theta_t), to

@@ -2,7 +2,7 @@
 been learnt.
 
 Source: Overtrained Language Models, section 4 and appendix A. theta = W1 W2, pre-trained by
-    gradient flow on the loss
+gradient flow on the loss
 |theta - A_pre|_F^2 with A_pre = U diag(s_1 > ... > s_D > 0) V^T, from W1 = e^-tau U, W2 = e^-tau V^T; fine-tuned on
 A_ft = U diag(f) V^T. The network is then D numbers: singular value x = w^2 of theta, w of either
 factor (lemma A.7), each with its own path

@@ -1,9 +1,9 @@
 """Gradient descent on the objectives of `regression`, beside what their spectra say of every step.
 
 Source: Memory Retaining Finetuning, theorem 1, proposition 4.1 and lemma B.1: on
-    `1/2 x^T Q x - p^T x` with p in the
-range of Q, gradient descent with a constant step leaves the component that Q does not see as it was
-and shrinks every other by `1 - step * q_i` a step, so that it ends at
+`1/2 x^T Q x - p^T x` with p in the range of Q, gradient descent with a constant step leaves the
+component that Q does not see as it was and shrinks every other by `1 - step * q_i` a step, so that
+it ends at
 
 ```
 x_infinity = (I - V V^T) x_0 + V Lambda^-1 V^T p          Q = V Lambda V^T, positive eigenvalues only

@@ -1,10 +1,9 @@
 """The theory of label annealing, checked and asked of random problems.
 
 Source: Memory Retaining Finetuning, section 4. The paper proves where gradient descent ends and
-    measures nothing there.
-The comparison of what L2 and label annealing forget is ours: each is taken at the lambda that
-leaves the same share of the start's fine-tuning error, for lambdas of different methods mean
-different things.
+measures nothing there. The comparison of what L2 and label annealing forget is ours: each is taken
+at the lambda that leaves the same share of the start's fine-tuning error, for lambdas of different
+methods mean different things.
 
 L2's lambda has the unit of squared singular values, label annealing's has none. So L2's grid is the
 same list times the mean squared singular value of the fine-tuning rows: if all singular values were

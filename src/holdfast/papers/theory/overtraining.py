@@ -1,10 +1,10 @@
 """The theory of overtraining, checked and asked of random problems.
 
 Source: Overtrained Language Models, section 4. Findings are what theorems 4.4, 4.6 and 4.7 say of n
-    = 1, 2, ..., asked
-of models as they are: pre-trained by gradient flow from e^-tau up to t_n, not ideal, and fine-tuned
-by gradient descent for a finite time. The expectation over noise is exact. The first feature that
-raises the loss is counted from 1; where none of D does it is D + 1, so that ratios exist.
+= 1, 2, ..., asked of models as they are: pre-trained by gradient flow from e^-tau up to t_n, not
+ideal, and fine-tuned by gradient descent for a finite time. The expectation over noise is exact.
+The first feature that raises the loss is counted from 1; where none of D does it is D + 1, so that
+ratios exist.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Label annealing in over-parametrised linear regression: three closed forms and their geometry.
 
 Source: Memory Retaining Finetuning, section 4 and appendix B. A linear model is pre-trained on M
-    rows (X~, y~) of D > M
-numbers, from 0, and so ends at the solution of least norm; from there it is fine-tuned on N rows
-(X, y), N < D, in one of three ways (lambda >= 0):
+rows (X~, y~) of D > M numbers, from 0, and so ends at the solution of least norm; from there it is
+fine-tuned on N rows (X, y), N < D, in one of three ways (lambda >= 0):
 
 ```
 pre-training      1/2 |X~ t - y~|^2                                    theta0 = X~^T (X~ X~^T)^-1 y~
@@ -268,8 +267,7 @@ def closed_form(problem: Problem, method: str, weight: ArrayLike = 0.0) -> Array
     """The parameters at which gradient descent from theta0 ends (theorem 1), `[..., D]`.
 
     Limits: weight 0 is direct fine-tuning for both (for L2 the limit; its formula has no inverse
-        there), weight
-    infinity is theta0.
+    there), weight infinity is theta0.
 
     Args:
         problem: the two tasks.

@@ -1,9 +1,8 @@
 """The theory of averaging with the old model, checked and asked of random problems.
 
 Source: Soup to Go, section 4 and appendix A.2, and what its sections 4.1, 6.2 and 6.3 observe on
-    networks: the last is
-asked of pairs of quadratic tasks, turns with their geometry, and says nothing about language
-models.
+networks: the last is asked of pairs of quadratic tasks, turns with their geometry, and says nothing
+about language models.
 
 Methods are compared where they leave the same new-task loss (`MIDDLE` of the start's), for beta,
 lambda and EWC's coefficient are no common scale. SFA takes its steps from theta_o in closed form;

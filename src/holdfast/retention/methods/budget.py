@@ -35,8 +35,7 @@ then falls to its lower bound), or look ahead at averages (`sfa`, `wise_ft`) tha
 step.
 
 Cost: none with the training tokens; one forward pass over the held-out rows (and the teacher's)
-    every `every` steps
-otherwise.
+every `every` steps otherwise.
 """
 
 from __future__ import annotations
@@ -123,8 +122,8 @@ class Budget(RetentionMethod):
     memory kept where that method keeps it.
 
     References: Stooke, Achiam and Abbeel 2020, Responsive safety in reinforcement learning by PID
-        Lagrangian methods
-    (arXiv:2007.03964), section 4; Platt and Barr 1988, Constrained differential optimization.
+    Lagrangian methods (arXiv:2007.03964), section 4; Platt and Barr 1988, Constrained differential
+    optimization.
     """
 
     name: ClassVar[str] = "budget"

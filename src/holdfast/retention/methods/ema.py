@@ -36,8 +36,7 @@ class ExponentialAverage(RetentionMethod):
     memory kept in the weights.
 
     References: Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging (its
-        exponential form,
-    as usual in deep learning).
+    exponential form, as usual in deep learning).
     """
 
     name: ClassVar[str] = "ema"

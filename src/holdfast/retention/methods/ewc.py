@@ -22,9 +22,8 @@ Decoupled, a step is an SGD step followed by an elementwise average with theta_o
 coefficient * F_i: sequential averaging with a weight for each parameter.
 
 Cost: a copy of the trainable parameters and one of F (none on the device with
-    `reference_device: cpu` or `disk`), one
-element-wise pass over them a step; computing F costs a forward and a backward pass a sample, one
-sample at a time.
+`reference_device: cpu` or `disk`), one element-wise pass over them a step; computing F costs a
+forward and a backward pass a sample, one sample at a time.
 
 Under LoRA F is of the adapter's parameters. Where B starts at 0 the gradient of A is 0, so F is 0
 on A: A is not held at all, and B is held by what its elements matter under the A of the start. F
@@ -80,8 +79,8 @@ class EWC(RetentionMethod):
     """Elastic weight consolidation; memory kept in the gradient.
 
     References: Kirkpatrick et al. 2017 (arXiv:1612.00796), Eq. 3; decay as gamma of online EWC in
-        Schwarz et al. 2018,
-    Progress and Compress (arXiv:1805.06370), section 3; Soup to Go, section 4 (baseline).
+    Schwarz et al. 2018, Progress and Compress (arXiv:1805.06370), section 3; Soup to Go, section 4
+    (baseline).
     """
 
     name: ClassVar[str] = "ewc"
@@ -328,9 +327,7 @@ class _Elastic(Pull):
         return {**super().state_dict(), "fisher": self.origin}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises:
-        ModelError: the Fisher information has changed since the checkpoint was written.
-        """
+        """Raises: ModelError: the Fisher information has changed since the checkpoint was written."""
         if state.get("fisher", self.origin) != self.origin:
             what = self._method.fisher or self._method.data
             raise ModelError(

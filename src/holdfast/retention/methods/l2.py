@@ -12,8 +12,7 @@ towards zero:
     theta <- theta - learning rate * coefficient * (theta - theta_o)
 
 Cost: one copy of the trainable parameters (none on the device with `reference_device: cpu` or
-    `disk`), one element-wise
-pass over them a step (see `pull`).
+`disk`), one element-wise pass over them a step (see `pull`).
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ class L2(RetentionMethod):
     """Penalty on the distance to the start; memory kept in the gradient.
 
     References: Memory Retaining Finetuning, section 3 (baseline); Soup to Go, section 4; decoupled
-        as Loshchilov and
-    Hutter 2019 (arXiv:1711.05101).
+    as Loshchilov and Hutter 2019 (arXiv:1711.05101).
     """
 
     name: ClassVar[str] = "l2"

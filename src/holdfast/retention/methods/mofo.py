@@ -16,7 +16,7 @@ Tensors that the optimiser left out (without a gradient, or in a step that the l
 skipped) are left out here.
 
 Cost: a copy of the trained matrices; a step, the search for S and two element-wise passes over
-    them.
+them.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ class MoFO(RetentionMethod):
     """Only the parameters with the largest momenta keep their update; memory kept in the weights.
 
     References: Chen et al. 2024, MoFO: Momentum-Filtered Optimizer for Mitigating Forgetting in LLM
-        Fine-Tuning
-    (arXiv:2407.20999), Algorithm 1.
+    Fine-Tuning (arXiv:2407.20999), Algorithm 1.
     """
 
     name: ClassVar[str] = "mofo"

@@ -21,8 +21,8 @@ and the samples are mixed at random places (there 32 of them stand in each step 
 rows).
 
 Cost: `fraction / (1 - fraction)` more tokens, and once for a start model, whatever runs follow, the
-    samples: about as
-many tokens as are replayed, decoded in large batches. They are kept (`retention.self_samples`).
+samples: about as many tokens as are replayed, decoded in large batches. They are kept
+(`retention.self_samples`).
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ class SelfReplay(RetentionMethod):
     """Mixes the start model's own samples into the new data; memory kept in the data.
 
     References: 2605.26097, experiments/instruct/ptx of its code (samples from the beginning-of-text
-        token, CE or KL on
-    them); SSR 2403.01244 (samples after prompts, filtered).
+    token, CE or KL on them); SSR 2403.01244 (samples after prompts, filtered).
     """
 
     name: ClassVar[str] = "self_replay"

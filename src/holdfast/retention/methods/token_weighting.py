@@ -59,7 +59,7 @@ class TokenWeighting(RetentionMethod):
     old data.
 
     References: EAFT (arXiv:2601.02151), section 3.3; DFT (arXiv:2508.05629); TALR
-        (arXiv:2509.20758).
+    (arXiv:2509.20758).
     """
 
     name: ClassVar[str] = "token_weighting"

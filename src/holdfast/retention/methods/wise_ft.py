@@ -28,8 +28,7 @@ class WiseFT(RetentionMethod):
     """Interpolates start and result once, at the end of the run; memory kept in the weights.
 
     References: Wortsman et al. 2021, Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq.
-        1; Soup to Go,
-    section 4 (SFA with p = 1).
+    1; Soup to Go, section 4 (SFA with p = 1).
     """
 
     name: ClassVar[str] = "wise_ft"

@@ -1,13 +1,12 @@
 """`holdfast update`: the whole job, from new text to a model that is current and still follows
 instructions.
 
-1. models and requests are checked: same architecture and vocabulary, and that the instruct model looks like a child of
-the base;
-2. the new text is read, a part held out, budgets counted (`new_text`);
-3. the base is continued on it, and with `continued_instruct` the instruct model too, to see what that costs
-(`model_builder`);
-4. the residual is added in one pass over the three checkpoints;
-5. base, instruct, continued models and result are measured alike, held against each other in pairs, and reported.
+1. models and requests are checked: same architecture and vocabulary, and that the instruct model
+looks like a child of the base; 2. the new text is read, a part held out, budgets counted
+(`new_text`); 3. the base is continued on it, and with `continued_instruct` the instruct model too,
+to see what that costs (`model_builder`); 4. the residual is added in one pass over the three
+checkpoints; 5. base, instruct, continued models and result are measured alike, held against each
+other in pairs, and reported.
 
 A job is one model. Every step leaves its outcome in the folder: the same command goes on where it
 stopped and does nothing twice. Source: Balancing Continuous Pre-Training.
