@@ -62,8 +62,7 @@ def check_platform() -> None:
     if sys.platform == "win32" or importlib.util.find_spec("fcntl") is None:
         raise UserError(
             f"holdfast runs on Linux and macOS, got {sys.platform}: run folders are locked and "
-            "written in ways that "
-            f"only they have. On Windows use it inside WSL 2 ('wsl --install')."
+            "written in ways that only they have. On Windows use it inside WSL 2 ('wsl --install')."
         )
 
 

@@ -138,9 +138,8 @@ def _refuse_offloaded(model: Any, name: str) -> None:
     if left:
         raise ModelError(
             f"Expected devices that hold all of {name}, but {len(left)} of its tensors do not fit "
-            f"({left[0]}, ...). "
-            "Use more devices, a narrower dtype (--dtype bfloat16), or a checkpoint in 4 or 8 "
-            "bits."
+            f"({left[0]}, ...). Use more devices, a narrower dtype (--dtype bfloat16), or a "
+            "checkpoint in 4 or 8 bits."
         )
 
 
@@ -222,8 +221,7 @@ def usable_device(device: str | None) -> Any:
     except (RuntimeError, AssertionError) as error:  # builds without an accelerator assert
         raise ConfigError(
             f"device: expected one that torch can use here, such as {best_device()}, got "
-            f"'{device}': "
-            f"{first_line(error)}"
+            f"'{device}': {first_line(error)}"
         ) from error
     return place
 
@@ -367,12 +365,10 @@ def with_plain_messages(tokenizer: Any) -> Any:
 
 _PLAIN_TO_PARTS = (
     "{%- set holdfast = namespace(messages=[]) -%}{%- for message in messages -%}{%- if "
-    "message['content'] is string "
-    "-%}{%- set holdfast.messages = holdfast.messages + [dict(message, content=[{'type': 'text', "
-    "'text': "
-    "message['content']}])] -%}{%- else -%}{%- set holdfast.messages = holdfast.messages + "
-    "[message] -%}{%- endif -%}"
-    "{%- endfor -%}{%- set messages = holdfast.messages -%}"
+    "message['content'] is string -%}{%- set holdfast.messages = holdfast.messages + "
+    "[dict(message, content=[{'type': 'text', 'text': message['content']}])] -%}{%- else -%}{%- "
+    "set holdfast.messages = holdfast.messages + [message] -%}{%- endif -%}{%- endfor -%}{%- set "
+    "messages = holdfast.messages -%}"
 )
 
 _TOKENIZER_FILES = (
@@ -490,23 +486,19 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         at = name if revision == "main" or local else f"{name}@{revision}"
         raise ModelError(
             f"Expected a model at {at} ({where}), but its config cannot be read: "
-            f"{unbuildable(error)}"
-            f"{_near_name(asked)}"
+            f"{unbuildable(error)}{_near_name(asked)}"
         ) from error
     if not trust_remote_code and (kernels := list(_hub_kernels(config))):
         raise ModelError(
             f"The config.json of {name} names a kernel of the hub, {kernels[0]}, which "
-            "transformers would fetch and "
-            "run. Remove attn_implementation there; a kernel that you trust is named in the "
-            "request "
-            f"(attn_implementation)."
+            "transformers would fetch and run. Remove attn_implementation there; a kernel that you "
+            "trust is named in the request (attn_implementation)."
         )
     architectures = getattr(config, "architectures", None) or []
     if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
         raise ModelError(
             f"Expected the names of classes as architectures in the config.json of {name}, got "
-            f"{architectures!r}. Copy "
-            f"it again."
+            f"{architectures!r}. Copy it again."
         )
     causal = [
         a
@@ -532,13 +524,11 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
             raise ModelError(
                 "Expected a causal language model, or a vision-language model of a type that is "
-                "trained here "
-                f"({', '.join(VISION)}), got {got}."
+                f"trained here ({', '.join(VISION)}), got {got}."
             )
         raise ModelError(
-            "Expected a causal language model (such as LlamaForCausalLM or Qwen2ForCausalLM), "
-            f"got {got}. Choose a "
-            f"decoder-only model."
+            "Expected a causal language model (such as LlamaForCausalLM or Qwen2ForCausalLM), got "
+            f"{got}. Choose a decoder-only model."
         )
     return config
 
@@ -591,8 +581,8 @@ def load_processor(name: str, *, revision: str = "main", trust_remote_code: bool
         except ImportError as error:
             raise ModelError(
                 f"The processor of {name} needs a package that is not installed "
-                f"({first_line(error)}). Install "
-                f"'holdfast[vision]'; torchvision has to be of the same build as torch."
+                f"({first_line(error)}). Install 'holdfast[vision]'; torchvision has to be of the "
+                "same build as torch."
             ) from error
         except Exception as error:  # what absurd values in its files raise has no common base
             if is_out_of_memory(error):
@@ -601,8 +591,7 @@ def load_processor(name: str, *, revision: str = "main", trust_remote_code: bool
     raise ModelError(
         f"Expected a processor beside the vision-language model at {name}, but none can be loaded: "
         f"{problem.rstrip('.')}. Copy processor_config.json, preprocessor_config.json and the "
-        "tokenizer's files of the "
-        f"model that it was made from into the folder."
+        "tokenizer's files of the model that it was made from into the folder."
     )
 
 

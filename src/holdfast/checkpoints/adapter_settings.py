@@ -86,15 +86,13 @@ def trained_otherwise(
     if bits is not None:
         differences.append(
             f"The run of {folder.name} trained and measured this adapter on its base in {bits} "
-            "bits; on the base as it "
-            f"lies there it is another model, with other figures."
+            "bits; on the base as it lies there it is another model, with other figures."
         )
     recorded = model.get("hash")
     if base is not None and recorded and not is_adapter(base) and checkpoint_hash(base) != recorded:
         differences.append(
             f"The run of {folder.name} trained this adapter on a base with other weights than "
-            f"{Path(base).name} has "
-            f"now ({str(recorded)[:12]} in its record)."
+            f"{Path(base).name} has now ({str(recorded)[:12]} in its record)."
         )
     return differences
 

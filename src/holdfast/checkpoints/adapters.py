@@ -212,8 +212,8 @@ class AdaptedSource:
         if experts and fuses_experts(self.adapter.names()):
             self._notes.append(
                 f"The adapter's target_modules name modules of experts, such as {experts[0]}, and "
-                "it holds no factors "
-                f"of experts: it was trained where they are fused. They stay as the base has them."
+                "it holds no factors of experts: it was trained where they are fused. They stay as "
+                "the base has them."
             )
         unknown = sorted(key for key, value in self._settings.items() if value and key not in _READ)
         if unknown:
@@ -339,9 +339,8 @@ class AdaptedSource:
             return
         self.config_changes["tie_word_embeddings"] = False
         self._notes.append(
-            "The adapter does not train embeddings and head alike, which the base ties: the "
-            "result has a head of its "
-            f"own ({head})."
+            "The adapter does not train embeddings and head alike, which the base ties: the result "
+            f"has a head of its own ({head})."
         )
 
     def _same(self, head: _Change, embedding: _Change) -> bool:
@@ -400,8 +399,7 @@ def _opened(folder: Path, settings: Mapping[str, Any]) -> CheckpointReader:
     if isinstance(start, str) and start.lower().startswith(_CHANGES_BASE):
         reasons.append(
             f"init_lora_weights is {start!r}, which changes the base when the adapter is made, so "
-            "that the stored "
-            f"base is not the one it belongs to"
+            "that the stored base is not the one it belongs to"
         )
     embeddings, convolutions = [], []
     for name, entry in adapter.entries.items():
@@ -498,8 +496,7 @@ def _with_factors(
         if adapter.entries[tokens].shape != expected or max(indices, default=0) >= entry.shape[0]:
             raise _Misfit(
                 f"{tokens}: expected {list(expected)} for rows of {entry.name} "
-                f"{list(entry.shape)}, got "
-                f"{list(adapter.entries[tokens].shape)}"
+                f"{list(entry.shape)}, got {list(adapter.entries[tokens].shape)}"
             )
         change = replace(change, tokens=(indices, tokens))
         if set(tensors) == {"trainable_tokens_delta"}:
@@ -512,21 +509,18 @@ def _with_factors(
     if down[:1] != (rank,) or up[1:] != (rank,):
         raise _Misfit(
             f"{a} {list(down)} and {b} {list(up)}: expected rank {rank} between them, as the "
-            "adapter's configuration "
-            f"says"
+            "adapter's configuration says"
         )
     if (*up[:1], *down[1:]) != entry.shape:
         raise _Misfit(
             f"{a} {list(down)} and {b} {list(up)}: their product does not have the shape of "
-            f"{entry.name} "
-            f"{list(entry.shape)}"
+            f"{entry.name} {list(entry.shape)}"
         )
     magnitude = tensors.get("lora_magnitude_vector")
     if magnitude is not None and math.prod(adapter.entries[magnitude].shape) != entry.shape[0]:
         raise _Misfit(
             f"{magnitude} {list(adapter.entries[magnitude].shape)}: expected one number for each "
-            "output of "
-            f"{entry.name} {list(entry.shape)}"
+            f"output of {entry.name} {list(entry.shape)}"
         )
     if magnitude is None and settings.get("use_dora"):
         raise _Misfit(

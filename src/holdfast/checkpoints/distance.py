@@ -100,8 +100,7 @@ def distance(
         if method := quantised(source):
             notes.append(
                 f"{source.label} is quantised ({method}): figures are of the numbers that it "
-                "stores, which are not "
-                f"its weights."
+                "stores, which are not its weights."
             )
     findings = Findings(notes=notes)
     parents = Parents(sources=tuple(sources), roles=("the start", "the result"), base=0)

@@ -150,6 +150,5 @@ def _need_float(dtype: DType) -> None:
     if dtype.kind != "float":
         raise ShapeError(
             f"Expected elements of a float type, got {dtype.name}. Integers and booleans can be "
-            "copied, not computed "
-            f"with."
+            "copied, not computed with."
         )

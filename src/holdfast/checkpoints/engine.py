@@ -298,8 +298,8 @@ def nonfinite_error(source: Source, name: str, role: str = "") -> ModelError:
     where = f"{name} in {entry.file}{f' ({role})' if role else ''}"
     return ModelError(
         f"{where} holds {' and '.join(counts)} of {entry.size:,} values, the first at {index}. "
-        "Nothing sensible can be "
-        f"computed from it. Check how the checkpoint was made, or take an earlier one."
+        "Nothing sensible can be computed from it. Check how the checkpoint was made, or take an "
+        "earlier one."
     )
 
 
@@ -307,6 +307,5 @@ def overflow_error(name: str, dtype: DType, count: int) -> ModelError:
     """Says that results were too large for the output's dtype."""
     return ModelError(
         f"{name}: {count:,} results are too large for {dtype.name}. Write another dtype (--dtype "
-        "bfloat16 or "
-        f"float32), or lower the scale or weights."
+        "bfloat16 or float32), or lower the scale or weights."
     )

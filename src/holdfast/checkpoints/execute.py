@@ -380,10 +380,8 @@ class Execution:
                 if other.dtype != stored.dtype or not np.array_equal(other.raw, stored.raw):
                     raise ShapeError(
                         f"{job.name} ({stored.dtype.name}) is not the same in {roles[job.origin]} "
-                        f"and {roles[index]}. "
-                        "Integer tensors cannot be averaged: expected equal ones. Are these "
-                        "checkpoints quantised? "
-                        f"Merge the unquantised ones."
+                        f"and {roles[index]}. Integer tensors cannot be averaged: expected equal "
+                        "ones. Are these checkpoints quantised? Merge the unquantised ones."
                     )
 
     def _nonfinite(self, job: Job) -> ModelError:

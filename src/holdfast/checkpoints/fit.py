@@ -106,9 +106,8 @@ def language_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     kind = _PLAIN.get(text.model_type, text.model_type)
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ModelError(
-            "Expected a language model of a type that transformers has a causal language model "
-            f"of inside {folder}, "
-            f"got {kind!r}. Use the whole model."
+            "Expected a language model of a type that transformers has a causal language model of "
+            f"inside {folder}, got {kind!r}. Use the whole model."
         )
     known = AutoConfig.for_model(kind).to_dict()
     settings = {
@@ -157,8 +156,7 @@ def misfit_error(
     """The refusal of a model, or an adapter, that is not whole."""
     return ModelError(
         f"The weights in {folder} are not those of its {config}: {problem}. Copy or download the "
-        "folder again; where "
-        f"{config} was edited, put back what it said."
+        f"folder again; where {config} was edited, put back what it said."
     )
 
 

@@ -157,7 +157,7 @@ def ties(
         raise ShapeError(
             f"ties: expected a threshold and a weight for each of {len(models)} models, got "
             f"{len(thresholds)} "
-            f"thresholds" + ("." if weights is None else f" and {len(weights)} weights.")
+            "thresholds" + ("." if weights is None else f" and {len(weights)} weights.")
         )
     return Flags(*form.ties([base, *models], thresholds, weights, scale, original, normalize, out))
 
@@ -235,8 +235,7 @@ def _form(kernel: str, *operands: Operand | None) -> Any:
         if raw.shape != (length,) or raw.dtype != dtype.storage or not raw.flags.c_contiguous:
             raise ShapeError(
                 f"{kernel}: expected {length} contiguous elements of {dtype.storage} for "
-                f"{dtype.name}, got "
-                f"{list(raw.shape)} of {raw.dtype} with strides {raw.strides}."
+                f"{dtype.name}, got {list(raw.shape)} of {raw.dtype} with strides {raw.strides}."
             )
     library = native.load()
     known = kernel == "combine" or not _is_double(operands)

@@ -58,8 +58,8 @@ class LanguageModel:
         if kind not in VISION:
             raise ModelError(
                 f"Expected a vision-language model ({', '.join(VISION)}), got {source.label}, "
-                "which is of type "
-                f"{kind!r}. A model that takes text only needs no extraction: use its folder."
+                f"which is of type {kind!r}. A model that takes text only needs no extraction: use "
+                "its folder."
             )
         self.source, self.label, self.folder = source, source.label, source.folder
         self._names: dict[str, str] = {}
@@ -78,8 +78,8 @@ class LanguageModel:
             raise ModelError(
                 "Expected tensors of a language model, a vision tower and what joins them in "
                 f"{source.label}, got "
-                f"{listing(unknown) if unknown else 'none of a language model'}. Please report "
-                "the architecture."
+                f"{listing(unknown) if unknown else 'none of a language model'}. Please report the "
+                "architecture."
             )
         self.entries: Mapping[str, Entry] = {
             name: source.entries[held]._replace(name=name) for name, held in self._names.items()

@@ -155,18 +155,16 @@ class Perturbation:
         """
         if self.undone:
             raise ModelError(
-                "The perturbation was undone already. Perturb again for the same noise: it "
-                "depends on the seed and "
-                "the names only."
+                "The perturbation was undone already. Perturb again for the same noise: it depends "
+                "on the seed and the names only."
             )
         _parameters(self._weights)
         changed = [t.target.name for t in self._tensors if t.changed()]
         if changed:
             raise ModelError(
                 f"The perturbation cannot be undone: weights were changed since ({len(changed)} of "
-                f"{len(self._tensors)} tensors: "
-                f"{listing(changed)}). Undo before training or loading, or "
-                f"load the weights again."
+                f"{len(self._tensors)} tensors: {listing(changed)}). Undo before training or "
+                "loading, or load the weights again."
             )
         self._remove()
 

@@ -234,9 +234,8 @@ def live_tensors(named: Mapping[str, Tensor]) -> tuple[list[LiveTensor], list[st
             shared = [other for begin, end, _, other in areas if begin < last and first < end]
             if shared:
                 problems.append(
-                    f"{name}: shares memory with {shared[0]} in another layout, so a change to "
-                    "one would change the "
-                    f"other twice"
+                    f"{name}: shares memory with {shared[0]} in another layout, so a change to one "
+                    "would change the other twice"
                 )
                 continue
             areas.append((first, last, layout, name))
@@ -286,8 +285,7 @@ def _placed(parameter: Tensor) -> tuple[str, tuple[int, ...]]:
     if tuple(lengths) != tuple(_local(parameter).shape):
         return (
             f"expected this rank's part to be {tuple(lengths)}, got "
-            f"{tuple(_local(parameter).shape)} under "
-            f"{placements}",
+            f"{tuple(_local(parameter).shape)} under {placements}",
             tuple(offsets),
         )
     return "", tuple(offsets)

@@ -47,8 +47,7 @@ def open_source(
         if parts is not None:
             raise ModelError(
                 f"Expected an adapter behind the + of {base}+{name}, got the folder {folder}, "
-                "which has no "
-                f"adapter_config.json."
+                "which has no adapter_config.json."
             )
         reader = CheckpointReader(folder)
         if (
@@ -106,8 +105,7 @@ def _from_hub(text: str, near: str) -> Path:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"Expected a checkpoint folder at {text}, found none.{near} As a model of the hub it "
-            "could not be had "
-            f"either: {reason}"
+            f"could not be had either: {reason}"
         ) from error
 
 
@@ -119,7 +117,6 @@ def _existing(named: str, adapter: Path) -> str:
     if os.path.isabs(os.path.expanduser(named)) or named.startswith("."):
         raise ModelError(
             f"The adapter {adapter} names {named} as its base, which is not there. Give the base "
-            "with --base (or "
-            f"--adapter_base)."
+            "with --base (or --adapter_base)."
         )
     return named

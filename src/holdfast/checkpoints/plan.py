@@ -218,8 +218,7 @@ def _refuse_quantised(parents: Parents, findings: Findings) -> None:
         if method := quantised(parents.sources[index]):
             findings.problems.append(
                 f"{parents.roles[index]} is quantised ({method}): the numbers it stores are not "
-                "its weights. Take the "
-                f"checkpoint that was quantised, or dequantise it"
+                "its weights. Take the checkpoint that was quantised, or dequantise it"
             )
 
 
@@ -238,8 +237,7 @@ def _compare_configs(parents: Parents, policies: Policies, findings: Findings) -
     if policies.architecture == "error":
         findings.problems.append(
             f"{what}. Weights that do different things have no common average: take models of one "
-            "configuration. "
-            f"--architecture keep goes on with that of {layout}"
+            f"configuration. --architecture keep goes on with that of {layout}"
         )
     else:
         findings.notes.append(
@@ -317,8 +315,7 @@ def _heads_in_line(parents: Parents, policies: Policies, findings: Findings) -> 
         if policies.tied_heads == "error":
             findings.problems.append(
                 f"the head is {who}. --tied_heads untie writes a separate head; --tied_heads tie "
-                "leaves the separate "
-                f"ones out"
+                "leaves the separate ones out"
             )
     return dataclasses.replace(parents, sources=tuple(sources))
 
@@ -459,8 +456,8 @@ class _Matching:
         elif policy == "error":
             findings.problems.append(
                 f"{sentence}. --unmatched keep takes them from who has them, as their mean where "
-                "several do; "
-                f"--unmatched drop leaves out those that {parents.roles[parents.layout]} lacks"
+                "several do; --unmatched drop leaves out those that "
+                f"{parents.roles[parents.layout]} lacks"
             )
         else:
             holders = [index for index in parents.members if index not in unmatched.lacking]

@@ -95,8 +95,7 @@ class CheckpointReader:
             if got == 0:
                 raise ModelError(
                     f"{entry.file} ends within {name}: it has become shorter since it was opened. "
-                    "Copy or download it "
-                    f"again."
+                    "Copy or download it again."
                 )
             view, position = view[got:], position + got
         return Operand(target.view(entry.dtype.storage), entry.dtype)
@@ -144,9 +143,8 @@ class CheckpointReader:
         for file, before in self._stats.items():
             if _stat(file) != before:
                 raise ModelError(
-                    f"{file} has been changed since it was opened, so that what was read may be "
-                    "of two versions. "
-                    f"Start again."
+                    f"{file} has been changed since it was opened, so that what was read may be of "
+                    "two versions. Start again."
                 )
 
     def close(self) -> None:
@@ -317,8 +315,7 @@ def _read_headers(
     if absent:
         raise ModelError(
             f"{folder}: its index does not fit its shards. {len(absent)} of {len(listed)} tensors "
-            "are not where the "
-            f"index says: {listing(absent)}. Copy or download the folder again."
+            f"are not where the index says: {listing(absent)}. Copy or download the folder again."
         )
     return text, tensors
 
@@ -344,8 +341,7 @@ def _located(folder: Path) -> tuple[list[Path], dict[str, str]]:
         if missing:
             raise ModelError(
                 f"{folder} is incomplete: its index lists {len(names)} shards, {len(missing)} "
-                "missing: "
-                f"{listing(missing)}."
+                f"missing: {listing(missing)}."
             )
         _refuse_unlisted(index, names)
         return [folder / n for n in names], listed
@@ -357,9 +353,8 @@ def _located(folder: Path) -> tuple[list[Path], dict[str, str]]:
         stem = shards[0].rsplit("-", 3)[0]
         raise ModelError(
             f"{folder} holds {len(shards)} shards ({shards[0]} ...) but no "
-            f"{stem}.safetensors.index.json, which says "
-            f"what is in them "
-            "and that none is missing. Copy or download it too."
+            f"{stem}.safetensors.index.json, which says what is in them and that none is missing. "
+            "Copy or download it too."
         )
     pickles = [name for name in _PICKLES if (folder / name).is_file()]
     if pickles:
@@ -390,10 +385,9 @@ def _refuse_unlisted(index: Path, listed: list[str]) -> None:
     unlisted = sorted(name for name in names - set(listed) if (folder / name).is_file())
     if unlisted:
         raise ModelError(
-            f"{folder} holds {listing(unlisted)}, which {index.name} does not list: the weights "
-            "of two saves, "
-            f"or an index that is not whole. "
-            "Remove what does not belong there, or copy the folder again."
+            f"{folder} holds {listing(unlisted)}, which {index.name} does not list: the weights of "
+            "two saves, or an index that is not whole. Remove what does not belong there, or copy "
+            "the folder again."
         )
 
 
@@ -416,8 +410,7 @@ def read_index(index: Path) -> dict[str, str]:
     if not names or not all(isinstance(v, str) and v == os.path.basename(v) for v in names):
         raise ModelError(
             f"Expected an index of shards in {index}, but it cannot be read (no file names in "
-            "weight_map). Copy or "
-            f"download it again."
+            "weight_map). Copy or download it again."
         )
     return dict(listed or {})
 

@@ -187,9 +187,8 @@ def prepare_apply(
     if not any(local_folder(residual).glob(f"{STEM}*.safetensors")):
         raise ModelError(
             f"Expected a residual (residual.safetensors) in {residual}, found another kind of "
-            "checkpoint. Make one "
-            f"with 'holdfast residual "
-            "extract', or give --instruct and --old_base to do both in one pass."
+            "checkpoint. Make one with 'holdfast residual extract', or give --instruct and "
+            "--old_base to do both in one pass."
         )
     target = open_source(base)
     parents = Parents(
@@ -208,8 +207,7 @@ def _opened(residual: Name) -> Source:
     if stated is not None and stated != count:
         raise ModelError(
             f"{residual} was written with {stated:,} remainders (*{SUFFIX}) and has {count:,}: "
-            "files are missing. Copy "
-            f"the whole folder again."
+            "files are missing. Copy the whole folder again."
         )
     return with_remainders if count else source
 
@@ -352,8 +350,7 @@ def _check_places(plan: Plan) -> None:
     if names:
         raise ShapeError(
             f"{len(names)} tensors of {plan.roles[last]} are not in base: {listing(names, 4)}. "
-            "There is nothing to add "
-            f"their difference to. --unmatched drop leaves them out."
+            "There is nothing to add their difference to. --unmatched drop leaves them out."
         )
 
 
@@ -379,9 +376,9 @@ def _narrower(plan: Plan) -> Plan:
     notes = list(plan.notes)
     for (theirs, ours), count in pairs.items():
         notes.append(
-            f"{count} tensors are {theirs} in {plan.roles[1]} and {ours} in {plan.roles[0]}, "
-            "whose dtypes 'residual "
-            f"apply' writes: there the sum is rounded to {ours}. --dtype {theirs} keeps it."
+            f"{count} tensors are {theirs} in {plan.roles[1]} and {ours} in {plan.roles[0]}, whose "
+            f"dtypes 'residual apply' writes: there the sum is rounded to {ours}. --dtype {theirs} "
+            "keeps it."
         )
     return dataclasses.replace(plan, notes=tuple(notes))
 

@@ -143,8 +143,7 @@ def why_unreadable(folder: str | Path) -> str:
         return f"{folder} has no tokenizer; put the one of its model there"
     return (
         f"{folder} has only {', '.join(names)}, whose tokens cannot be read here; save it as "
-        "tokenizer.json once with "
-        f"transformers: "
+        "tokenizer.json once with transformers: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
     )
 
@@ -214,9 +213,8 @@ def _numbers(found: Mapping[str, Any], path: Path) -> dict[str, int]:
     wrong = [token for token, number in found.items() if not isinstance(number, int) or number < 0]
     if wrong:
         raise ModelError(
-            f"{path}: expected a number for every token, but {wrong[0]!r} has "
-            f"{found[wrong[0]]!r}. Copy or download "
-            f"it again."
+            f"{path}: expected a number for every token, but {wrong[0]!r} has {found[wrong[0]]!r}. "
+            "Copy or download it again."
         )
     return dict(found)
 
@@ -330,8 +328,7 @@ class RowMappedSource:
             if other is not None and other.shape != entries[name].shape:
                 problems.append(
                     f"{name}: expected {list(entries[name].shape)} in "
-                    f"{fallback.label if fallback else ''}, got "
-                    f"{list(other.shape)}"
+                    f"{fallback.label if fallback else ''}, got {list(other.shape)}"
                 )
         self.entries: Mapping[str, Entry] = entries
         if problems:
@@ -466,8 +463,7 @@ class _Alignment:
                 role, target = self.parents.roles[index], self.parents.roles[self.target]
                 self.findings.notes.append(
                     f"The {self.rows[index]} vocabulary rows of {role} are read in the order of "
-                    f"{target}, which has "
-                    f"{self.rows[self.target]}."
+                    f"{target}, which has {self.rows[self.target]}."
                 )
             if not rows.identity:
                 maps[index] = rows

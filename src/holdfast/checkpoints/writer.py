@@ -255,8 +255,7 @@ class CheckpointWriter:
         if free < needed:
             raise StorageError(
                 f"{self.folder} needs {needed:,} bytes and the disk has {free:,} left. Free some "
-                "space or choose "
-                f"another folder; nothing was lost."
+                "space or choose another folder; nothing was lost."
             )
         for shard in self._shards:
             if shard.file in self.finished:
@@ -311,8 +310,8 @@ def check_destination(folder: Path, *, overwrite: bool) -> None:
         if names and FILE not in names:
             raise RunFolderError(
                 f"{folder} was not written by this engine (no {FILE} in it) and is not replaced: "
-                f"{', '.join(names[:4])}"
-                f"{' ...' if len(names) > 4 else ''}. Remove it yourself or choose another folder."
+                f"{', '.join(names[:4])}{' ...' if len(names) > 4 else ''}. Remove it yourself or "
+                "choose another folder."
             )
     elif folder.exists():
         raise RunFolderError(f"Expected a folder to write at {folder}, found a file.")
@@ -366,13 +365,11 @@ def disk_errors(folder: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise RunFolderError(
                 f"{folder} cannot be written ({error.strerror}). Choose a folder that you may "
-                "write to; nothing was "
-                f"changed."
+                "write to; nothing was changed."
             ) from error
         raise StorageError(
             f"Could not write {folder} ({error.strerror or error}). Free some space or choose "
-            "another folder; inputs "
-            f"and earlier output are intact."
+            "another folder; inputs and earlier output are intact."
         ) from error
 
 

@@ -145,9 +145,8 @@ def _dry_run(prepared: Prepared, folder: Path, notes: Sequence[str], *, as_json:
         print_json({**plan_record(prepared, folder, notes), "free_bytes": free})
     if free < needed:
         raise StorageError(
-            f"{folder} needs {shown_bytes(needed)} and the disk has {shown_bytes(free)} left. "
-            "Free some space or "
-            f"choose another folder."
+            f"{folder} needs {shown_bytes(needed)} and the disk has {shown_bytes(free)} left. Free "
+            "some space or choose another folder."
         )
 
 

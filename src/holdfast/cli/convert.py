@@ -76,7 +76,6 @@ def run(argv: list[str]) -> int:
     write_bytes_atomic(request.output, text.encode())
     write(
         f"Wrote {request.output}. Its head says what comes out differently; 'holdfast train "
-        "--config "
-        f"{request.output} --dry_run' checks it."
+        f"--config {request.output} --dry_run' checks it."
     )
     return 0

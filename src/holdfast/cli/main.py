@@ -163,8 +163,7 @@ def _dispatch(words: list[str]) -> int:
         raise ConfigError(
             "unknown command "
             f"'{name}'.{did_you_mean(name, COMMANDS) or ' Known: ' + ', '.join(COMMANDS) + '.'} "
-            "See "
-            f"'holdfast --help'."
+            "See 'holdfast --help'."
         )
     code = importlib.import_module(f"holdfast.cli.{name}").run(rest)
     return int(code or 0)
@@ -202,21 +201,18 @@ def _explained(error: Exception, *, debug: bool) -> tuple[str, int]:
 
 _MEMORY = (
     "Not enough memory. Halve --per_device_train_batch_size and double "
-    "--gradient_accumulation_steps (the training "
-    "stays the same), lower --max_length or --batch_size, or train an adapter with --use_peft."
+    "--gradient_accumulation_steps (the training stays the same), lower --max_length or "
+    "--batch_size, or train an adapter with --use_peft."
 )
 _TORCHVISION = (
     "The torchvision that is installed was built for another torch, and transformers cannot be "
-    "loaded beside it. "
-    "Install the one that belongs to your torch, from the index that torch came from (a CPU's "
-    "torch needs a CPU's "
-    "torchvision), or remove it with `pip uninstall torchvision`: only processors that read "
-    "videos ask for it."
+    "loaded beside it. Install the one that belongs to your torch, from the index that torch came "
+    "from (a CPU's torch needs a CPU's torchvision), or remove it with `pip uninstall "
+    "torchvision`: only processors that read videos ask for it."
 )
 _REPORT = (
     "This is a fault of holdfast or of a library, not of the request. Add --debug for the full "
-    "traceback, and report "
-    "it with that and the command."
+    "traceback, and report it with that and the command."
 )
 
 

@@ -19,8 +19,7 @@ from holdfast.support.paths import expanded
 
 DESCRIPTION = (
     "Prints the summary of a run, an evaluation, a probe, an update or a study (finished or not) "
-    "and writes its "
-    "report.html again from what the folder holds."
+    "and writes its report.html again from what the folder holds."
 )
 EPILOG = """\
 examples

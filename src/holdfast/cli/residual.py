@@ -153,8 +153,7 @@ class ApplyRequest(Output, Policies, _Onto):
         elif self.residual is None and missing:
             problems.append(
                 f"{' and '.join(missing)} missing: expected --residual FOLDER, or --instruct and "
-                "--old_base, between "
-                f"which the residual is taken in one pass."
+                "--old_base, between which the residual is taken in one pass."
             )
         if self.residual is not None and self.adapter_base is not None:
             problems.append(

@@ -210,10 +210,8 @@ def kind_of_file(path: Path) -> str:
         return kinds[0]
     came = f"the keys of {' and '.join(kinds)}" if kinds else f"{', '.join(keys) or 'no keys'}"
     raise ConfigError(
-        "expected the file of a ladder (it has 'sizes'), of an overtraining study ('ladder') or "
-        "of a study of the "
-        f"residual ('families' or 'starts'), got {came}. Other studies have commands of their "
-        "own: sweep, sequence, "
-        "diagnose.",
+        "expected the file of a ladder (it has 'sizes'), of an overtraining study ('ladder') or of "
+        f"a study of the residual ('families' or 'starts'), got {came}. Other studies have "
+        "commands of their own: sweep, sequence, diagnose.",
         source=str(path),
     )

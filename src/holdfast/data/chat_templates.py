@@ -137,10 +137,9 @@ def _stretch(
     earlier = _words(str(messages[number - 1]["content"])) if number else ""
     if not reply or not text.endswith(behind) or begin > end or earlier not in _words(text[:begin]):
         raise BadRow(
-            f"the chat template writes other messages otherwise when message {number + 1} "
-            "changes, so its tokens "
-            "cannot be told from theirs (weight, train). Give rows of prompt and completion "
-            "instead"
+            f"the chat template writes other messages otherwise when message {number + 1} changes, "
+            "so its tokens cannot be told from theirs (weight, train). Give rows of prompt and "
+            "completion instead"
         )
     return begin, end
 
@@ -171,14 +170,14 @@ def remark_on_end(tokenizer: Any, ends: Collection[int]) -> str | None:
     if not special:
         return (
             "The chat template writes no token behind a turn of the assistant that ends a reply "
-            f"({known}): the model "
-            f"is not trained to end one. Take a template that does (chat_template_path)."
+            f"({known}): the model is not trained to end one. Take a template that does "
+            "(chat_template_path)."
         )
     end = printable(words.decode(special[:1]))
     return (
         f"The chat template ends a turn of the assistant with {end}, and the model's replies end "
-        f"with {known}: it is "
-        f"trained to write the first and asked until the second. Set eos_token: {end}."
+        f"with {known}: it is trained to write the first and asked until the second. Set "
+        f"eos_token: {end}."
     )
 
 
@@ -221,8 +220,8 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
     if unlike:
         sentences.append(
             "The chat template ends the prompt otherwise once an answer follows, in "
-            f"{len(unlike):,} {of}: the model "
-            f"is asked with '{printable(unlike[0][:80])}' at its end, and trained without it."
+            f"{len(unlike):,} {of}: the model is asked with '{printable(unlike[0][:80])}' at its "
+            "end, and trained without it."
         )
     return sentences
 

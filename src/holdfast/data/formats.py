@@ -233,8 +233,7 @@ def _plan(rows: _Source, templates: Templates | None, *, with_images: bool) -> _
     if with_images and layout.tokens:
         raise DataError(
             f"{_files_named(rows.files)}rows with images cannot be tokenised beforehand: the "
-            "processor writes a token "
-            f"for each part of an image. Give their text or messages."
+            "processor writes a token for each part of an image. Give their text or messages."
         )
     as_messages = _become_messages(rows, layout, fields)
     if as_messages and not rows.has_chat_template:
@@ -271,8 +270,7 @@ def _recognised(
     examples = [*columns, *columns, "question", "answer"][:2] if columns else ["question", "answer"]
     raise DataError(
         f"{_files_named(files)}The columns {', '.join(columns) or '(none)'} make no layout that "
-        "can be trained "
-        f"on.{''.join(hints)} Expected one of:",
+        f"can be trained on.{''.join(hints)} Expected one of:",
         *[f"  {layout.example}" for layout in LAYOUTS],
         "Or say how to use the columns that are there, for example",
         *_templates_shown(f"{{{examples[0]}}}", f" {{{examples[1]}}}"),
@@ -296,15 +294,12 @@ def _become_messages(rows: _Source, layout: Layout, fields: dict[str, str]) -> b
 
 _NO_CHAT_TEMPLATE = (
     "The data holds conversations (lists of messages), but the tokenizer has no chat template, so "
-    "there is no way to "
-    "write them as text. "
-    "Expected a tokenizer with a chat template: choose the instruct version of the model, or name "
-    "a template with",
+    "there is no way to write them as text. Expected a tokenizer with a chat template: choose the "
+    "instruct version of the model, or name a template with",
     "  chat_template_path: HuggingFaceTB/SmolLM3-3B    # a model whose template to take, or a "
     "local .jinja file",
     "(on the command line: --chat_template_path FILE). Data with prompt and completion as plain "
-    "text needs "
-    "no template.",
+    "text needs no template.",
 )
 
 
@@ -322,9 +317,8 @@ def _refuse_lost_text(rows: _Source, plan: _Plan) -> None:
     question, answer = [plan.fields[field] for field in plan.layout.columns][:2]
     raise DataError(
         f"{_files_named(rows.files)}{share:.0%} of the text of these rows stands in columns that "
-        "the layout "
-        f"{plan.layout.example} does not read: {', '.join(others)}. Say which columns make the "
-        "prompt, for example",
+        f"the layout {plan.layout.example} does not read: {', '.join(others)}. Say which columns "
+        "make the prompt, for example",
         *_templates_shown(
             f"{{{others[0]}}}\\n\\nQuestion: {{{question}}}\\nAnswer:", f" {{{answer}}}"
         ),
@@ -623,8 +617,7 @@ def _holds_images(rows: _Source) -> bool:
         where = f"column '{rows.image_columns[0]}'" if rows.image_columns else "parts of messages"
         raise DataError(
             f"{location} holds images ({where}), which cannot be looked at while they are "
-            "streamed. Leave out "
-            f"streaming."
+            "streamed. Leave out streaming."
         )
     if not rows.sees:
         raise vision.takes_text_only(location, rows.image_columns)

@@ -226,8 +226,7 @@ def _read_json(content: bytes, number: int, name: str, expected: str) -> Any:
         )
         raise DataError(
             f"{name}, line {number + line}: expected UTF-8, got byte 0x{content[error.start]:02x} "
-            "at position "
-            f"{column + 1} of the line{utf16}."
+            f"at position {column + 1} of the line{utf16}."
         ) from None
     except RecursionError:
         raise DataError(f"{where}: nested too deeply to be read: {beginning(text)}.") from None
@@ -235,8 +234,7 @@ def _read_json(content: bytes, number: int, name: str, expected: str) -> Any:
         line, rest = error.lineno - 1, text.split("\n")[error.lineno - 1]
         raise DataError(
             f"{name}, line {number + line}: expected {expected}, got {beginning(rest)} "
-            f"({error.msg}, column "
-            f"{error.colno}). Correct or remove the line."
+            f"({error.msg}, column {error.colno}). Correct or remove the line."
         ) from None
     except ValueError as error:
         raise DataError(f"{where}: {error}. Correct or remove the line.") from None
@@ -286,8 +284,7 @@ def _refuse_surrogates(value: Any, where: str) -> None:
         code = f"\\u{ord(error.object[error.start]):04x}"
         raise DataError(
             f"{where}the escape {code} is half of a surrogate pair and stands for no character. "
-            "Write the character "
-            f"itself."
+            "Write the character itself."
         ) from None
 
 

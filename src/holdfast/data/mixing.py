@@ -113,8 +113,8 @@ def mix_replay(
         if unit == "tokens":
             raise ConfigError(
                 "replay.unit: expected examples where rows hold images, whose tokens are known "
-                "only once a batch is "
-                "made, got tokens. Add unit: examples; the fraction then counts rows."
+                "only once a batch is made, got tokens. Add unit: examples; the fraction then "
+                "counts rows."
             )
         weights, new = np.ones(len(replay), np.int64), len(train)
     else:
@@ -337,14 +337,13 @@ def _check(dataset: datasets.Dataset, name: str) -> None:
     if missing:
         raise DataError(
             f"The {name} data should be tokenised, with the columns input_ids and labels; it has "
-            f"{', '.join(dataset.column_names)}. "
-            "Tokenise both data sets the same way before mixing."
+            f"{', '.join(dataset.column_names)}. Tokenise both data sets the same way before "
+            "mixing."
         )
     if "seq_lengths" in dataset.column_names:
         raise DataError(
             f"The {name} data is packed already (it has seq_lengths), and mixing would lose where "
-            "its documents end. "
-            f"Mix first, then pack."
+            "its documents end. Mix first, then pack."
         )
     if not len(dataset):
         raise DataError(f"The {name} data holds no rows; expected at least one.")

@@ -45,8 +45,7 @@ def own_record(
         if file.exists():
             raise RunFolderError(
                 f"{file} is there already, and {reason}. It is not overwritten: choose another "
-                "--output, or move it "
-                f"away."
+                "--output, or move it away."
             )
     return None
 
@@ -67,8 +66,7 @@ def are_whole(record: Mapping[str, Any], files: Sequence[Path]) -> bool:
         if file.stat().st_size != sizes.get(file.name):
             raise RunFolderError(
                 f"{file} was changed after it was prepared. It is not overwritten: choose another "
-                "--output, or move it "
-                f"away."
+                "--output, or move it away."
             )
     return len(present) == len(files)
 

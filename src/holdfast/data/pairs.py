@@ -103,8 +103,7 @@ def check_pairs(rows: datasets.Dataset, *, files: Sequence[Path] | None = None) 
     if same == len(rows):
         raise DataError(
             "Preference data: expected completions of which one is preferred, but chosen and "
-            "rejected are the same in "
-            f"all {same} rows."
+            f"rejected are the same in all {same} rows."
         )
 
 
@@ -125,9 +124,8 @@ def check_judged(rows: datasets.Dataset, *, files: Sequence[Path] | None = None)
         )
         raise DataError(
             "Judged answers: expected the columns prompt, completion and label (true or false), "
-            "got "
-            f"{', '.join(columns) or 'no columns'}; {' and '.join(missing)} is missing."
-            f"{pairs or did_you_mean(missing[0], columns)}"
+            f"got {', '.join(columns) or 'no columns'}; {' and '.join(missing)} is "
+            f"missing.{pairs or did_you_mean(missing[0], columns)}"
         )
     if not len(rows):
         raise DataError("Judged answers: expected at least one row, got none.")

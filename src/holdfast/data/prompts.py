@@ -53,8 +53,7 @@ def check_prompts(rows: Any) -> None:
         if not text and not asks:
             raise DataError(
                 "trainer: grpo expects text, or messages that end with a question, in the column "
-                "prompt of every row, "
-                f"got {show(prompt)} in row {number}."
+                f"prompt of every row, got {show(prompt)} in row {number}."
             )
 
 

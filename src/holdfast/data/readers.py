@@ -262,9 +262,8 @@ def _csv_tables(stream: BinaryIO, path: Path) -> Iterator[pa.Table]:
             if record and len(record) != len(names):
                 raise DataError(
                     f"{path}, line {start}: expected {len(names)} cells ({', '.join(names)}), got "
-                    f"{len(record)}: "
-                    f"{beginning(delimiter.join(record))}. Quote cells that hold a '{delimiter}' "
-                    "or a line break."
+                    f"{len(record)}: {beginning(delimiter.join(record))}. Quote cells that hold a "
+                    f"'{delimiter}' or a line break."
                 )
             if record:
                 records.append(record)
@@ -308,6 +307,5 @@ def _text_lines(stream: BinaryIO, path: Path) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{path}, line {number}: expected UTF-8, got byte 0x{line[error.start]:02x} at "
-                "position "
-                f"{error.start + 1} of the line."
+                f"position {error.start + 1} of the line."
             ) from None

@@ -92,8 +92,7 @@ def load_rows(
     if config is not None:
         raise DataError(
             f"A configuration ({config!r}) only makes sense for a data set of the hub; "
-            f"{_label(name)} is local. Leave "
-            f"it out."
+            f"{_label(name)} is local. Leave it out."
         )
     if isinstance(name, (str, os.PathLike)) and is_saved_dataset(expanded(name)):
         return _load_saved(expanded(name), split)
@@ -154,8 +153,7 @@ def data_files(name: Source | Sequence[Source], *, split: str = "train") -> list
     ):  # training rows must not pass for a test split
         raise DataError(
             f"{path}: a file is the split 'train'; there is no '{_base(split)}' in it. Name the "
-            "file that holds it, "
-            f"with the split 'train'."
+            "file that holds it, with the split 'train'."
         )
     return [path]
 
@@ -280,9 +278,8 @@ def _folder_files(folder: Path, split: str) -> list[Path]:
     if len(examples) > 1:
         names = [f"{file.relative_to(folder)} ({kind})" for kind, file in sorted(examples.items())]
         raise DataError(
-            f"{folder} mixes kinds of data files: {', '.join(names)}. Keep one kind in the "
-            "folder, or list the files "
-            f"to read."
+            f"{folder} mixes kinds of data files: {', '.join(names)}. Keep one kind in the folder, "
+            "or list the files to read."
         )
     return files
 
@@ -299,14 +296,12 @@ def _of_split(folder: Path, files: list[Path], split: str) -> list[Path]:
     if splits:
         raise DataError(
             f"{folder}: no file of the split '{split}'; its files are named after "
-            f"{', '.join(splits)}. Choose one of "
-            f"these, or name a file."
+            f"{', '.join(splits)}. Choose one of these, or name a file."
         )
     if split != "train":
         raise DataError(
             f"{folder}: its files are not named after splits, so all are 'train'; there is no "
-            f"'{split}'. Name a file "
-            f"or folder that holds it."
+            f"'{split}'. Name a file or folder that holds it."
         )
     return files
 
@@ -326,8 +321,8 @@ def _base(split: str) -> str:
     if len(names) > 1:
         raise DataError(
             f"split: expected parts of one split of local data, got {split!r}, which names "
-            f"{' and '.join(names)}. To "
-            f"train on all of them, list each under datasets: as an entry of its own."
+            f"{' and '.join(names)}. To train on all of them, list each under datasets: as an "
+            "entry of its own."
         )
     return names[0]
 
@@ -360,8 +355,7 @@ def _stream(files: list[Path], split: str, documents: Documents) -> Any:
     if "[" in split or "+" in split:
         raise DataError(
             f"split: a part of a split ({split!r}) needs the number of rows, which streaming does "
-            "not know. Leave out "
-            f"the part or streaming."
+            "not know. Leave out the part or streaming."
         )
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -471,13 +465,11 @@ def _load_hub(name: str, *, split: str, config: str | None, streaming: bool) -> 
     ) as error:
         raise DataError(
             f"{name}: the hub data set could not be loaded ({first_line(error)}). {local} Check "
-            "the network, or "
-            f"download the data and give its path."
+            "the network, or download the data and give its path."
         ) from error
     except RuntimeError as error:
         raise DataError(
-            f"{name} (hub): {first_line(error)} Data sets that need their own loading code are "
-            "not supported; give a "
-            f"file instead."
+            f"{name} (hub): {first_line(error)} Data sets that need their own loading code are not "
+            "supported; give a file instead."
         ) from error
     return cast("datasets.Dataset", rows)

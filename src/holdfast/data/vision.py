@@ -132,9 +132,8 @@ def takes_text_only(place: str, columns: Sequence[str]) -> DataError:
     where = f"column '{columns[0]}'" if columns else "parts of messages"
     return DataError(
         f"{place} holds images ({where}), but the model takes text only (one behind a server is "
-        "asked by text). Choose "
-        "a vision-language model, such as HuggingFaceTB/SmolVLM-256M-Instruct, or remove the "
-        "images."
+        "asked by text). Choose a vision-language model, such as "
+        "HuggingFaceTB/SmolVLM-256M-Instruct, or remove the images."
     )
 
 
@@ -267,9 +266,8 @@ def _refuse_spare(token: str, texts: Sequence[str]) -> None:
     spare = sum(text.count(token) for text in texts)
     if spare:
         raise BadRow(
-            f"its text says {token} {_times(spare)} where there is no image for it; name the "
-            "image in a column "
-            f"'{COLUMNS[0]}', or give a part of type image in its place"
+            f"its text says {token} {_times(spare)} where there is no image for it; name the image "
+            f"in a column '{COLUMNS[0]}', or give a part of type image in its place"
         )
 
 
@@ -290,8 +288,7 @@ def reading_images(place: Callable[[], str]) -> Iterator[None]:
             raise
         raise DataError(
             f"{place()}: the model cannot read its images: {first_line(error).rstrip('.')}. Check "
-            "that the processor "
-            f"beside the model is its own (processor_config.json)."
+            "that the processor beside the model is its own (processor_config.json)."
         ) from error
 
 
@@ -342,8 +339,7 @@ def too_many_pixels(width: int, height: int, name: str) -> str | None:
         return None
     return (
         f"{name} has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}: taken for a "
-        "decompression bomb. Make it "
-        f"smaller"
+        "decompression bomb. Make it smaller"
     )
 
 
@@ -573,6 +569,5 @@ def slot_problem(processor: Any, row: Mapping[str, Any]) -> str | None:
 
 _OTHER_TEMPLATE = (
     "Use the template that came with the model's processor, or one that writes a slot for each "
-    "part of type image "
-    "(chat_template_path)"
+    "part of type image (chat_template_path)"
 )

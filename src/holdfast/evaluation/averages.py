@@ -75,8 +75,7 @@ def _average(
     if len(directions) > 1:
         raise ConfigError(
             f"averages.{average.name}: expected figures of which all are better higher or all "
-            "lower, got both. Split "
-            f"the average."
+            "lower, got both. Split the average."
         )
     value, interval = math.nan, None
     if not failures:

@@ -132,8 +132,7 @@ class RowImages:
         if not getattr(processor, "chat_template", None):
             raise ModelError(
                 f"{place}: asks for the chat template, but the processor has none. Leave out "
-                "`apply_chat_template`, or "
-                f"use the processor of an instruction-tuned model."
+                "`apply_chat_template`, or use the processor of an instruction-tuned model."
             )
         if (problem := vision.slot_problem(processor, {"prompt": messages})) is not None:
             raise DataError(f"{place}: {problem}.")
@@ -246,8 +245,8 @@ def encode(prompt: ImagePrompt, processor: Any) -> Encoded:
     if behind and ids[-len(behind) :] != behind:
         raise ModelError(
             f"{prompt.place}: {type(processor).__name__} cuts the text behind an image into other "
-            "tokens than its "
-            f"tokenizer does, so what follows cannot be scored. Please report the model."
+            "tokens than its tokenizer does, so what follows cannot be scored. Please report the "
+            "model."
         )
     return Encoded(ids=tuple(ids), of_images=of_images, of_tokens=of_tokens)
 
@@ -351,9 +350,8 @@ def answers_with_images(
         if longest > length:
             raise DataError(
                 f"{prompt.place}: has {longest} tokens with its images, more than the model's "
-                f"context of {length}, "
-                "and an image is never cut. Have the processor make smaller images, or take the "
-                "row out."
+                f"context of {length}, and an image is never cut. Have the processor make smaller "
+                "images, or take the row out."
             )
         by_number: dict[int, Any] = {}
         with vision.reading_images(lambda: prompt.place):

@@ -126,17 +126,16 @@ def order_problems(rungs: Sequence[Rung]) -> list[str]:
     if unknown:
         return [
             "expected the tokens that each checkpoint was pre-trained on, found none of "
-            f"{', '.join(unknown)}. Add "
-            f"'tokens:' to a ladder file, as in {{model: {unknown[0]}, tokens: 4.0e9}}."
+            f"{', '.join(unknown)}. Add 'tokens:' to a ladder file, as in {{model: {unknown[0]}, "
+            "tokens: 4.0e9}."
         ]
     problems = []
     for rung, following in itertools.pairwise(rungs):
         if (rung.budget or 0) >= (following.budget or 0):
             problems.append(
                 f"expected budgets that rise from rung to rung, got {rung.model} "
-                f"({rung.budget:.4g} tokens) before "
-                f"{following.model} ({following.budget:.4g}). Put the smaller budget first, each "
-                "once."
+                f"({rung.budget:.4g} tokens) before {following.model} ({following.budget:.4g}). "
+                "Put the smaller budget first, each once."
             )
     return problems
 
@@ -173,14 +172,13 @@ def unlike(names: Sequence[str], *, trust_remote_code: bool = False) -> list[str
                 pairs.append(f"{key} {first_config.get(key)} and {config.get(key)}")
             problems.append(
                 f"expected checkpoints of one architecture, but {first_name} and {name} differ: "
-                f"{', '.join(pairs)}. A "
-                f"ladder is one model at several budgets; probe others without --ladder."
+                f"{', '.join(pairs)}. A ladder is one model at several budgets; probe others "
+                "without --ladder."
             )
         if tokenizer != first_tokenizer:
             problems.append(
-                f"expected one tokenizer, but {first_name} and {name} have different ones: a "
-                "token is then not the "
-                f"same thing. Copy the right tokenizer into both folders."
+                f"expected one tokenizer, but {first_name} and {name} have different ones: a token "
+                "is then not the same thing. Copy the right tokenizer into both folders."
             )
     return problems
 

@@ -39,8 +39,7 @@ class Output:
         if not self.labels:
             raise RunFolderError(
                 f"{path} holds no finished evaluation yet (status {self.record.status}). The same "
-                "'holdfast evaluate' "
-                f"command continues."
+                "'holdfast evaluate' command continues."
             )
 
     def evaluations(

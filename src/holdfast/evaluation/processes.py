@@ -104,9 +104,9 @@ class DistributedGroup(ProcessGroup):
             getattr(torch.distributed, how)(*arguments, **named)
         except RuntimeError as error:  # a connection that has ended, or a time that is over
             raise LostProcess(
-                f"One of the {self.world_size} evaluation processes has died or cannot be "
-                "reached. Finished batches "
-                f"are kept; the same command continues. ({first_line(error)[:200]})"
+                f"One of the {self.world_size} evaluation processes has died or cannot be reached. "
+                "Finished batches are kept; the same command continues. "
+                f"({first_line(error)[:200]})"
             ) from error
 
 
@@ -184,16 +184,14 @@ def check_count(count: int, device: str | None) -> None:
         return
     if device is not None and ":" in device:
         raise ConfigError(
-            "num_processes: each of several processes takes a device of its own, and device "
-            f"names one ({device}). "
-            f"Leave one of them out."
+            "num_processes: each of several processes takes a device of its own, and device names "
+            f"one ({device}). Leave one of them out."
         )
     devices = torch.accelerator.device_count() if torch.accelerator.is_available() else count
     if count > devices:
         raise ConfigError(
             f"num_processes: expected at most {devices}, one an accelerator, got {count}. With "
-            "device: cpu there may "
-            f"be more."
+            "device: cpu there may be more."
         )
 
 

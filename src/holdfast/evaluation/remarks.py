@@ -53,8 +53,7 @@ def remarks_on_samples(rows: Rows) -> list[str]:
     if distinct < len(rows):
         remarks.append(
             f"{len(rows) - distinct:,} of {len(rows):,} samples are duplicates of others: "
-            "intervals and "
-            f"comparisons count the {distinct:,} distinct ones once each."
+            f"intervals and comparisons count the {distinct:,} distinct ones once each."
         )
     if 0 < distinct < FEW:
         remarks.append(
@@ -141,8 +140,7 @@ def remarks_on_cut(cut: int, prompts: int, room: int) -> list[str]:
         return []
     return [
         f"{cut:,} of {prompts:,} prompts are longer than the {room:,} tokens that the model's "
-        "context leaves for them, "
-        f"and lost their beginning."
+        "context leaves for them, and lost their beginning."
     ]
 
 

@@ -150,9 +150,8 @@ def evaluate(
     if failures:
         raise NotFinite(
             f"{loaded.identity.get('name')}: expected finite figures, got NaN or infinity in "
-            f"{len(failures)} of "
-            f"{len(evaluations)} entries: {' '.join(failures)} The rows are in {folder.path}. "
-            f"{_why_not_finite(loaded.model)}"
+            f"{len(failures)} of {len(evaluations)} entries: {' '.join(failures)} The rows are in "
+            f"{folder.path}. {_why_not_finite(loaded.model)}"
         )
     return [*evaluations, *averages]
 
@@ -259,8 +258,7 @@ def _why_not_finite(model: Any) -> str:
             )
     return (
         "Look at the model: its weights ('holdfast inspect --verify'), and its dtype (float16 "
-        "overflows where bfloat16 "
-        "and float32 do not)."
+        "overflows where bfloat16 and float32 do not)."
     )
 
 
@@ -322,8 +320,7 @@ def check_whole(folder: EvaluationFolder, plan: EvaluationPlan) -> None:
     if gone:
         raise RunFolderError(
             f"Expected what was measured of {', '.join(gone)} in {folder.path}, found no file of "
-            "it. It was deleted or "
-            f"moved since: put it back, or measure anew in another output_dir."
+            "it. It was deleted or moved since: put it back, or measure anew in another output_dir."
         )
 
 

@@ -165,9 +165,8 @@ class _NotGiven(ModelError):
 
     def __init__(self, text: str) -> None:
         super().__init__(
-            f"{text}. Benchmarks that score options or text need a server whose /completions "
-            "takes `echo` with "
-            f"`logprobs` (vLLM, SGLang, llama-cpp-python); generated ones do not."
+            f"{text}. Benchmarks that score options or text need a server whose /completions takes "
+            "`echo` with `logprobs` (vLLM, SGLang, llama-cpp-python); generated ones do not."
         )
 
 
@@ -234,8 +233,7 @@ def _tokenizer(served: str, card: Mapping[str, Any], server: ServerSettings) -> 
             return load_tokenizer(str(folder))
     raise ModelError(
         f"Expected the tokenizer of '{served}', whose folder the server does not name. Name it: "
-        "--tokenizer FOLDER (or "
-        f"a hub id)."
+        "--tokenizer FOLDER (or a hub id)."
     )
 
 
@@ -292,8 +290,7 @@ def refused_entries(
                 Problem(
                     entry.path,
                     f"{entry.kind} needs the model in memory, and '{name}' is served. Give its "
-                    "folder, or "
-                    f"leave the entry out.",
+                    "folder, or leave the entry out.",
                 )
             )
         elif not scores_prompts and entry.needs_scores(tokenizer):
@@ -301,9 +298,8 @@ def refused_entries(
                 Problem(
                     entry.path,
                     f"needs log-probabilities of prompts, which the server of '{name}' does not "
-                    "give. Take a "
-                    "server whose /completions takes `echo` with `logprobs` (vLLM, SGLang, "
-                    "llama-cpp-python).",
+                    "give. Take a server whose /completions takes `echo` with `logprobs` (vLLM, "
+                    "SGLang, llama-cpp-python).",
                 )
             )
     return problems

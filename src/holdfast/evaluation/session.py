@@ -97,9 +97,8 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
         # ".." would be a folder outside, and the record and the page lie beside the models' folders
         if not re.fullmatch(r"[\w-][\w.-]*", label) or label in (RECORD, PAGE):
             problems.append(
-                "expected a label of letters, digits, '.', '_' and '-' that can be a folder's "
-                f"name in '{text}', "
-                f"got '{label}'"
+                "expected a label of letters, digits, '.', '_' and '-' that can be a folder's name "
+                f"in '{text}', got '{label}'"
             )
         if not name:
             problems.append(f"expected a model behind '{text}', as in {label or 'before'}=FOLDER")
@@ -111,8 +110,7 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
         if len(models) > 1:
             problems.append(
                 f"two models are called '{label}'. Give them different labels, as in "
-                f"before={models[0]} "
-                f"after={models[1]}"
+                f"before={models[0]} after={models[1]}"
             )
     if problems:
         raise ConfigError(problems)
@@ -180,8 +178,7 @@ def evaluate_models(
     if count > 1 and loading.device_map is not None:
         raise ConfigError(
             f"device_map: each of {count} processes has the whole model on a device of its own. "
-            "Take one "
-            f"process, or leave device_map out."
+            "Take one process, or leave device_map out."
         )
     if isinstance(processes, int) and count > 1:
         check_count(count, loading.device)
@@ -328,8 +325,7 @@ class _Session:
                 if dtype != self.loading.dtype:
                     self.display.say(
                         f"{model.label}: in {dtype}, since this processor has no instructions for "
-                        "bfloat16, in which "
-                        f"the weights were saved (--dtype bfloat16 keeps it)"
+                        "bfloat16, in which the weights were saved (--dtype bfloat16 keeps it)"
                     )
                 loaded = self.loaded(model)
                 _put(record, model, loaded.identity, self.out)
@@ -527,8 +523,7 @@ def refuse_foreign(out: Path) -> None:
     ):
         raise RunFolderError(
             f"{out} is not empty and holds no evaluation of holdfast. Expected a new or empty "
-            "--output_dir, or an "
-            f"earlier one."
+            "--output_dir, or an earlier one."
         )
 
 
@@ -604,9 +599,8 @@ def _other_weights(
         return None
     return (
         f"{folder.path} holds evaluations of other weights, or of these in another dtype, that "
-        "this request would "
-        f"leave there: {', '.join(stay)}. Give the model another label, as in NEW=MODEL, or take "
-        "another --output_dir."
+        f"this request would leave there: {', '.join(stay)}. Give the model another label, as in "
+        "NEW=MODEL, or take another --output_dir."
     )
 
 

@@ -99,10 +99,9 @@ def read_suites(
                 if first != path.stem and title not in decided:
                     problems.append(
                         f"{first} and {path.stem} have different settings for {title}. Say which "
-                        "one holds for both, "
-                        "by the option of that name or beside `suites:` in a configuration, or "
-                        "measure the two suites "
-                        f"one after the other, each into an --output_dir of its own."
+                        "one holds for both, by the option of that name or beside `suites:` in a "
+                        "configuration, or measure the two suites one after the other, each into "
+                        "an --output_dir of its own."
                     )
     return merged, problems
 

@@ -212,16 +212,15 @@ def _plan_problems(plan: EvaluationPlan) -> list[Problem]:
     for entry in plan.entries:
         if entry.against_start and not plan.before:
             text = (
-                f"'{entry.name}' is held against the start's replies, which `before: false` "
-                "leaves unmeasured. Leave "
-                "that out, or name a file of replies as its `reference`."
+                f"'{entry.name}' is held against the start's replies, which `before: false` leaves "
+                "unmeasured. Leave that out, or name a file of replies as its `reference`."
             )
             problems.append(Problem(entry.suite, text))
         if entry.runs_code and not plan.allow_code_execution:
             text = (
                 f"'{entry.name}' runs programs that the model writes. Say `allow_code_execution: "
-                "true` "
-                "(--allow_code_execution) to run them in the sandbox, or take it out (`skip`)."
+                "true` (--allow_code_execution) to run them in the sandbox, or take it out "
+                "(`skip`)."
             )
             problems.append(Problem(entry.suite, text))
     return problems
@@ -311,8 +310,7 @@ def _entries(suite: str, values: list[Any], mistakes: list[Problem]) -> list[Ent
         if entry is not None and entry.name in numbers:
             text = (
                 f"the name '{entry.name}' is taken by evaluation.{suite}[{numbers[entry.name]}]. "
-                "Give one of the two "
-                "another `name:`, or measure their suites one after the other."
+                "Give one of the two another `name:`, or measure their suites one after the other."
             )
             problems = [Problem((), text)]
         for problem in problems:
@@ -330,8 +328,7 @@ def _entry(suite: str, value: Any) -> tuple[Entry | None, list[Problem]]:
     if not isinstance(value, Mapping):
         text = (
             "expected a task name, a data file, or a mapping with `perplexity:`, `task:` or "
-            "another of the kinds, got "
-            f"{show(value)}."
+            f"another of the kinds, got {show(value)}."
         )
         return None, [Problem((), text)]
     keys = [key for key in value if key in KEYS or is_reference(key)]
@@ -444,8 +441,7 @@ def _source(source: str, key: str, has_split: bool, problems: list[Problem]) -> 
         if kind_of(Path(source)) is not None:
             text = (
                 f"expected the name of a task or a task YAML, got the data file '{source}'. Write "
-                "`perplexity: "
-                f"{source}` to score its text."
+                f"`perplexity: {source}` to score its text."
             )
             problems.append(Problem(key, text))
         return source
@@ -457,8 +453,7 @@ def _source(source: str, key: str, has_split: bool, problems: list[Problem]) -> 
     elif not has_split:
         text = (
             f"'{source}' is no local file, so it is read as a hub data set, which needs `split:` "
-            "(for example `split: "
-            "test`)."
+            "(for example `split: test`)."
         )
         problems.append(Problem((), text))
     return source

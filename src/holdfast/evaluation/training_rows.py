@@ -44,8 +44,7 @@ def remarks_on_training_rows(
             if count := sum(not known.isdisjoint(forms) for forms in contents):
                 remarks.append(
                     f"{entry.path}: {count:,} of {len(contents):,} rows are {name}, so this is no "
-                    "figure of held-out "
-                    f"data."
+                    "figure of held-out data."
                 )
     for (kept_entry, contents), (learnt_entry, others) in itertools.permutations(held_out, 2):
         if (kept_entry.suite, learnt_entry.suite) != ("keep", "learn"):
@@ -54,8 +53,7 @@ def remarks_on_training_rows(
         if count := sum(not known.isdisjoint(forms) for forms in others):
             remarks.append(
                 f"{learnt_entry.path}: {count:,} of {len(others):,} rows are rows of "
-                f"{kept_entry.path}, too: what is "
-                f"to be learnt is what is to be kept."
+                f"{kept_entry.path}, too: what is to be learnt is what is to be kept."
             )
     return remarks
 

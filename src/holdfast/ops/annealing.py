@@ -349,8 +349,7 @@ def _stage(backend: str, rows: str, hidden: Tensor) -> str | None:
         if rows == "native" and (hidden.device.type != "cpu" or hidden.dtype == torch.float64):
             raise ShapeError(
                 "annealed_loss: rows='native' expects float32 or half-precision inputs on a CPU, "
-                f"got {hidden.dtype} "
-                f"on {hidden.device}."
+                f"got {hidden.dtype} on {hidden.device}."
             )
         return rows
     stage = choose_stage(
@@ -488,14 +487,12 @@ def _check_arguments(
     expect(
         head.weight_VH.dim() == 2 and head.weight_VH.shape[1] == hidden.shape[-1],
         f"head weight {shape(head.weight_VH.shape)} does not fit hidden states "
-        f"{shape(hidden.shape)}: expected [V, "
-        f"{hidden.shape[-1]}]",
+        f"{shape(hidden.shape)}: expected [V, {hidden.shape[-1]}]",
     )
     expect(
         head.bias_V is None or head.bias_V.shape == head.weight_VH.shape[:1],
         f"head bias {shape(head.bias_V.shape) if head.bias_V is not None else ()} does not fit a "
-        "vocabulary of "
-        f"{head.weight_VH.shape[0]}",
+        f"vocabulary of {head.weight_VH.shape[0]}",
     )
     expect(
         labels.shape == hidden.shape[:1] and not labels.is_floating_point(),
@@ -515,8 +512,7 @@ def _check_arguments(
             teacher_head.weight_VH.dim() == 2
             and teacher_head.weight_VH.shape[1] == teacher_hidden.shape[-1],
             f"teacher head {shape(teacher_head.weight_VH.shape)} does not fit teacher hidden "
-            "states "
-            f"{shape(teacher_hidden.shape)}",
+            f"states {shape(teacher_hidden.shape)}",
         )
     expect(
         kl_mask is None or kl_mask.shape == labels.shape,
@@ -553,8 +549,7 @@ def _check_weights(weights: dict[str, Tensor | None], labels: Tensor, *, finite:
         if wrong is not None and bool(wrong.any()):
             raise ShapeError(
                 f"annealed_loss: {name}: expected finite weights of at least 0, got "
-                f"{float(given[wrong][0]):g} in "
-                f"{int(wrong.sum())} row(s)."
+                f"{float(given[wrong][0]):g} in {int(wrong.sum())} row(s)."
             )
 
 
@@ -581,7 +576,5 @@ def _check_labels(labels: Tensor, head: Head) -> None:
         example = int(labels[wrong][0])
         raise ShapeError(
             f"labels: expected token ids in 0..{head.vocabulary - 1} or {IGNORE}, got {example} "
-            f"({int(wrong.sum())} "
-            f"such labels). "
-            "Do the tokenizer and the model belong together?"
+            f"({int(wrong.sum())} such labels). Do the tokenizer and the model belong together?"
         )

@@ -97,8 +97,7 @@ def backbone_of(model: nn.Module) -> nn.Module:
     if backbone is None or backbone is lm:
         raise ModelError(
             "Expected a causal language model with a backbone and an output head, got "
-            f"{type(lm).__name__}, which has "
-            f"no separate backbone."
+            f"{type(lm).__name__}, which has no separate backbone."
         )
     return backbone
 
@@ -141,10 +140,9 @@ def describe_head(model: nn.Module) -> Head:
     weight = getattr(module, "weight", None)
     if module is None or weight is None:
         raise ModelError(
-            f"Expected a causal language model with an output head, got {type(lm).__name__}, "
-            "which has none. "
-            "Pass a model that AutoModelForCausalLM or, for images, AutoModelForImageTextToText "
-            "loads."
+            f"Expected a causal language model with an output head, got {type(lm).__name__}, which "
+            "has none. Pass a model that AutoModelForCausalLM or, for images, "
+            "AutoModelForImageTextToText loads."
         )
     config = lm.config.get_text_config() if hasattr(lm.config, "get_text_config") else lm.config
     weight, bias = _whole(module)
@@ -281,12 +279,9 @@ def check_head(
     if not difference <= tolerance:
         raise ModelError(
             f"{type(causal_lm(model)).__name__} computes its logits in a way holdfast does not "
-            "know: backbone and "
-            f"head give log-probabilities "
-            f"that differ by {difference:.3g} nats from the model's own (tolerance "
-            f"{tolerance:.3g}). Training on them "
-            f"would be wrong, so it is refused. "
-            "Please report the architecture."
+            f"know: backbone and head give log-probabilities that differ by {difference:.3g} nats "
+            f"from the model's own (tolerance {tolerance:.3g}). Training on them would be wrong, "
+            "so it is refused. Please report the architecture."
         )
     return difference
 

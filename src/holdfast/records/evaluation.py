@@ -237,8 +237,7 @@ def read_samples(file: Path, rows: Path) -> list[dict[str, Any]]:
     if not rows.is_file():
         raise DataError(
             f"the per-sample rows {rows.name} are missing in {rows.parent}. Delete the evaluation "
-            "there to have it "
-            f"made again."
+            "there to have it made again."
         )
     samples = list(read_jsonl(rows))
     written = read_object(file).get(_ROWS) if file.is_file() else None

@@ -131,8 +131,7 @@ def _body(run: RunFigures, folder: RunFolder) -> list[Block]:
     if record.status != "finished":
         text = (
             f"The run behind this folder is {record.status} (stage: {record.stage}); its weights "
-            "may be missing or "
-            "incomplete."
+            "may be missing or incomplete."
         )
         blocks.append(Paragraph(Span(text, "strong")))
     gaps = paragraphs([*run.missing, *run.problems])

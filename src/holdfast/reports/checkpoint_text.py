@@ -132,8 +132,7 @@ def exactness(record: Mapping[str, Any]) -> list[str]:
     if not inexact:
         return [
             "exact: put back on its base with scale 1, it gives the tuned model bit for bit (in "
-            f"{dtypes}, and in "
-            f"every narrower dtype that holds the tuned model's numbers)"
+            f"{dtypes}, and in every narrower dtype that holds the tuned model's numbers)"
         ]
     reason = "a zero lost its sign, or a weight became some 2^29 times smaller"
     if dtype((record.get("request") or {}).get("dtype") or "float32").itemsize < 4:
@@ -141,8 +140,7 @@ def exactness(record: Mapping[str, Any]) -> list[str]:
     total = (record.get("plan") or {}).get("parameters") or 0
     return [
         f"inexact: {inexact:,} of {total:,} values do not come back bit for bit when it is put "
-        "back on its base (in "
-        f"{dtypes}): {reason}"
+        f"back on its base (in {dtypes}): {reason}"
     ]
 
 

@@ -294,9 +294,8 @@ def _weight(pair: tuple[ComparisonRow, str]) -> tuple[bool, float]:
 def difference_note(rows: Rows) -> Paragraph:
     """What difference, interval and verdict mean, below the tables."""
     return Paragraph(
-        f"{difference_words(rows)} Flips: samples right before and wrong after, "
-        "and the reverse. How far another training run would move the figures is not in the "
-        "intervals.",
+        f"{difference_words(rows)} Flips: samples right before and wrong after, and the reverse. "
+        "How far another training run would move the figures is not in the intervals.",
         "note",
     )
 
@@ -305,12 +304,9 @@ def difference_words(rows: Rows) -> str:
     """What differences and verdicts are."""
     return (
         f"Difference: after \u2212 before, with its paired {100 * rows[0].raw.confidence:g} % "
-        "interval over the "
-        "evaluated samples. Gained or lost: the interval excludes zero, and p of the same test is "
-        "below its level; "
-        "within the margin: all of it is too small to matter. Kept: the interval leaves no room "
-        "for a loss beyond the "
-        "margin. Not shown: none of these."
+        "interval over the evaluated samples. Gained or lost: the interval excludes zero, and p of "
+        "the same test is below its level; within the margin: all of it is too small to matter. "
+        "Kept: the interval leaves no room for a loss beyond the margin. Not shown: none of these."
     )
 
 
@@ -478,8 +474,8 @@ def gain_forest(
         )
     caption += (
         " Right of zero is better whatever the metric's direction. Bars: paired "
-        f"{100 * rows[0].raw.confidence:g} % "
-        "intervals over the evaluated samples. Filled: the interval excludes zero."
+        f"{100 * rows[0].raw.confidence:g} % intervals over the evaluated samples. Filled: the "
+        "interval excludes zero."
     )
     if left_out:
         caption += f" Not drawn, because the difference is not a number: {', '.join(left_out)}."

@@ -174,13 +174,11 @@ def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:
 # ----------------------------------------------------------------------------------------- sections
 
 RULE_WORDS = (
-    "A rule is judged on the interval of the change, signed as the rule words it: failed where "
-    "the whole interval "
-    "lies beyond the threshold, and still does when all tests are accounted for (adjusted p, "
-    "one-sided); passed "
-    "where all of it lies within; else undecided. Not finite: a figure or a sample is NaN or "
-    "infinite; not "
-    "measured: only one of the two models was; the rule is not passed."
+    "A rule is judged on the interval of the change, signed as the rule words it: failed where the "
+    "whole interval lies beyond the threshold, and still does when all tests are accounted for "
+    "(adjusted p, one-sided); passed where all of it lies within; else undecided. Not finite: a "
+    "figure or a sample is NaN or infinite; not measured: only one of the two models was; the rule "
+    "is not passed."
 )
 
 
@@ -258,8 +256,7 @@ def _subject_forest(pair: _Pair, tasks: Mapping[str, Sequence[int]]) -> Chart | 
     changed = sum(p < 1 - level for p in adjust(tests, "holm"))
     caption = (
         f"{plural(len(rows), 'subject')}; {changed} changed beyond chance when all are accounted "
-        "for (Holm, "
-        f"two-sided, at {100 * (1 - level):.3g} %)."
+        f"for (Holm, two-sided, at {100 * (1 - level):.3g} %)."
     )
     names = subject_names([row.name for row in rows])
     return gain_forest(rows, f"{pair.name}, by subject", names=names, caption=caption)

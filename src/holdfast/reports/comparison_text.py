@@ -72,8 +72,8 @@ def how(comparisons: Sequence[Comparison]) -> str:
     level = f"{100 * comparisons[0].confidence:g} %"
     return (
         f"Paired intervals at {level} and p of one test: McNemar's exact one for right / wrong "
-        "answers, else Student's "
-        f"t with its skewness removed. Adjusted p: one-sided, of a loss, for all entries together."
+        "answers, else Student's t with its skewness removed. Adjusted p: one-sided, of a loss, "
+        "for all entries together."
     )
 
 

@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.distance import CheckpointDistance, TensorDistance
 
 DEFINITIONS = (
-    "With a the start's tensor and b the result's: L2 = |b \u2212 a|, relative norm = |b \u2212 "
-    "a| / |a|, cosine = "
-    "a·b / (|a| |b|), signs kept = share of parameters whose sign (\u22121, 0 or 1) is the same "
-    "in both. n/a: the "
-    "cosine with a tensor of zeros; ∞: a move away from zeros."
+    "With a the start's tensor and b the result's: L2 = |b \u2212 a|, relative norm = |b \u2212 a| "
+    "/ |a|, cosine = a·b / (|a| |b|), signs kept = share of parameters whose sign (\u22121, 0 or "
+    "1) is the same in both. n/a: the cosine with a tensor of zeros; ∞: a move away from zeros."
 )
 FIGURES = {"Relative": "relative", "L2": "l2", "Cosine": "cosine", "Signs kept": "signs"}
 

@@ -257,8 +257,7 @@ def _scores(record: EvaluationRecord, scores: Scores) -> Section:
 
 SCORES = (
     "Shares in percent. In brackets: the interval over samples of this model alone; “no interval” "
-    "where a figure "
-    "is no mean over samples."
+    "where a figure is no mean over samples."
 )
 
 

@@ -84,8 +84,7 @@ def paired(before: Rows, after: Rows, *, what: str) -> tuple[list[Row], list[Row
     except KeyError as error:
         raise DataError(
             f"{what}: expected rows with {error}, which samples are joined on. Delete the "
-            "evaluation to have it made "
-            f"again."
+            "evaluation to have it made again."
         ) from None
 
 
@@ -134,8 +133,7 @@ def flips_table(groups: Sequence[Flips]) -> list[Block]:
     if left_out:
         text = (
             f"{len(rows):,} of {plural(total, 'question')} are in this page, evenly picked. "
-            f"{'; '.join(left_out)}; "
-            "of both models, joined on “doc”."
+            f"{'; '.join(left_out)}; of both models, joined on “doc”."
         )
         blocks.append(Paragraph(text, "note"))
     return blocks

@@ -33,8 +33,7 @@ from holdfast.support.files import to_jsonable, write_bytes_atomic
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: "
-    "blob:; font-src data:;"
-    " base-uri 'none'; form-action 'none'"
+    "blob:; font-src data:; base-uri 'none'; form-action 'none'"
 )
 NO_SCRIPTS = (
     "Scripts are off, so the figures are not drawn; their numbers are in the tables under each "

@@ -69,17 +69,15 @@ from holdfast.reports.study_page import TONES, lines
 
 MEANING = (
     "Cost: what a figure loses when the weights are changed, against the model as it is, on the "
-    "same documents or "
-    "questions; positive is worse. Intervals cover the samples, which are paired, and where noise "
-    "was drawn several "
-    "times the draws too; they say nothing of other training runs of the same model."
+    "same documents or questions; positive is worse. Intervals cover the samples, which are "
+    "paired, and where noise was drawn several times the draws too; they say nothing of other "
+    "training runs of the same model."
 )
 KINDS = {
     NOISE: "Gaussian noise: γ times the standard deviation that each tensor had when the model was initialised.",
     QUANTIZE: (
         "Quantised: matrices rounded to nearest, without calibration data and without outliers "
-        "kept apart; embeddings "
-        "and head stay. Methods that use data lose less."
+        "kept apart; embeddings and head stay. Methods that use data lose less."
     ),
     PRUNE: "Pruned: that share of each matrix's elements, those of the smallest magnitudes, set to zero.",
     TOWARD: "Toward a model: θ + share (θ' − θ); 1 is that model, more goes past it.",
@@ -92,11 +90,9 @@ TURNS = {
 TURN_TONES = {"turns": "bad", "does not turn": "good", "cannot tell": "flat"}
 TURNING = (
     "The inflection point (definition 4.2): the budget at which the changed model is at its best. "
-    "Its interval are the "
-    "budgets that are not shown to be worse, over documents or questions and seeds of the noise, "
-    "paired; it says "
-    "nothing of other pre-trainings. Few draws of noise seldom tell: three have two degrees of "
-    "freedom."
+    "Its interval are the budgets that are not shown to be worse, over documents or questions and "
+    "seeds of the noise, paired; it says nothing of other pre-trainings. Few draws of noise seldom "
+    "tell: three have two degrees of freedom."
 )
 TREND_TONES = {"grows": "bad", "shrinks": "good", "cannot tell": "flat"}
 LADDER = (
@@ -449,12 +445,10 @@ def curvature_sections(record: ProbeRecord) -> list[Section]:
     first = record.sharpness[0]
     intro = (
         f"Of the loss on {plural(first.documents, 'document')} ({first.tokens:,} tokens), nats a "
-        "token. Noise "
-        "costs γ²/2 Tr(SH) on average where the loss is quadratic, S the variances at "
-        "initialisation; traces "
-        f"are Hutchinson's estimates over {first.probes} random vectors, with their interval. The "
-        "paper finds "
-        "the loss above its quadratic approximation once steps are large."
+        "token. Noise costs γ²/2 Tr(SH) on average where the loss is quadratic, S the variances at "
+        f"initialisation; traces are Hutchinson's estimates over {first.probes} random vectors, "
+        "with their interval. The paper finds the loss above its quadratic approximation once "
+        "steps are large."
     )
     blocks = [_sharpness_table(record.sharpness), *side_by_side(charts)]
     return [Section("Curvature of the loss", blocks, intro=intro)]

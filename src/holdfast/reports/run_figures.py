@@ -206,8 +206,7 @@ def read_run(folder: RunFolder) -> RunFigures:
     if not folder.exists():
         raise DataError(
             f"Expected the folder of a run at {folder.path}, but it has no run.json. Give the "
-            "output folder of a "
-            f"holdfast run."
+            "output folder of a holdfast run."
         )
     unread: list[str] = []
 

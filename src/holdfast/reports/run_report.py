@@ -171,8 +171,7 @@ def change_tables(run: RunFigures) -> list[Block]:
         first, again = one_unit(run.rows)
         text = (
             f"{difference_words(run.rows)} One training run is behind these figures: how far "
-            "another seed would move "
-            "them is not in the intervals."
+            "another seed would move them is not in the intervals."
         )
         blocks = [note] if note is not None else []
         blocks += [*measures_by_suite(first), Paragraph(text, "note")]

@@ -56,8 +56,8 @@ READING = (
     "Better than sequential: paired by seed and sample, above 0 is better, whatever the task's "
     "metric.",
     "Forgetting is the best score of a task before the last stage minus its last one, mean over "
-    "earlier tasks. In the "
-    "tables of tasks by stage losses are negative, so that higher is better everywhere.",
+    "earlier tasks. In the tables of tasks by stage losses are negative, so that higher is better "
+    "everywhere.",
     "Multitask training has all data at once and is the upper line; merges are of the single-task "
     "models.",
     "With one seed intervals cover evaluated samples alone. No figure is corrected for the number "
@@ -204,8 +204,7 @@ def _best_sentence(
     count = len(comparable)
     return (
         f"Of the arms that train one task after the other without old data, {count} learn "
-        f"{order[-1]} nearly as well; "
-        f"of these {best.arm} keeps most: {', '.join(scores)}."
+        f"{order[-1]} nearly as well; of these {best.arm} keeps most: {', '.join(scores)}."
         + (" As the best of several it is flattered." if count > 1 else "")
     )
 

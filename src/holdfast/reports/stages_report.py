@@ -87,21 +87,17 @@ CHARACTERISTICS = {
 """Metrics that are drawn by checkpoint beside what is judged."""
 PATTERN = (
     "Held-out plain text of the kind that the base was trained on: what it costs after "
-    "fine-tuning, and after "
-    "restoring."
+    "fine-tuning, and after restoring."
 )
 READING = (
     "The control is the base put through the same restoring: what restoring costs, or teaches, it "
     "shows too.",
-    "A loss of no more than the margin counts as none. Verdicts follow from one-sided paired "
-    "tests over the questions "
-    "(exact for right and wrong answers), adjusted by Holm's method over all checkpoints and "
-    "tasks.",
+    "A loss of no more than the margin counts as none. Verdicts follow from one-sided paired tests "
+    "over the questions (exact for right and wrong answers), adjusted by Holm's method over all "
+    "checkpoints and tasks.",
     "Pseudo forgetting: the score fell, the text pattern is back after restoring, and so is the "
-    "score. Actual "
-    "forgetting: the pattern is back and the score is below both the base's and the control's. A "
-    "part of the fall may "
-    "have come back all the same; its share is given.",
+    "score. Actual forgetting: the pattern is back and the score is below both the base's and the "
+    "control's. A part of the fall may have come back all the same; its share is given.",
     "Inconclusive is no verdict: the reason says what would decide.",
     "The choice of a checkpoint by this page is a choice among several; measure it anew on other "
     "questions.",
@@ -358,8 +354,7 @@ def _plain_text(record: StagesRecord, arm: str) -> Chart | None:
     """What held-out plain text costs."""
     caption = (
         "Held-out probing passages. The pattern is back where the restored model is at the base's "
-        "or the control's, "
-        f"within {record.config.get('tolerance')} nats."
+        f"or the control's, within {record.config.get('tolerance')} nats."
     )
     entry = (f"{PROBING}/{PROBING}", "nats_per_token")
     return _by_checkpoint(record, arm, entry, TEXT, "Plain text", caption=caption)
@@ -482,8 +477,8 @@ def _restoring_costs(v: StageVerdict) -> str:
     assert v.control is not None
     return (
         f"Restoring alone costs the base {_lost(v.control)}, and "
-        f"{_number(v.control_tolerance, v.control)} is allowed. "
-        "Restore more gently: a lower rate, or text that is nearer to what the base was trained on."
+        f"{_number(v.control_tolerance, v.control)} is allowed. Restore more gently: a lower rate, "
+        "or text that is nearer to what the base was trained on."
     )
 
 
@@ -491,9 +486,8 @@ def _pattern_not_back(v: StageVerdict) -> str:
     assert v.pattern is not None
     return (
         f"The pattern is not shown to be back: plain text costs {v.pattern.difference:+.3f} "
-        f"{v.pattern.unit} against "
-        f"the base, and {v.pattern_tolerance:g} are allowed. Restore for longer, or at a higher "
-        "rate."
+        f"{v.pattern.unit} against the base, and {v.pattern_tolerance:g} are allowed. Restore for "
+        "longer, or at a higher rate."
     )
 
 

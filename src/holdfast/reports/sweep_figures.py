@@ -198,8 +198,7 @@ def _chosen_by(record: StudyRecord) -> str:
         return ""
     return (
         f"Direct fine-tuning's rate and the trial are chosen by {record.validation.label} "
-        "(validation), which is in no "
-        f"figure of what is learnt, {record.learn.label}."
+        f"(validation), which is in no figure of what is learnt, {record.learn.label}."
     )
 
 

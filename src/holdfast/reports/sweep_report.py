@@ -57,17 +57,13 @@ MOST_STABLE = 4
 """Trials that are named among those that a rule chooses from draw to draw."""
 READING = (
     "A gain is the change from the start, its sign turned so that more is better, mean over the "
-    "side's measures and "
-    "over the seeds.",
+    "side's measures and over the seeds.",
     "A trial is on the Pareto frontier when no other is at least as good on both sides and better "
-    "on one. The start is "
-    "a point of it too.",
+    "on one. The start is a point of it too.",
     "Gain kept and loss avoided are shares of what direct fine-tuning did, with Fieller's "
-    "intervals; none where "
-    "direct's own change may be zero.",
+    "intervals; none where direct's own change may be zero.",
     "Only complete trials with every seed and measure count; pruned, failed and lost ones are in "
-    "the table with their "
-    "reason.",
+    "the table with their reason.",
 )
 ONE_SEED = (
     f"Intervals are at 95 % and cover {SAMPLES}, because there is one seed: another seed may land "
@@ -77,18 +73,14 @@ SEVERAL_SEEDS = (
     "Intervals are at 95 % and cover training seeds (t distribution) and evaluated samples "
     "together.",
     "The chosen trial looks a little better than it is, because noise helped to choose it. “On "
-    "seeds it did not choose "
-    "by” scores the rule instead: it chooses on all seeds but one and is scored on that one, in "
-    "turn. Take that figure "
-    "for what to expect.",
-    "Stability: the rule chooses again on seeds drawn with replacement. A choice that changes "
-    "from draw to draw is one "
-    "among equals.",
+    "seeds it did not choose by” scores the rule instead: it chooses on all seeds but one and is "
+    "scored on that one, in turn. Take that figure for what to expect.",
+    "Stability: the rule chooses again on seeds drawn with replacement. A choice that changes from "
+    "draw to draw is one among equals.",
 )
 SHARES_OF_DIRECT = (
     "Gain kept: the trial's learn gain over direct fine-tuning's. Loss avoided: 1 minus the "
-    "trial's keep loss over "
-    "direct's. Time: of the worker, all seeds together."
+    "trial's keep loss over direct's. Time: of the worker, all seeds together."
 )
 
 

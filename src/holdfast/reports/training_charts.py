@@ -53,8 +53,8 @@ ACCURACY = (
 BUDGET = (Curve("budget_constraint", "measured", "second"), Curve("budget_limit", "budget", "bad"))
 ON_THE_WAY = (
     "The budget holds for the end of the run. On the way the measured value may lie above it, as "
-    "it does in a run "
-    "whose strength is right from the start, and sinks to it with the learning rate."
+    "it does in a run whose strength is right from the start, and sinks to it with the learning "
+    "rate."
 )
 
 

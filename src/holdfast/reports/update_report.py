@@ -462,8 +462,7 @@ def _ancestry(r: Results) -> list[str]:
                 total = LayerDistance(**layer)
                 sentences.append(
                     f"{title}: over all weights the difference has {moved(total.relative)} of the "
-                    "base's norm, and the "
-                    f"cosine is {number(total.cosine, 4)}, on a sample of "
+                    f"base's norm, and the cosine is {number(total.cosine, 4)}, on a sample of "
                     f"{count(total.parameters)} weights.{child}"
                 )
     return sentences
@@ -471,14 +470,12 @@ def _ancestry(r: Results) -> list[str]:
 
 READING = [
     "The residual is what instruction tuning changed: instruct \u2212 base, weight by weight. "
-    "Added to the base after "
-    "it was continued on new text, it is meant to bring instruction following back without "
-    "instruction data "
-    "(Balancing Continuous Pre-Training, equations 1 and 2).",
+    "Added to the base after it was continued on new text, it is meant to bring instruction "
+    "following back without instruction data (Balancing Continuous Pre-Training, equations 1 and "
+    "2).",
     "Verdicts are of paired comparisons: both models answered the same samples. Gained or lost: "
-    "the interval of the "
-    "difference excludes 0. No change beyond noise is not proof of no change; the interval says "
-    "how large one may be.",
+    "the interval of the difference excludes 0. No change beyond noise is not proof of no change; "
+    "the interval says how large one may be.",
     "Where one training run stands behind a model, how far another seed would move it is in no "
     "interval.",
     "Tokens are those trained on, as counted. FLOPs are those of the training behind a model.",

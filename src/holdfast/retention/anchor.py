@@ -130,8 +130,7 @@ class Anchors:
         if differing:
             raise ModelError(
                 f"The reference {anchor} is an adapter whose factors mean other weights than this "
-                "run's: "
-                f"{'; '.join(differing)}. Train with its lora_r, lora_alpha, use_rslora and "
+                f"run's: {'; '.join(differing)}. Train with its lora_r, lora_alpha, use_rslora and "
                 "use_dora."
             )
 
@@ -150,8 +149,7 @@ def anchor_folder(name: str) -> Path:
         if not parent.is_dir():
             raise ModelError(
                 f"no such folder: {name}. The folder {parent} does not exist either. References "
-                "are read from the "
-                f"disk: download a model of the hub first and name its folder."
+                "are read from the disk: download a model of the hub first and name its folder."
             )
         raise ModelError(
             "no such folder: "

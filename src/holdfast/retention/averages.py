@@ -38,8 +38,7 @@ def factored_problems(method: str, named: NamedParams) -> list[Problem]:
             Problem(
                 (),
                 f"the average of OSF's factors is not that of the weights. Train without {method} "
-                "and average "
-                f"the merged weights: 'holdfast merge'",
+                "and average the merged weights: 'holdfast merge'",
             )
         ]
     if not any(".lora_magnitude_vector." in name for name in named):
@@ -48,8 +47,8 @@ def factored_problems(method: str, named: NamedParams) -> list[Problem]:
         Problem(
             (),
             "the average of a DoRA adapter's magnitudes and factors is not that of the weights. "
-            "Leave out "
-            f"use_dora, or train without {method} and average the merged weights: 'holdfast merge'",
+            f"Leave out use_dora, or train without {method} and average the merged weights: "
+            "'holdfast merge'",
         )
     ]
 

@@ -144,9 +144,8 @@ def diagonal_fisher(
     samples, tokens = int(together["samples"]), int(together["tokens"])
     if tokens == 0:
         raise DataError(
-            f"Expected samples with trained tokens in {label}, found none; a Fisher information "
-            "of nothing is 0 "
-            f"everywhere."
+            f"Expected samples with trained tokens in {label}, found none; a Fisher information of "
+            "nothing is 0 everywhere."
         )
     for total in sums.values():
         total.div_(tokens)
@@ -154,11 +153,8 @@ def diagonal_fisher(
     if broken:
         raise ModelError(
             f"The Fisher information of {label} is not finite in {len(broken)} of {len(sums)} "
-            "parameters: "
-            f"{', '.join(broken[:3])}. "
-            "Compute it in float32 or bfloat16 (float16 gradients overflow), and check that the "
-            "model's loss on the "
-            "data is finite."
+            f"parameters: {', '.join(broken[:3])}. Compute it in float32 or bfloat16 (float16 "
+            "gradients overflow), and check that the model's loss on the data is finite."
         )
     return Diagonal(sums, samples, tokens)
 
@@ -231,9 +227,8 @@ def choose_rows(rows: Dataset, samples: int, *, seed: int, label: str) -> Datase
             chosen.append(index)
     if not chosen:
         raise DataError(
-            f"Expected samples with trained tokens in {label}, found none in {len(rows)}. Is "
-            "every prompt as long as "
-            f"the window?"
+            f"Expected samples with trained tokens in {label}, found none in {len(rows)}. Is every "
+            "prompt as long as the window?"
         )
     return rows.select(sorted(chosen))
 
@@ -329,9 +324,8 @@ class SavedFisher:
         if wrong:
             raise ModelError(
                 f"{self.folder}: {FILE} and {RECORD} do not belong together; {len(wrong)} tensors "
-                "are in one of them "
-                f"only: {', '.join(wrong[:3])}. "
-                "Compute it again with 'holdfast fisher'."
+                f"are in one of them only: {', '.join(wrong[:3])}. Compute it again with 'holdfast "
+                "fisher'."
             )
 
     @property
@@ -362,9 +356,8 @@ class SavedFisher:
             f"The Fisher information {self.folder} is of another model "
             f"({self.record['model'].get('name') or 'the start of a run'}): the values of "
             f"{len(wrong)} of {len(weights)} parameters differ ({names}). Expected that of the "
-            "anchor; compute it "
-            f"with 'holdfast fisher', or give "
-            "data as well to use this one as that of earlier tasks."
+            "anchor; compute it with 'holdfast fisher', or give data as well to use this one as "
+            "that of earlier tasks."
         ]
 
     def kept(self, named: NamedParams, where: str) -> Kept:

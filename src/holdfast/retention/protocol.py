@@ -504,16 +504,13 @@ def check_declared(method: RetentionMethod, active: ActiveMethod) -> None:
     if ("loss" in hooks) != declares_loss:
         raise ConfigError(
             f"{method.name}: expected a loss hook exactly where needs holds LOSS_TERM or "
-            "TOKEN_WEIGHTS, got "
-            f"{'a' if 'loss' in hooks else 'no'} loss hook and needs {sorted(method.needs)}. "
-            "Write for example needs = "
-            f"frozenset({{LOSS_TERM}})."
+            f"TOKEN_WEIGHTS, got {'a' if 'loss' in hooks else 'no'} loss hook and needs "
+            f"{sorted(method.needs)}. Write for example needs = frozenset({{LOSS_TERM}})."
         )
     if not hooks and not changes_data(method) and method.token_loss() is None:
         raise ConfigError(
-            f"{method.name}: expected a hook (training_data, loss, gradient or weights), got "
-            "none, so the method would "
-            f"change nothing. See docs/extending.md."
+            f"{method.name}: expected a hook (training_data, loss, gradient or weights), got none, "
+            "so the method would change nothing. See docs/extending.md."
         )
 
 
@@ -547,17 +544,14 @@ def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[s
     expected = f"expected {' or '.join(PACKED_WHOLE)}"
     reasons = [
         f"{expected} with {method.label()}, which takes means over documents, got {strategy}, "
-        "which cuts them wherever "
-        "a row ends. bfd_split cuts only those longer than max_length, and each piece has a mean "
-        "of its own; bfd "
-        f"leaves out what is beyond."
+        "which cuts them wherever a row ends. bfd_split cuts only those longer than max_length, "
+        "and each piece has a mean of its own; bfd leaves out what is beyond."
         for method in active
         if WHOLE_DOCUMENTS in method.needs
     ]
     if marks_origins(active):
         reasons.append(
             f"{expected} where replayed or generated tokens have weights of their own, got "
-            f"{strategy}, which cuts rows "
-            f"without regard to where they are from."
+            f"{strategy}, which cuts rows without regard to where they are from."
         )
     return [Problem("packing_strategy", reason) for reason in reasons]

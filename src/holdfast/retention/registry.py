@@ -99,10 +99,8 @@ def method_class(
     if clashing:
         raise ConfigError(
             f"{name}: the parameter{'s' if len(clashing) > 1 else ''} {', '.join(clashing)} would "
-            "hide what every "
-            f"method "
-            "says of itself and what records keep of it. Choose another name, such as "
-            f"'{clashing[0]}_'."
+            "hide what every method says of itself and what records keep of it. Choose another "
+            f"name, such as '{clashing[0]}_'."
         )
     return cls
 
@@ -318,8 +316,7 @@ def _combination_problems(
             names = f"{', '.join(first)} and {last}"
             problems.append(
                 f"'{within[0].name}' stands for {names}, and '{name}' is given beside it. Leave "
-                "one out, or name the "
-                f"methods in place of '{within[0].name}'."
+                f"one out, or name the methods in place of '{within[0].name}'."
             )
         elif count > 1 and name not in repeatable:
             problems.append(

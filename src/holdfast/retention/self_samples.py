@@ -416,8 +416,8 @@ class Drawing:
             return
         raise ModelError(
             f"self_replay: the start model's own text cannot be replayed: {drawn.figures()}; "
-            "expected at most "
-            f"{self.max_dropped:.0%} of them to be unusable (max_dropped). {self.advice}"
+            f"expected at most {self.max_dropped:.0%} of them to be unusable (max_dropped). "
+            f"{self.advice}"
         )
 
 

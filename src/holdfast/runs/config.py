@@ -201,8 +201,8 @@ def read_file(path: str | None) -> RawRequest:
         marks = ", ".join(marks_in(file, tool)[:4])
         raise ConfigError(
             f"{path} was written for {tool.table['title']} ({marks}, ...). 'holdfast convert "
-            f"{path} --output run.yaml' "
-            f"writes the same for holdfast, or names what has no counterpart."
+            f"{path} --output run.yaml' writes the same for holdfast, or names what has no "
+            "counterpart."
         )
     for name in file.take("keep", "learn", "source", "target"):
         file.problems.append(Problem(name, "goes under 'evaluation:'."))

@@ -100,8 +100,7 @@ def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[Pr
             Problem(
                 key,
                 f"expected a folder with config.json and *.safetensors, got the file {name}. Give "
-                "its folder: "
-                f"{path.parent}.",
+                f"its folder: {path.parent}.",
             )
         ]
     lacks = folder_without_revision(name)
@@ -176,8 +175,7 @@ def check_data(values: Mapping[str, Any], *, beside: Path | None = None) -> list
             Problem(
                 "dataset_name",
                 "is missing: what to train on, a file (JSONL, Parquet, text), a folder or a hub "
-                "id, as in "
-                "'dataset_name: train.jsonl'.",
+                "id, as in 'dataset_name: train.jsonl'.",
             )
         ]
     problems = []
@@ -189,8 +187,7 @@ def check_data(values: Mapping[str, Any], *, beside: Path | None = None) -> list
                 Problem(
                     "dataset_name",
                     "expected one of this and datasets, got both. Leave one out, or name the data "
-                    "under "
-                    "datasets: as one entry more.",
+                    "under datasets: as one entry more.",
                 )
             )
         if values.get("dataset_config"):
@@ -241,8 +238,7 @@ def check_path(key: str | KeyPath, name: str, *, beside: Path | None = None) -> 
     if beside is not None and (beside.parent / path).exists():
         hint = (
             f" There is {beside.parent / path}: paths start from the working directory, not from "
-            "the "
-            f"configuration file."
+            "the configuration file."
         )
     return [
         Problem(key, f"no such file or folder: {name} (working directory: {Path.cwd()}).{hint}")
@@ -493,10 +489,8 @@ def check_along(launching: Mapping[str, Any]) -> list[Problem]:
         Problem(
             ("evaluation", "along"),
             f"measures in runs of one process, got {count} processes, each of which may hold only "
-            "a "
-            "part of the model. Leave it out, keep checkpoints (save_steps), and measure them "
-            "afterwards: 'holdfast "
-            f"evaluate RUN/checkpoint-*'.",
+            "a part of the model. Leave it out, keep checkpoints (save_steps), and measure them "
+            "afterwards: 'holdfast evaluate RUN/checkpoint-*'.",
         )
     ]
 
@@ -539,9 +533,8 @@ def check_combinations(
         problems += [
             Problem(
                 key,
-                "quantised weights cannot be trained themselves; add 'use_peft: true' (LoRA on "
-                "top of them) or "
-                f"leave {key} out.",
+                "quantised weights cannot be trained themselves; add 'use_peft: true' (LoRA on top "
+                f"of them) or leave {key} out.",
             )
             for key in bits
         ]
@@ -564,8 +557,8 @@ def check_combinations(
             Problem(
                 "bf16",
                 "needs an accelerator with bfloat16, and this machine has none. Leave bf16 out "
-                "(training runs in "
-                "float32 here), or add 'use_cpu: true' to compute in bfloat16 on the CPU.",
+                "(training runs in float32 here), or add 'use_cpu: true' to compute in bfloat16 on "
+                "the CPU.",
             ),
         ),
         (
@@ -583,9 +576,8 @@ def check_combinations(
             Problem(
                 "resume_from_checkpoint",
                 "a run goes on from the newest whole checkpoint of its own output_dir, and needs "
-                "no path. Leave it "
-                "out; to begin with the weights of another checkpoint, name it as "
-                "model_name_or_path.",
+                "no path. Leave it out; to begin with the weights of another checkpoint, name it "
+                "as model_name_or_path.",
             )
         )
     elif on("resume_from_checkpoint") is False:
@@ -593,9 +585,8 @@ def check_combinations(
             Problem(
                 "resume_from_checkpoint",
                 "expected true or nothing, got false: a run goes on from the newest whole "
-                "checkpoint of its own "
-                "output_dir. Leave it out; to begin anew, give another output_dir or remove this "
-                "one.",
+                "checkpoint of its own output_dir. Leave it out; to begin anew, give another "
+                "output_dir or remove this one.",
             )
         )
     if isinstance(output, str):
@@ -637,8 +628,7 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
             Problem(
                 key,
                 "belongs to orthogonal subspace fine-tuning; add 'use_peft: true' and "
-                "'peft_method: osf', or leave "
-                "it out.",
+                "'peft_method: osf', or leave it out.",
             )
             for key in ("osf_effective_rank", "osf_target_modules")
             if values.get(key) is not None
@@ -663,8 +653,7 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
         Problem(
             key,
             "is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and "
-            "osf_target_modules. Leave it "
-            "out.",
+            "osf_target_modules. Leave it out.",
         )
         for key, value in values.items()
         if (
@@ -691,8 +680,7 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[P
             Problem(
                 key,
                 "belongs to LoRA, which is on with 'use_peft: true' only. Add that, or 'use_peft: "
-                "false' to keep "
-                f"{key} without effect, or leave {key} out.",
+                f"false' to keep {key} without effect, or leave {key} out.",
             )
             for key, value in values.items()
             if key in given
@@ -704,8 +692,7 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[P
             Problem(
                 key,
                 "belongs to 4-bit weights, which are on with 'load_in_4bit: true' only. Add that, "
-                "or "
-                f"'load_in_4bit: false' to keep {key} without effect, or leave {key} out.",
+                f"or 'load_in_4bit: false' to keep {key} without effect, or leave {key} out.",
             )
             for key in OF_FOUR_BITS
             if key in given and values.get(key)

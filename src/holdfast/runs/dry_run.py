@@ -90,9 +90,8 @@ def look(config: TrainConfig) -> Look:
     if config.holdfast.on_policy is not None or config.holdfast.trainer == "grpo":
         longest, room = check_lengths(config, rows, tokenizer, limit), completion_length(config)
         notes.append(
-            f"{len(rows):,} prompts of up to {longest} tokens; answers of up to {room} are "
-            "sampled while it trains, so "
-            f"neither tokens nor time are known beforehand"
+            f"{len(rows):,} prompts of up to {longest} tokens; answers of up to {room} are sampled "
+            "while it trains, so neither tokens nor time are known beforehand"
         )
         return Look(tokenizer=tokenizer, notes=tuple(notes))
     data_preview = preview(config, processor or tokenizer, rows)

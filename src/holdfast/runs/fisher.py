@@ -187,8 +187,7 @@ def refuse_folder(folder: Path, *, overwrite: bool) -> None:
     if names and not overwrite:
         raise RunFolderError(
             f"{folder} holds another Fisher diagonal ({_described(folder)}). Choose another "
-            "output_dir, or add "
-            f"--overwrite."
+            "output_dir, or add --overwrite."
         )
 
 
@@ -198,9 +197,8 @@ def _described(folder: Path) -> str:
     try:
         record = read_json(folder / RECORD)
         return (
-            f"{record['model'].get('name') or 'the start of a run'} on {record['samples']} "
-            "samples of "
-            f"{record['data']['name']}, {record['estimator']}"
+            f"{record['model'].get('name') or 'the start of a run'} on {record['samples']} samples "
+            f"of {record['data']['name']}, {record['estimator']}"
         )
     except Exception:  # whatever it is, it is another one
         return KIND

@@ -183,8 +183,8 @@ def check_images(config: TrainConfig, rows: Any) -> None:
         (
             any(term.teacher.kind == "cached" for term in terms),
             "retention.label_annealing.teacher: expected online or adapter_off where rows hold "
-            "images, got cached: "
-            "states are kept by a row's tokens, which do not tell one image from another.",
+            "images, got cached: states are kept by a row's tokens, which do not tell one image "
+            "from another.",
         ),
         (
             config.training.truncation_mode == "keep_end",
@@ -224,9 +224,8 @@ def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> Non
         raise ConfigError(
             [
                 "assistant_only_loss: expected false, because the rows are no conversations "
-                "(messages). Of a prompt "
-                "and its completion only the completion is trained unless completion_only_loss "
-                "says otherwise."
+                "(messages). Of a prompt and its completion only the completion is trained unless "
+                "completion_only_loss says otherwise."
             ]
         )
     if has_generation_markers(processing.chat_template):
@@ -237,10 +236,9 @@ def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> Non
         raise ConfigError(
             [
                 "assistant_only_loss: the chat template does not mark the assistant's turns. "
-                "Expected "
-                "{% generation %} and {% endgeneration %} around their text, which transformers "
-                "reads. Give a template "
-                "that has them (chat_template_path), or train whole conversations."
+                "Expected {% generation %} and {% endgeneration %} around their text, which "
+                "transformers reads. Give a template that has them (chat_template_path), or train "
+                "whole conversations."
             ]
         ) from error
 
@@ -269,9 +267,8 @@ def _complete(tokenizer: Any, config: TrainConfig) -> None:
     if eos is None:
         raise ModelError(
             f"The tokenizer of {name} has no end-of-sequence token, which ends every training "
-            "example. Set eos_token "
-            f"to a token of its vocabulary "
-            f"(its special tokens: {_special(tokenizer)})."
+            "example. Set eos_token to a token of its vocabulary (its special tokens: "
+            f"{_special(tokenizer)})."
         )
     tokenizer.eos_token = eos
     if tokenizer.pad_token is None:
@@ -294,9 +291,8 @@ def load_chat_template(path: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ModelError(
-                "chat_template_path: expected a template file or a model that has one, but "
-                f"{path} cannot be read: "
-                f"{reason}."
+                f"chat_template_path: expected a template file or a model that has one, but {path} "
+                f"cannot be read: {reason}."
             ) from error
     try:
         template = AutoTokenizer.from_pretrained(
@@ -305,14 +301,12 @@ def load_chat_template(path: str) -> str:
     except (OSError, ValueError) as error:
         raise ModelError(
             "chat_template_path: expected a .jinja file or a model with a chat template, got "
-            f"{path}: "
-            f"{first_line(error)}"
+            f"{path}: {first_line(error)}"
         ) from error
     if not isinstance(template, str):
         raise ModelError(
-            f"chat_template_path: the tokenizer of {path} has no chat template; choose an "
-            "instruct model or a .jinja "
-            f"file."
+            f"chat_template_path: the tokenizer of {path} has no chat template; choose an instruct "
+            "model or a .jinja file."
         )
     return template
 

@@ -165,10 +165,8 @@ class StopEarly(MeasureAt):
         if result.kept is None:
             raise HoldfastError(
                 f"Ended at step {step} of {state.max_steps}: {result.ended}, and nothing that was "
-                "measured before was "
-                "within the limit. Measure earlier (evaluation.along), lower the learning rate, "
-                "or give a retention "
-                f"method."
+                "measured before was within the limit. Measure earlier (evaluation.along), lower "
+                "the learning rate, or give a retention method."
             )
         if result.kept == step:
             state.best_global_step = step
@@ -222,9 +220,8 @@ class StopEarly(MeasureAt):
             if e is None or (hash is not None and e.model.get("hash") != hash):
                 raise RunFolderError(
                     f"early_stopping: expected what was measured of {entry.suite}/{entry.name} in "
-                    f"{folder.path}, which "
-                    "decides where the run ends, and it is gone. Put it back, or choose a new "
-                    "output_dir."
+                    f"{folder.path}, which decides where the run ends, and it is gone. Put it "
+                    "back, or choose a new output_dir."
                 )
             figures[f"{entry.suite}/{entry.name}"] = e.metrics[e.primary]
         return figures

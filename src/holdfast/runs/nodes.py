@@ -60,12 +60,9 @@ def check_shared_folder(folder: Path, args: Any) -> None:
     if without:
         raise RunFolderError(
             "Expected one output_dir that all nodes see, such as a folder on a network file "
-            "system, but process"
-            f"{'es' if len(without) > 1 else ''} {', '.join(map(str, without))} of "
-            f"{args.world_size} see"
-            f"{'' if len(without) > 1 else 's'} another {folder}. Checkpoints and records are "
-            "those of one folder: "
-            f"name a shared one."
+            f"system, but process{'es' if len(without) > 1 else ''} {', '.join(map(str, without))} "
+            f"of {args.world_size} see{'' if len(without) > 1 else 's'} another {folder}. "
+            "Checkpoints and records are those of one folder: name a shared one."
         )
 
 
@@ -89,9 +86,8 @@ def check_same(found: Mapping[str, Any], args: Any) -> None:
         others = [rank for rank, hashes in enumerate(everyones) if hashes.get(what) != expected]
         if others:
             problems.append(
-                f"{what} differs between nodes: process {others[0]} reads other files than "
-                "process 0. Copy the same to "
-                f"all of them, or name a shared folder."
+                f"{what} differs between nodes: process {others[0]} reads other files than process "
+                "0. Copy the same to all of them, or name a shared folder."
             )
     if problems:
         raise ConfigError(problems)

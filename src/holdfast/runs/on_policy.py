@@ -95,8 +95,7 @@ def problems(
             Problem(
                 "retention",
                 f"label_annealing has a teacher of its own, and with {_KEY}.self_distillation the "
-                "model of the "
-                f"start is the teacher. Leave one of the two out.",
+                "model of the start is the teacher. Leave one of the two out.",
             )
         )
     if not terms and not alone:
@@ -104,8 +103,8 @@ def problems(
             Problem(
                 _KEY,
                 "expected label_annealing with a weight above 0 under retention, whose divergence "
-                "from the "
-                "teacher is what is trained on. Add it, with the model of before as its reference.",
+                "from the teacher is what is trained on. Add it, with the model of before as its "
+                "reference.",
             )
         )
     if any(term.teacher.kind == "cached" for term in terms):
@@ -197,10 +196,8 @@ def read_prompts(rows: Any, read: Any, *, answers: bool = False) -> Any:
         ]:
             raise DataError(
                 f"{_KEY}.self_distillation: expected in every row a question of the user and its "
-                "answer, which the "
-                f"teacher reads, got {len(lacking)} of {len(prompts)} rows without both; the "
-                "first is row "
-                f"{lacking[0]}. Leave them out."
+                f"answer, which the teacher reads, got {len(lacking)} of {len(prompts)} rows "
+                f"without both; the first is row {lacking[0]}. Leave them out."
             )
         return prompts
     with_prompt = prompts.filter(lambda row: bool(row["prompt"]))
@@ -251,10 +248,8 @@ def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int |
         trainer = config.holdfast.trainer if config.holdfast.on_policy is None else _KEY
         raise DataError(
             f"{trainer}: the prompt of row {row_of_longest + 1} has {longest} tokens, which with "
-            "answers of up to "
-            f"{room} are more than the {context} that the model reads. Lower "
-            "max_completion_length, or leave long "
-            f"prompts out."
+            f"answers of up to {room} are more than the {context} that the model reads. Lower "
+            "max_completion_length, or leave long prompts out."
         )
     return longest
 

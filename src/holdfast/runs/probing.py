@@ -86,8 +86,7 @@ def probe_models(
     ):
         raise RunFolderError(
             f"{out} is not empty and holds no probe of holdfast. Expected a new or empty "
-            "--output_dir, or an earlier "
-            f"one."
+            "--output_dir, or an earlier one."
         )
     created = read_probe(out).created if (out / RECORD_FILE).is_file() else now()
     with (
@@ -199,8 +198,7 @@ def check_probe(
             if stored is not None and "float32" not in str(stored):
                 problems.append(
                     f"curvature: {model.label} is stored in {str(stored).removeprefix('torch.')}, "
-                    "whose gradients "
-                    f"cannot be differentiated again. Add --dtype float32."
+                    "whose gradients cannot be differentiated again. Add --dtype float32."
                 )
     for name in named_models(probe.toward).values() if not problems else ():
         try:
@@ -211,9 +209,8 @@ def check_probe(
                 if differ:
                     problems.append(
                         f"toward: expected a model of {model.label}'s shapes, but {len(differ)} "
-                        f"tensors of {name} are "
-                        f"missing or differ ({', '.join(differ[:3])}). Name a model that was "
-                        "tuned from it."
+                        f"tensors of {name} are missing or differ ({', '.join(differ[:3])}). Name "
+                        "a model that was tuned from it."
                     )
         except UserError as error:
             problems.append(f"toward: {error}")

@@ -59,8 +59,7 @@ def refuse_changed_rewards(
     if before is not None and list(before) != list(now):
         raise ConfigError(
             f"reward_funcs: expected the rewards that the run began with, {_listed(before)}, got "
-            f"{_listed(now)}. Put "
-            f"the old code back, or choose a new output_dir."
+            f"{_listed(now)}. Put the old code back, or choose a new output_dir."
         )
 
 

@@ -147,8 +147,7 @@ def train(
             run.end("interrupted")
             raise Interrupted(
                 f"Interrupted during stage '{record.stage}'; what was finished is in "
-                f"{folder.path}. The same command "
-                f"continues."
+                f"{folder.path}. The same command continues."
             ) from None
         except Exception as error:
             run.end("failed", str(error).strip().split("\n")[0] or type(error).__name__)
@@ -236,9 +235,8 @@ class _Run:
             self.save()
             if self.stopped:
                 raise Interrupted(
-                    "Interrupted after the last step; the trained model is in "
-                    f"{self.folder.path}. The same command "
-                    f"continues."
+                    f"Interrupted after the last step; the trained model is in {self.folder.path}. "
+                    "The same command continues."
                 )
         self.note_unmeasured()
         self.stage("evaluate result", f"Evaluating the result on {entries}" if plan.entries else "")
@@ -592,15 +590,13 @@ class _Run:
         if processes != world:
             raise HoldfastError(
                 f"Expected training over {world} processes, the trainer found {processes}: every "
-                "process would train "
-                f"alone. On CPUs set use_cpu: true."
+                "process would train alone. On CPUs set use_cpu: true."
             )
         if config.evaluation.along and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
             raise ConfigError(
                 "evaluation.along: measures a model that one process holds whole, which FSDP and "
-                "DeepSpeed take apart. "
-                "Leave it out, and measure checkpoints afterwards: 'holdfast evaluate "
-                "RUN/checkpoint-*'."
+                "DeepSpeed take apart. Leave it out, and measure checkpoints afterwards: 'holdfast "
+                "evaluate RUN/checkpoint-*'."
             )
 
     def note_trainer(self) -> None:
@@ -624,8 +620,8 @@ class _Run:
         if any(str(parameter.dtype) == "torch.float16" for parameter in trained):
             self.note(
                 "The trained weights are float16, which nothing scales: small gradients, those of "
-                "the KL first, become "
-                "0. Train in bfloat16 (dtype: bfloat16) or float32; see docs/loss.md."
+                "the KL first, become 0. Train in bfloat16 (dtype: bfloat16) or float32; see "
+                "docs/loss.md."
             )
         self.record.model["trainable"] = sum(parameter.numel() for parameter in trained)
         run_folder.refuse_changed_samples(self.folder, self.record, trainer.data_info)
@@ -675,9 +671,8 @@ class _Run:
             if args.save_only_model:
                 again = "begins anew: save_only_model: true leaves nothing to continue from"
             raise Interrupted(
-                f"Interrupted at step {state.global_step} of {state.max_steps}; a checkpoint is "
-                f"in {self.folder.path}. "
-                f"The same command {again}."
+                f"Interrupted at step {state.global_step} of {state.max_steps}; a checkpoint is in "
+                f"{self.folder.path}. The same command {again}."
             )
 
     def stops_early(self) -> list[TrainerCallback]:
@@ -736,8 +731,7 @@ class _Run:
             listed = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
             self.note(
                 f"Not measured along training: step {listed}. The run has {total} steps, and what "
-                "was over when it was "
-                f"asked for cannot be measured any more."
+                "was over when it was asked for cannot be measured any more."
             )
 
     def note_loss(self, backend: str) -> None:
@@ -960,11 +954,9 @@ class _Run:
         if free < needed:
             raise RunFolderError(
                 f"No room in {self.folder.path}: the final weights and one checkpoint take "
-                f"{shown_bytes(needed)}, "
-                f"{shown_bytes(free)} are free. "
-                "Free some space, choose another output_dir, or set save_only_model: true or "
-                "save_strategy: "
-                "'no', with which an interrupted run begins anew."
+                f"{shown_bytes(needed)}, {shown_bytes(free)} are free. Free some space, choose "
+                "another output_dir, or set save_only_model: true or save_strategy: 'no', with "
+                "which an interrupted run begins anew."
             )
 
     def note_rounded_away(self, model: Any) -> None:
@@ -992,11 +984,9 @@ class _Run:
             dtype = str(next(iter(half.values())).dtype).removeprefix("torch.")
             self.note(
                 f"Only {100 * share:.2g} % of the trained weights differ from the start's: in "
-                f"{dtype} a change of less "
-                f"than about 1/{400 if dtype == 'bfloat16' else 3000} of a weight is rounded "
-                "away, step by step. Train "
-                "with dtype: float32 (bf16: true computes in bfloat16 all the same), or at a "
-                "higher learning_rate."
+                f"{dtype} a change of less than about 1/{400 if dtype == 'bfloat16' else 3000} of "
+                "a weight is rounded away, step by step. Train with dtype: float32 (bf16: true "
+                "computes in bfloat16 all the same), or at a higher learning_rate."
             )
 
     def _distances(self, model: Any) -> list[LayerDistance]:
@@ -1023,8 +1013,7 @@ class _Run:
         if len(beside) < len(reader.names()):
             self.note(
                 f"The distance per layer covers {len(beside)} of {len(reader.names())} stored "
-                "tensors; the others have "
-                f"other names or shapes."
+                "tensors; the others have other names or shapes."
             )
         return (
             layer_distances((n, reader.tensor(n), tensor.cpu()) for n, tensor in beside.items())

@@ -105,8 +105,7 @@ def _read(folder: RunFolder) -> RunRecord:
     except (DataError, AttributeError, TypeError, ValueError) as error:
         raise RunFolderError(
             f"Expected the record of a run in {folder.run_file}, but it cannot be read ({error}). "
-            "Put it back, give "
-            f"another output_dir, or delete the folder if the run is not wanted."
+            "Put it back, give another output_dir, or delete the folder if the run is not wanted."
         ) from error
 
 
@@ -146,8 +145,7 @@ def refuse_foreign(folder: RunFolder) -> None:
     ):
         raise RunFolderError(
             f"{folder.path} is not empty and holds no holdfast run. Expected a new or empty "
-            "output_dir, so that "
-            f"nothing of yours is overwritten."
+            "output_dir, so that nothing of yours is overwritten."
         )
 
 
@@ -204,10 +202,9 @@ def refuse_changed_samples(folder: RunFolder, record: RunRecord, data_info: dict
     if before and before != _hashes_of_samples(data_info) and began_training(folder, record):
         raise RunFolderError(
             f"The start model's own samples are others than those that the run in {folder.path} "
-            "began with: they were "
-            "drawn again, on another device or with other libraries. Put the old ones back "
-            "(self_replay in "
-            f"$HOLDFAST_CACHE, or cache_dir), or choose a new output_dir."
+            "began with: they were drawn again, on another device or with other libraries. Put the "
+            "old ones back (self_replay in $HOLDFAST_CACHE, or cache_dir), or choose a new "
+            "output_dir."
         )
 
 
@@ -232,8 +229,7 @@ def refuse_changed_images(folder: RunFolder, record: RunRecord, images: str | No
     ):
         raise RunFolderError(
             f"Images of the training data changed since the run in {folder.path} began. Expected "
-            "those that the run "
-            f"was trained on: put the old ones back, or choose a new output_dir."
+            "those that the run was trained on: put the old ones back, or choose a new output_dir."
         )
 
 
@@ -243,9 +239,8 @@ def refuse_changed_model(
     if record.model.get("hash") not in (None, identity) and began_training(folder, record):
         raise RunFolderError(
             f"The model at {config.model.model_name_or_path} changed since the run in "
-            f"{folder.path} began. Expected "
-            f"the weights that the run "
-            "started from: put the old model back, or choose a new output_dir."
+            f"{folder.path} began. Expected the weights that the run started from: put the old "
+            "model back, or choose a new output_dir."
         )
 
 

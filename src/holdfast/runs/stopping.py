@@ -70,8 +70,7 @@ def check_rules(rules: Rules, plan: EvaluationPlan) -> Iterator[str]:
             Problem(
                 "early_stopping",
                 "expected evaluation.along, which says when to measure, as in evaluation: {along: "
-                "{every: "
-                "50}, learn: [answers.jsonl]}.",
+                "{every: 50}, learn: [answers.jsonl]}.",
             )
         )
     entries = {f"{e.suite}/{e.name}": e for e in plan.entries}

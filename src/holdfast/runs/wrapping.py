@@ -45,8 +45,7 @@ def check_tower(tower: str | os.PathLike[str], layer: int) -> None:
     if not -layers - 1 <= layer <= layers:
         raise ModelError(
             f"Expected one of the {layers} layers of {tower}, 0 (its patches) to {layers} or "
-            f"{-layers - 1} to -1 from "
-            f"the end, got {layer}."
+            f"{-layers - 1} to -1 from the end, got {layer}."
         )
     if models.model_folder(os.fspath(tower)) is not None:
         _loaded_tower(os.fspath(tower))
@@ -143,8 +142,7 @@ def _tower_config(tower: str) -> Any:
     if config.model_type not in _KINDS:
         raise ModelError(
             "Expected a CLIP vision model, such as openai/clip-vit-large-patch14-336, got "
-            f"{tower}, which is of type "
-            f"{config.model_type!r}."
+            f"{tower}, which is of type {config.model_type!r}."
         )
     return getattr(config, "vision_config", config)
 
@@ -168,8 +166,7 @@ def _loaded_tower(tower: str) -> Any:
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
             f"Expected all weights of a CLIP vision model in {tower}, but it lacks "
-            f"{listing(missing)}, which would be "
-            f"random. Copy or download it again."
+            f"{listing(missing)}, which would be random. Copy or download it again."
         )
     return model.eval()
 
@@ -186,8 +183,7 @@ def _image_processor(tower: str) -> Any:
     except Exception as error:  # transformers raises whatever the file makes it stumble over
         raise ModelError(
             "Expected an image processor (preprocessor_config.json) beside the vision model "
-            f"{tower}: "
-            f"{unbuildable(error)}"
+            f"{tower}: {unbuildable(error)}"
         ) from error
 
 

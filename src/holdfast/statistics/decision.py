@@ -89,8 +89,7 @@ def decision_of(
     else:
         how = (
             f"smallest adjusted p of {m:,} tests {figure}; {METHODS[family_wise]}, one-sided, "
-            "false alarms "
-            f"in at most {100 * level:.3g} % of such comparisons"
+            f"false alarms in at most {100 * level:.3g} % of such comparisons"
         )
     return Decision(
         about=about,

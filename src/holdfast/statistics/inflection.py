@@ -105,8 +105,7 @@ def turn(
     if len(columns) < 2 or len(seeds) != 1 or len(shapes) > 1:
         raise DataError(
             f"Expected at least two budgets with the same seeds and samples, got {len(columns)} "
-            "with "
-            f"{sorted(seeds)} seeds and samples of {sorted(shapes)}."
+            f"with {sorted(seeds)} seeds and samples of {sorted(shapes)}."
         )
     sign = -1.0 if figure.higher_is_better else 1.0
 

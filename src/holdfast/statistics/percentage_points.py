@@ -63,14 +63,12 @@ def allowance(points: float | str, objective: Objective, values: Iterable[float]
         unit = objective.unit
         raise ConfigError(
             f"select.points: {points!r} are hundredths of a share, but {objective.label} is in "
-            f"{unit}. Give a "
-            f"number in that unit."
+            f"{unit}. Give a number in that unit."
         )
     if share and number >= 1:
         raise ConfigError(
             f"select.points: {points!r} are in the metric's unit, and {objective.label} "
-            f"({objective.unit}) is a "
-            f"share in [0, 1], so that any"
-            f" loss would be allowed. For {number:g} hundredths write '{number:g}pt'."
+            f"({objective.unit}) is a share in [0, 1], so that any loss would be allowed. For "
+            f"{number:g} hundredths write '{number:g}pt'."
         )
     return number

@@ -293,11 +293,9 @@ def _judged_by_frontier(table: Table, rule: Rule, place: int | None) -> tuple[di
     if distances[place] <= 0:
         return reasons, (
             f"{on_frontier} are on the Pareto frontier, none beyond the line between its ends; of "
-            "what lies on it "
-            f"this has the better keep"
+            "what lies on it this has the better keep"
         )
     return reasons, (
         f"{on_frontier} are on the Pareto frontier; it lies farthest beyond the line between its "
-        "ends "
-        f"({distances[place]:.2f} of 0.71)"
+        f"ends ({distances[place]:.2f} of 0.71)"
     )

@@ -103,9 +103,8 @@ class Endpoint:
 
 
 PROBE = (
-    "Memory is kept in the data, the loss, the gradient or the weights. In 1912 three ships "
-    "sailed south; "
-    "the price of 12 apples at 3 euros each is 36 euros. def add(a, b): return a + b"
+    "Memory is kept in the data, the loss, the gradient or the weights. In 1912 three ships sailed "
+    "south; the price of 12 apples at 3 euros each is 36 euros. def add(a, b): return a + b"
 )
 """The text whose log-probabilities tell served models apart."""
 
@@ -413,8 +412,7 @@ class Client:
             if self.endpoint.api_key is None:
                 advice = (
                     "No key was sent: put one into an environment variable and name it with "
-                    f"{options.key} "
-                    f"(such as {variable})."
+                    f"{options.key} (such as {variable})."
                 )
             else:
                 advice = (
@@ -473,7 +471,7 @@ class Client:
         else:
             return False
         self.notes.append(
-            f"The endpoint refused a parameter and was asked with "
+            "The endpoint refused a parameter and was asked with "
             f"{', '.join(f'{k}={v}' for k, v in self.parameters.items())}."
         )
         return True
@@ -515,8 +513,7 @@ def chosen_model(
     if wanted not in listed and (wanted or len(listed) != 1):
         raise ConfigError(
             f"{endpoint.shown}: expected one of the models that it serves ({', '.join(listed)}) "
-            "behind '#', got "
-            f"'{wanted}'.{did_you_mean(wanted, listed)}"
+            f"behind '#', got '{wanted}'.{did_you_mean(wanted, listed)}"
         )
     name = wanted or next(iter(listed))
     return name, listed[name]

@@ -349,8 +349,7 @@ def _check_still_there(handle: TextIO, path: Path, folder: Path) -> None:
     if not _is_at(handle, path / ".lock"):
         raise StorageError(
             f"{folder} was deleted or moved while it was written to, so that what lies there now "
-            "is not whole. Put it "
-            f"back, or begin again."
+            "is not whole. Put it back, or begin again."
         )
 
 

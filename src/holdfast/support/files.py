@@ -55,8 +55,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             ) from error
         raise StorageError(
             f"Could not write {path} ({error.strerror or error}). Free some space or choose "
-            "another folder; nothing "
-            f"was lost."
+            "another folder; nothing was lost."
         ) from error
     finally:
         if name is not None and os.path.exists(name):

@@ -110,8 +110,7 @@ class Ledger:
         except OSError as error:
             raise StorageError(
                 f"Could not write {self.path} ({error.strerror or error}). Free some space; the "
-                "same command "
-                f"continues where it was."
+                "same command continues where it was."
             ) from error
         self.rows.update(
             {str(row[self.key]): self.keep(row) if self.keep is not None else row for row in new}
@@ -179,6 +178,5 @@ def _check(row: Any, path: str | os.PathLike[str], key: str) -> None:
     if not isinstance(row, dict) or not isinstance(row.get(key), str):
         raise DataError(
             f"{path}: expected rows with a '{key}', got {str(row)[:80]}. The file is not one of "
-            "holdfast's; choose "
-            f"another output_dir."
+            "holdfast's; choose another output_dir."
         )

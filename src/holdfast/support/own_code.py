@@ -112,8 +112,7 @@ def load_class(reference: str, *, base: type[T], group: str) -> type[T] | None:
         )
         raise ConfigError(
             f"{reference}: expected a subclass of {base.__module__}.{base.__qualname__}, got "
-            f"{kind}. "
-            "See docs/extending.md."
+            f"{kind}. See docs/extending.md."
         )
     return cls
 

@@ -133,8 +133,8 @@ def _template_named(apply: Callable[..., Any]) -> Callable[..., Any]:
                 reason = f"it takes {error}"
             raise UnusableTemplate(
                 f"The chat template of {_name(self)} cannot write these messages: {reason}. Mend "
-                "chat_template.jinja "
-                f"there (or what chat_template or chat_template_path names), or the messages."
+                "chat_template.jinja there (or what chat_template or chat_template_path names), or "
+                "the messages."
             ) from error
 
     return named
@@ -149,9 +149,8 @@ def _tokenizer_named(encode: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             raise ModelError(
                 f"The tokenizer of {_name(self)} cannot read this text: {first_line(error)}. Look "
-                "at the regular "
-                "expressions of its tokenizer.json (pre_tokenizer, normalizer), or copy it again "
-                "from the model."
+                "at the regular expressions of its tokenizer.json (pre_tokenizer, normalizer), or "
+                "copy it again from the model."
             ) from error
 
     return named

@@ -196,8 +196,7 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | Non
     if sharded:
         raise ConfigError(
             "peft_method: osf projects gradients with whole matrices and cannot be sharded (FSDP, "
-            "DeepSpeed). Use "
-            "DDP, or peft_method: lora."
+            "DeepSpeed). Use DDP, or peft_method: lora."
         )
     layers = {
         name: module for name, module in model.named_modules() if isinstance(module, OSFLayer)
@@ -210,9 +209,8 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | Non
                 larger.append(f"{name} ({layer.out_features} x {layer.in_features}, {rank} kept)")
     if larger:
         raise ConfigError(
-            "osf_effective_rank: expected no more directions than a matrix has, its smaller "
-            "side, got more in "
-            f"{listing(larger)}. Lower it, or give a share below 1."
+            "osf_effective_rank: expected no more directions than a matrix has, its smaller side, "
+            f"got more in {listing(larger)}. Lower it, or give a share below 1."
         )
     if not any(p.numel() for p in model.parameters() if p.requires_grad):
         raise ConfigError(

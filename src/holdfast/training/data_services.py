@@ -54,10 +54,9 @@ class StartModel:
         if any(p.is_meta for p in model.parameters()):
             raise ConfigError(
                 "fsdp_cpu_ram_efficient_loading: expected false with self_replay, which draws on "
-                "every process, got "
-                "true; only one process of each machine has the weights. holdfast train sets it; "
-                "elsewhere set "
-                "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is loaded."
+                "every process, got true; only one process of each machine has the weights. "
+                "holdfast train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before "
+                "the model is loaded."
             )
         self.model: Any = model
         self.adapter = adapter
@@ -73,8 +72,7 @@ class StartModel:
         except ModelError as error:
             raise ConfigError(
                 f"self_replay: cannot tell whose samples to look for. {error} Draw them in a run "
-                "that holds the model "
-                f"whole (DDP, FSDP2 or one process)."
+                "that holds the model whole (DDP, FSDP2 or one process)."
             ) from error
 
 
@@ -211,10 +209,9 @@ class TrainerDataServices:
         assert self._start is not None
         if is_partitioned(model):
             raise ConfigError(
-                "self_replay: samples are drawn by a model that is whole in each process, and "
-                "ZeRO 3 shares this one "
-                "out. Draw them in a run of one process first (it may be stopped after its first "
-                "step)."
+                "self_replay: samples are drawn by a model that is whole in each process, and ZeRO "
+                "3 shares this one out. Draw them in a run of one process first (it may be stopped "
+                "after its first step)."
             )
         if next(model.parameters()).device.type == "cpu" and self._args.device.type != "cpu":
             model.to(self._args.device)  # where the trainer takes it anyway

@@ -77,8 +77,7 @@ def init_stds(
     if inner is not fresh.config and getattr(inner, BASE_WIDTH, None) is not None:
         raise ModelError(
             f"Expected the initialisation of a whole model, got {type(fresh).__name__} around a "
-            "language model that "
-            f"muP initialised, whose spread is that of another width."
+            "language model that muP initialised, whose spread is that of another width."
         )
     parameters = dict(fresh.named_parameters())
     writes = _writes(fresh, parameters)
@@ -282,8 +281,7 @@ def _measure(
     if incomplete:
         raise ModelError(
             f"{type(model).__name__} leaves parts of {', '.join(incomplete)} without an initial "
-            "value, so their std "
-            f"is not known."
+            "value, so their std is not known."
         )
     return stds | measured
 

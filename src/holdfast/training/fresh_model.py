@@ -66,16 +66,15 @@ def decoder_config(
         near = did_you_mean(kind, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
         raise ConfigError(
             "architecture: expected a causal language model of transformers, such as olmo2 or "
-            f"llama, got {kind!r}."
-            f"{near}"
+            f"llama, got {kind!r}.{near}"
         )
     known = CONFIG_MAPPING[kind]().to_dict()
     lacking = [name for name in (*_DIMENSIONS, "max_position_embeddings") if name not in known]
     if lacking:
         raise ConfigError(
             f"architecture: {kind} has no {', '.join(lacking)} in its configuration, so that its "
-            "size cannot be said "
-            f"in layers, width, heads and mlp. Choose olmo2, llama or one like them."
+            "size cannot be said in layers, width, heads and mlp. Choose olmo2, llama or one like "
+            "them."
         )
     if unknown := [key for key in decoder.more if key not in known]:
         raise ConfigError(

@@ -107,19 +107,18 @@ class ImageCollator:
             except (ValueError, IndexError, KeyError, TypeError, OSError) as error:
                 raise DataError(
                     f"{named_rows(numbers)}: the processor "
-                    f"({type(self.collate.processor).__name__}) cannot make a "
-                    f"batch of it: {first_line(error).rstrip('.')}"
+                    f"({type(self.collate.processor).__name__}) cannot make a batch of it: "
+                    f"{first_line(error).rstrip('.')}"
                 ) from error
         places = torch.isin(batch["input_ids"], self.placeholders)
         if self.max_length is not None and batch["input_ids"].shape[1] > self.max_length:
             beyond = places[:, self.max_length :].any(1).tolist()
             if any(beyond):
                 raise DataError(
-                    f"{named_rows([n for n, cut in zip(numbers, beyond, strict=True) if cut])}: "
-                    "an image would be cut "
-                    f"in two, because it goes beyond max_length={self.max_length} tokens. Raise "
-                    "max_length, or have "
-                    f"the processor make smaller images."
+                    f"{named_rows([n for n, cut in zip(numbers, beyond, strict=True) if cut])}: an "
+                    "image would be cut in two, because it goes beyond "
+                    f"max_length={self.max_length} tokens. Raise max_length, or have the processor "
+                    "make smaller images."
                 )
             uncut_shape, places = batch["input_ids"].shape, places[:, : self.max_length]
             for name, value in batch.items():

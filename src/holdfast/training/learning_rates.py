@@ -50,9 +50,8 @@ def factors_of(names: Iterable[str], multipliers: Mapping[str, float]) -> dict[s
         name, matching = next(iter(several.items()))
         problems.append(
             f"{KEY}: expected one pattern for each parameter, got '{matching[0]}' and "
-            f"'{matching[1]}' for {name} "
-            f"({len(several)} parameters in all). Make one of them narrower, as in "
-            f"'{matching[0]}$'."
+            f"'{matching[1]}' for {name} ({len(several)} parameters in all). Make one of them "
+            f"narrower, as in '{matching[0]}$'."
         )
     if problems:
         raise ConfigError(problems)

@@ -49,22 +49,20 @@ def refuse_combinations(methods: Sequence[RetentionMethod], host: type[Retention
     if changing and not host.prepares_data:
         raise ConfigError(
             f"retention: {', '.join(changing)} changes the training data, which {host.__name__} "
-            "takes as it is. Use "
-            f"SFTRetentionTrainer, or mix the data beforehand with holdfast.data.mixing.mix_replay."
+            "takes as it is. Use SFTRetentionTrainer, or mix the data beforehand with "
+            "holdfast.data.mixing.mix_replay."
         )
     weighing = [method.name for method in methods if TOKEN_WEIGHTS in method.needs]
     if len(weighing) > 1:
         raise ConfigError(
             f"retention: expected one method that weighs tokens, got {' and '.join(weighing)} "
-            "(loss_type: dft is "
-            f"token_weighting of kind dft). Leave one out."
+            "(loss_type: dft is token_weighting of kind dft). Leave one out."
         )
     acting = [method.name for method in methods if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}]
     if acting and host.own_loss:
         raise ConfigError(
             f"retention: {acting[0]} acts on tokens' cross-entropies, and the loss of "
-            f"{host.__name__} is not made of "
-            f"them. Leave it out."
+            f"{host.__name__} is not made of them. Leave it out."
         )
 
 
@@ -93,28 +91,24 @@ def refuse_unsupported(trainer: RetentionMixin) -> None:
         ):
             unsupported.append(
                 f"optim: expected {' or '.join(ADAMW_NAMES)} with {method.name}, got "
-                f"{args.optim.value}. Change "
-                f"optim, or leave {method.name} out."
+                f"{args.optim.value}. Change optim, or leave {method.name} out."
             )
     if trainer.is_fsdp_enabled and loads_on_one_process_only() and _needs_initial_weights(trainer):
         unsupported.append(
             "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the "
-            "start weights, got "
-            "true; only one process of each machine would have them. holdfast train sets it; "
-            "elsewhere set "
-            "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is loaded."
+            "start weights, got true; only one process of each machine would have them. holdfast "
+            "train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is "
+            "loaded."
         )
     if not trainer.own_loss and getattr(args, "loss_type", "nll") not in trainer.loss_types:
         unsupported.append(
             f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {args.loss_type!r}; "
-            "holdfast computes the "
-            f"loss itself."
+            "holdfast computes the loss itself."
         )
     if args.label_smoothing_factor:
         unsupported.append(
             f"label_smoothing_factor: expected 0, got {args.label_smoothing_factor}; "
-            "label_annealing is smoothing that "
-            f"remembers."
+            "label_annealing is smoothing that remembers."
         )
     if unsupported:
         raise ConfigError(unsupported)

@@ -134,9 +134,8 @@ def resumes(make: Make, methods: Methods, **settings: Any) -> None:
         raise LawBroken(f"expected 6 steps after continuing, got {again.state.global_step}")
     if (apart := largest_difference(weights(uninterrupted), weights(again))) != 0:
         raise LawBroken(
-            "expected the weights of a run without interruption, got a difference of "
-            f"{apart:.2g}. What the hooks "
-            f"remember between steps belongs into state_dict and load_state_dict"
+            f"expected the weights of a run without interruption, got a difference of {apart:.2g}. "
+            "What the hooks remember between steps belongs into state_dict and load_state_dict"
         )
 
 
@@ -162,8 +161,7 @@ def no_state_leaks(make: Make, methods: Methods) -> None:
     if (apart := largest_difference(first, second)) != 0:
         raise LawBroken(
             f"expected two runs of one method value to be equal, got a difference of {apart:.2g}. "
-            "What a run remembers "
-            f"belongs into the object that start() gives"
+            "What a run remembers belongs into the object that start() gives"
         )
 
 
@@ -217,9 +215,7 @@ def keeps_what_it_declares(make: Make, methods: Methods) -> None:
     if beside > 1.05 * declared + 4096:
         raise LawBroken(
             f"expected at most the {declared:,} bytes in memory that copies() declares, got "
-            f"{beside:,} held during a "
-            f"run. "
-            f"Declare them: copies() gives a WeightCopy for each"
+            f"{beside:,} held during a run. Declare them: copies() gives a WeightCopy for each"
         )
 
 

@@ -72,8 +72,8 @@ class TrainerServices:
         if prepare is None:
             raise ConfigError(
                 f"{data}: {type(self._trainer).__name__} cannot read data beside its own. Use "
-                "SFTRetentionTrainer; "
-                f"Fisher information can be computed beforehand ('holdfast fisher')."
+                "SFTRetentionTrainer; Fisher information can be computed beforehand ('holdfast "
+                "fisher')."
             )
         rows, window = (
             prepare(data, self._trainer.processing_class, self._trainer.args),
@@ -126,8 +126,7 @@ class TrainerServices:
         if trainer.is_fsdp_enabled or is_partitioned(trainer.model):
             raise ConfigError(
                 "Gradients of single samples need the whole model in one process, and this run "
-                "shards it. Compute "
-                "them beforehand."
+                "shards it. Compute them beforehand."
             )
         yield from sample_gradients(
             trainer.model, self._single_rows(rows), sampled=sampled, seed=seed

@@ -76,8 +76,8 @@ def load_states(
     if before != [json.loads(json.dumps(method.identity())) for method in methods]:
         raise ConfigError(
             f"{folder} was written with retention {before}, this run has "
-            f"{[m.identity() for m in methods]}. Continue "
-            f"with the same methods or choose a new output_dir."
+            f"{[m.identity() for m in methods]}. Continue with the same methods or choose a new "
+            "output_dir."
         )
     tensors: dict[str, Tensor] = {}
     if (folder / TENSOR_FILE).is_file():

@@ -309,8 +309,7 @@ class GRPORetentionTrainer(OnSamples, GRPOTrainer):
         ]:
             raise ConfigError(
                 f"retention: {', '.join(loss)} is not computed on sampled completions. GRPO has a "
-                "KL of its own to "
-                f"the start model: set beta in GRPOConfig."
+                "KL of its own to the start model: set beta in GRPOConfig."
             )
         super().__init__(*args, retain=retain, **kwargs)
         data = kwargs.get("train_dataset")
@@ -362,20 +361,17 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
         if any(term.tokens == "all" for term in terms):
             raise ConfigError(
                 "label_annealing.tokens: expected trained in on-policy distillation, got all: the "
-                "loss is the mean "
-                "over the tokens that the model has written, and prompts are none."
+                "loss is the mean over the tokens that the model has written, and prompts are none."
             )
         if not terms:
             raise ConfigError(
                 "retention: expected label_annealing with a weight above 0, whose divergence from "
-                "the teacher is all "
-                "that on-policy distillation trains on, got none."
+                "the teacher is all that on-policy distillation trains on, got none."
             )
         if any(isinstance(method, Budget) and not method.off for method in retain):
             raise ConfigError(
                 "retention: expected no budget in on-policy distillation, got one: it adapts the "
-                "weight of "
-                "label_annealing, whose divergence is the whole loss. Leave it out."
+                "weight of label_annealing, whose divergence is the whole loss. Leave it out."
             )
         _refuse_terms(retain, "on sampled text", "which is new in every step")
         super().__init__(model=model, retain=retain, **kwargs)
@@ -477,12 +473,11 @@ def _refuse_terms(retain: Sequence[RetentionMethod], where: str, why: str) -> No
         if term is not None and term.teacher.kind == "cached":
             raise ConfigError(
                 f"label_annealing.teacher: expected online or adapter_off {where}, got cached: "
-                "states are kept of "
-                f"rows of text, {why}."
+                f"states are kept of rows of text, {why}."
             )
         if term is not None and term.by_origin:
             raise ConfigError(
                 f"label_annealing: expected one weight {where}, where no rows are replayed or "
-                "generated, got others at "
-                f"{' and '.join(term.by_origin)} tokens. State weight alone."
+                f"generated, got others at {' and '.join(term.by_origin)} tokens. State weight "
+                "alone."
             )

@@ -77,8 +77,7 @@ class SelfDistillationTrainer(OnSamples, SDFTTrainer):
         ]:
             raise ConfigError(
                 f"retention: {', '.join(loss)} has a teacher of its own, and in self-distillation "
-                "the model as it was "
-                f"at the start is the teacher. Leave one of the two out."
+                "the model as it was at the start is the teacher. Leave one of the two out."
             )
         super().__init__(model=model, retain=retain, **kwargs)
         if self.args.distillation_mode != "sampled_token":

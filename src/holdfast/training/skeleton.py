@@ -55,8 +55,7 @@ def build_skeleton(
     except Exception as error:  # what absurd values make of a model's code has no common base
         raise ModelError(
             f"Expected a config.json that transformers can build a model of at {name}, but it "
-            "cannot: "
-            f"{unbuildable(error)}"
+            f"cannot: {unbuildable(error)}"
         ) from error
     if adapter is None:
         return model  # type: ignore[no-any-return]
@@ -89,8 +88,6 @@ def _expert_problem(unfit: str) -> str:
     value = "0" if key == "lora_dropout" else "false"
     return (
         f"{key}: expected {value} where an adapter is on experts, which are bare parameters in "
-        "transformers (TRL's "
-        f"lora_dropout is 0.05). Set {key}: {value}, or name the attention's modules alone in "
-        "lora_target_modules; "
-        f"holdfast merge does not merge factors of experts."
+        f"transformers (TRL's lora_dropout is 0.05). Set {key}: {value}, or name the attention's "
+        "modules alone in lora_target_modules; holdfast merge does not merge factors of experts."
     )

@@ -121,8 +121,7 @@ class TeacherCache:
         except ModelError as error:
             raise ConfigError(
                 f"label_annealing.teacher: cached cannot tell whose states to look for. {error} "
-                "Instead, "
-                f"use teacher: online."
+                "Instead, use teacher: online."
             ) from error
         key = fingerprint(self.facts, length=32)
         store: StateStore = self._processes.together(
@@ -169,10 +168,8 @@ class TeacherCache:
             if missing and not at_start:
                 raise DataError(
                     f"label_annealing.teacher: cached has nothing of {missing} document(s), and "
-                    "training has changed "
-                    "the model it would have to come from. Give all evaluation data as "
-                    "eval_dataset before training, "
-                    "or use teacher: online."
+                    "training has changed the model it would have to come from. Give all "
+                    "evaluation data as eval_dataset before training, or use teacher: online."
                 )
             computed = self._build(documents, missing) if missing else 0
         self._known.update(documents)
@@ -244,12 +241,10 @@ class TeacherCache:
         if self._sharded:
             raise ConfigError(
                 f"label_annealing.teacher: cached has nothing of {missing} of {len(documents)} "
-                "documents in "
-                f"{store.folder}, and a model that FSDP or DeepSpeed shards cannot compute it. "
-                "Build it first in a run "
-                "of one process (the same model, data, precision and attention; it may be "
-                "stopped after its first "
-                f"step), or use teacher: online."
+                f"documents in {store.folder}, and a model that FSDP or DeepSpeed shards cannot "
+                "compute it. Build it first in a run of one process (the same model, data, "
+                "precision and attention; it may be stopped after its first step), or use teacher: "
+                "online."
             )
         with contextlib.ExitStack() as stack:
             self._wait_for_lock(stack)
@@ -267,8 +262,7 @@ class TeacherCache:
         if still:
             raise ConfigError(
                 f"label_annealing.cache_dir: {still} document(s) that one process stored are not "
-                f"in {store.folder} "
-                f"for another. Give a folder that all processes share."
+                f"in {store.folder} for another. Give a folder that all processes share."
             )
         if self._main:
             write_json(store.folder / "teacher.json", self.facts)  # for people
@@ -298,10 +292,9 @@ class TeacherCache:
         if size > free:
             raise ConfigError(
                 f"label_annealing.cache_dir: the teacher's states ({text}) do not fit in "
-                f"{self.store.folder}, where "
-                f"{shown_bytes(free)} are free. Free some space, choose another cache_dir, store "
-                "them in a smaller "
-                f"dtype (cache_dtype), or use teacher: online."
+                f"{self.store.folder}, where {shown_bytes(free)} are free. Free some space, choose "
+                "another cache_dir, store them in a smaller dtype (cache_dtype), or use teacher: "
+                "online."
             )
         self._say(f"Teacher cache: computing {text}, into {self.store.folder}")
 
@@ -354,15 +347,12 @@ class TeacherCache:
         if not difference <= tolerance:
             raise ModelError(
                 "label_annealing.teacher: cached expects states that depend on their document's "
-                "tokens only, but in "
-                f"a batch of training those of {type(causal_lm(self.trainer.model)).__name__} "
-                "differ from the stored "
-                f"ones by {difference:.2g} of their size (rounding explains {tolerance:g}). If "
-                "the model's code has "
-                f"changed since they were stored, delete {self.store.folder}. Otherwise the model "
-                "looks at padding or "
-                "at neighbours in a packed row, or scales positions by the longest row: use "
-                "teacher: online."
+                "tokens only, but in a batch of training those of "
+                f"{type(causal_lm(self.trainer.model)).__name__} differ from the stored ones by "
+                f"{difference:.2g} of their size (rounding explains {tolerance:g}). If the model's "
+                f"code has changed since they were stored, delete {self.store.folder}. Otherwise "
+                "the model looks at padding or at neighbours in a packed row, or scales positions "
+                "by the longest row: use teacher: online."
             )
 
     @torch.no_grad()
@@ -447,8 +437,7 @@ def read_documents(trainer: Any, dataset: Any) -> tuple[Documents, dict[int, int
         if "input_ids" not in row:
             raise ConfigError(
                 "label_annealing.teacher: cached expects rows with input_ids, got the columns "
-                f"{', '.join(row)}. "
-                "Instead, use teacher: online."
+                f"{', '.join(row)}. Instead, use teacher: online."
             )
         tokens = np.asarray(row["input_ids"]).astype("<i4")
         if not len(tokens):

@@ -36,8 +36,7 @@ def wants_copy(settings: TeacherSettings, model: Any, peft_config: Any) -> bool:
     if wrapped and settings.kind != "cached":
         raise ConfigError(
             "label_annealing.teacher: online needs the bare start model; pass it with peft_config "
-            "instead of a "
-            "wrapped PEFT model."
+            "instead of a wrapped PEFT model."
         )
     if not isinstance(model, nn.Module):
         raise ConfigError(
@@ -81,8 +80,7 @@ def shard_teacher(teacher: OnlineTeacher, accelerator: Any, args: Any) -> None:
     if not getattr(accelerator, "is_fsdp2", False):
         raise ConfigError(
             "label_annealing.teacher_sharded: expected a run under FSDP2 (--accelerate_config "
-            "fsdp2), got one without. "
-            "Leave it out."
+            "fsdp2), got one without. Leave it out."
         )
     from torch.distributed.device_mesh import init_device_mesh
 

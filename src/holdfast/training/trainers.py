@@ -111,10 +111,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if self._token_loss is not None and self._token_loss.teacher.kind == "cached":
             raise ConfigError(
                 "label_annealing.teacher: expected online or adapter_off where rows hold images, "
-                "got cached: states "
-                "are kept by a row's tokens, which are the same whatever its images show, and "
-                "images may be made "
-                "into pixels anew in every epoch."
+                "got cached: states are kept by a row's tokens, which are the same whatever its "
+                "images show, and images may be made into pixels anew in every epoch."
             )
         collate: Any = self.data_collator  # type: ignore[has-type]
         if isinstance(collate, DataCollatorForVisionLanguageModeling):
@@ -160,13 +158,11 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         used = str(getattr(causal_lm(model).config.get_text_config(), "_attn_implementation", ""))
         if used in ("sdpa", "eager"):
             self.data_notes.append(
-                f"Attention within packed documents goes by a dense mask over the whole batch here "
-                f"(attn_implementation: {used}): correct, but its "
-                "time and memory grow with the square of the batch's tokens. Use "
-                "attn_implementation: "
+                "Attention within packed documents goes by a dense mask over the whole batch here "
+                f"(attn_implementation: {used}): correct, but its time and memory grow with the "
+                "square of the batch's tokens. Use attn_implementation: "
                 f"{'sdpa or ' if used == 'eager' else ''}flash_attention_2, or a smaller "
-                "per_device_train_batch_size "
-                f"with accumulation."
+                "per_device_train_batch_size with accumulation."
             )
 
     def _prepare_dataset(
@@ -201,9 +197,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if len(prepared) == 0:
             raise DataError(
                 f"No training example is left after truncation to max_length={args.max_length}: "
-                "every prompt fills "
-                f"the window by itself. "
-                "Raise max_length or shorten the prompts."
+                "every prompt fills the window by itself. Raise max_length or shorten the prompts."
             )
         return prepared
 
@@ -251,8 +245,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if mixing := [m.name for m in self._data_methods if changes_data(m)]:
             raise ConfigError(
                 f"retention: {', '.join(mixing)} mixes rows that it has to count, and these are "
-                "streamed. Turn "
-                f"streaming off, or leave the method out."
+                "streamed. Turn streaming off, or leave the method out."
             )
         once = super()._prepare_dataset(
             dataset, processing_class, args, packing, formatting_func, "train"
@@ -260,8 +253,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if next(iter(once), None) is None:  # or looking for one would never end
             raise DataError(
                 f"No training example is left after truncation to max_length={args.max_length}: "
-                "every prompt fills "
-                f"the window by itself. Raise max_length or shorten the prompts."
+                "every prompt fills the window by itself. Raise max_length or shorten the prompts."
             )
         self.data_info.update(streamed=True, packed=bool(packing))
         return once.repeat(None)
@@ -278,9 +270,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if trained_tokens(packed) == 0:
             raise DataError(
                 f"No training example is left after truncation to max_length={args.max_length}: "
-                "every prompt fills "
-                f"the window by itself. "
-                "Raise max_length or shorten the prompts."
+                "every prompt fills the window by itself. Raise max_length or shorten the prompts."
             )
         if info.skipped:
             self.data_notes.append(
@@ -289,9 +279,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if info.wasted > 0.01 and info.windows > 1:
             self.data_notes.append(
                 f"Packing leaves {info.wasted:.1%} of the {info.windows} windows of {info.window} "
-                "tokens empty: "
-                f"{info.documents} documents do not "
-                "fill them better."
+                f"tokens empty: {info.documents} documents do not fill them better."
             )
         return packed
 
@@ -315,8 +303,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             if not self._is_vision_dataset:  # type: ignore[has-type]
                 raise DataError(
                     f"{name}: these rows hold images, the training rows none, whose batches are "
-                    "made without pixels. "
-                    f"Take rows without images, or train on rows with images among them."
+                    "made without pixels. Take rows without images, or train on rows with images "
+                    "among them."
                 )
             return rows
         before: bool = self.completion_only_loss  # type: ignore[has-type]
@@ -350,33 +338,28 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if untrained := self.data_info["untrained_examples"]:
             self.data_notes.append(
                 f"{untrained} of {len(lengths)} training examples are not trained at all: what is "
-                "to be learnt of them "
-                "is cut away (max_length) or masked (labels, assistant_only_loss, "
-                "completion_only_loss)."
+                "to be learnt of them is cut away (max_length) or masked (labels, "
+                "assistant_only_loss, completion_only_loss)."
             )
         if twice := _rows_with_two_bos(tokenised, self._tokenizer.bos_token_id):
             self.data_notes.append(
                 f"{twice} of {len(lengths)} training examples begin with two "
-                f"{self._tokenizer.bos_token}: their text "
-                "has one, and another is put before it. Take one out of the data or of the chat "
-                "template."
+                f"{self._tokenizer.bos_token}: their text has one, and another is put before it. "
+                "Take one out of the data or of the chat template."
             )
         if others := _rows_with_other_labels(tokenised):
             self.data_notes.append(
                 f"{others} of {len(lengths)} training examples have labels that are not their "
-                "tokens. The label of a "
-                "token is the token itself (the trainer compares it with what is predicted "
-                "before it) or -100."
+                "tokens. The label of a token is the token itself (the trainer compares it with "
+                "what is predicted before it) or -100."
             )
         if args.max_length is not None:
             longer = int((lengths > args.max_length).sum())
             if longer and not splits:
                 self.data_notes.append(
                     f"{longer} of {len(lengths)} training examples are longer than "
-                    f"max_length={args.max_length} tokens "
-                    f"(longest: {int(lengths.max())}) and are cut there. Raise max_length, or use "
-                    "packing with "
-                    f"packing_strategy: bfd_split "
+                    f"max_length={args.max_length} tokens (longest: {int(lengths.max())}) and are "
+                    "cut there. Raise max_length, or use packing with packing_strategy: bfd_split "
                     "to keep their ends."
                 )
 

@@ -39,11 +39,9 @@ def refuse_unsloth(trainer: type, model: Any) -> None:
     if what is not None:
         raise ModelError(
             f"Expected a model as transformers loads it, but {what}: its passes give no hidden "
-            "states that the "
-            "loss and the teachers could use. Load the model with "
-            "AutoModelForCausalLM.from_pretrained in a process "
-            f"that does not import unsloth; what Unsloth has saved (save_pretrained, "
-            f"save_pretrained_merged) loads there."
+            "states that the loss and the teachers could use. Load the model with "
+            "AutoModelForCausalLM.from_pretrained in a process that does not import unsloth; what "
+            "Unsloth has saved (save_pretrained, save_pretrained_merged) loads there."
         )
 
 

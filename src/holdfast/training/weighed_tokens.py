@@ -82,8 +82,6 @@ class WeighedTokens:
                 return
             raise DataError(
                 f"{self.label}: expected trained tokens of some weight, got 0 in each of the "
-                f"{count:.0f} of step "
-                f"{step} and of all steps before it, so that nothing would be learnt. Take more "
-                "rows a step, or a "
-                f"coefficient below 1."
+                f"{count:.0f} of step {step} and of all steps before it, so that nothing would be "
+                "learnt. Take more rows a step, or a coefficient below 1."
             )

@@ -181,8 +181,7 @@ class WholeCheckpoints(_Host):
         if newest is not None and not (newest / manifest.FILE).exists():
             say(
                 f"{newest.name} has no {manifest.FILE}, as those of earlier versions: its parts "
-                "are there and can be "
-                f"read, but whether what they hold was changed cannot be told."
+                "are there and can be read, but whether what they hold was changed cannot be told."
             )
         self._checked = newest
         return newest
@@ -211,8 +210,7 @@ class WholeCheckpoints(_Host):
         ):
             raise RunFolderError(
                 f"Expected a whole checkpoint in {path} to go on from, but {listing(problems)}. "
-                "Name another one, or "
-                f"begin anew."
+                "Name another one, or begin anew."
             )
         return str(path)
 
@@ -271,9 +269,8 @@ class WholeCheckpoints(_Host):
         if lost:  # Trainer warns, and trains on with the weights that happen to be there
             raise StorageError(
                 f"Expected a checkpoint with all tensors of the model, but {listing(lost, 3)} "
-                "cannot be found in it "
-                f"({len(lost)} in all). Remove that checkpoint; the same command goes on from an "
-                "earlier one."
+                f"cannot be found in it ({len(lost)} in all). Remove that checkpoint; the same "
+                "command goes on from an earlier one."
             )
         super()._issue_warnings_after_load(load_result)
 
@@ -282,8 +279,8 @@ class WholeCheckpoints(_Host):
         if problems := _changed(best):
             raise StorageError(
                 f"Expected the best checkpoint, {best}, as it was written, but "
-                f"{listing(problems)}. The same command "
-                f"goes on from an earlier checkpoint that is whole."
+                f"{listing(problems)}. The same command goes on from an earlier checkpoint that is "
+                "whole."
             )
         super()._load_best_model()
 

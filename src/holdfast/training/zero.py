@@ -48,8 +48,7 @@ def problems(
             Problem(
                 "retention",
                 f"{', '.join(per_parameter)} decides by parameter what the optimiser does, and "
-                "DeepSpeed's knows one "
-                f"flat tensor. Use FSDP2 (accelerate_config: fsdp2) or DDP.",
+                "DeepSpeed's knows one flat tensor. Use FSDP2 (accelerate_config: fsdp2) or DDP.",
             )
         )
         acting = [name for name in acting if name not in per_parameter]
@@ -58,9 +57,8 @@ def problems(
             Problem(
                 "retention",
                 f"{', '.join(acting)} changes gradients or weights, which ZeRO 3 keeps in pieces "
-                "only. Use "
-                f"ZeRO 2 (accelerate_config: "
-                "zero2) or FSDP2 (accelerate_config: fsdp2), which shards as much.",
+                "only. Use ZeRO 2 (accelerate_config: zero2) or FSDP2 (accelerate_config: fsdp2), "
+                "which shards as much.",
             )
         )
     if stage == 0 and cast is not None and acting:
@@ -68,9 +66,8 @@ def problems(
             Problem(
                 "retention",
                 f"{', '.join(acting)} changes gradients or weights, and without ZeRO DeepSpeed "
-                "hides its "
-                f"float32 weights behind the "
-                f"{str(cast).removeprefix('torch.')} ones. Use ZeRO 1 or 2.",
+                f"hides its float32 weights behind the {str(cast).removeprefix('torch.')} ones. "
+                "Use ZeRO 1 or 2.",
             )
         )
     if any(m.token_loss() is not None for m in methods) and is_partitioned(model):
@@ -78,9 +75,7 @@ def problems(
             Problem(
                 "retention",
                 "the teacher is a copy of the start model, and ZeRO 3 has loaded that in pieces. "
-                "Use ZeRO 2 "
-                "(accelerate_config: "
-                "zero2) or FSDP2 (accelerate_config: fsdp2).",
+                "Use ZeRO 2 (accelerate_config: zero2) or FSDP2 (accelerate_config: fsdp2).",
             )
         )
     return unsupported

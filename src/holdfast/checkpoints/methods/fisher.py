@@ -86,8 +86,7 @@ def _check_diagonals(values: Values) -> None:
         negative = diagonal < 0
         if negative.any():
             raise ModelError(
-                f"{values.block.name}: expected Fisher values of 0 or more, got "
-                f"{diagonal.min():g} for model {number} "
-                f"(first negative at element {values.start + int(negative.argmax()):,}). "
-                f"Give the mean of squared gradients."
+                f"{values.block.name}: expected Fisher values of 0 or more, got {diagonal.min():g} "
+                f"for model {number} (first negative at element "
+                f"{values.start + int(negative.argmax()):,}). Give the mean of squared gradients."
             )

@@ -225,9 +225,8 @@ def _check_columns(file: Path, settings: _Settings) -> None:
             )
     if settings.text_column is None and not set(TEXTS) & set(columns):
         raise DataError(
-            f"{file}: expected a column with the text ({', '.join(TEXTS)}), the file has "
-            f"{listed}. Name it with "
-            f"--text_column."
+            f"{file}: expected a column with the text ({', '.join(TEXTS)}), the file has {listed}. "
+            "Name it with --text_column."
         )
 
 

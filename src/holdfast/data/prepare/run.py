@@ -74,8 +74,7 @@ class NothingHeldOut(DataError):
         self.rows = rows
         super().__init__(
             f"No row is held out: {share:g} of {rows} rows is too few. Raise --heldout, or leave "
-            "it out and split by "
-            f"hand."
+            "it out and split by hand."
         )
 
 
@@ -233,8 +232,7 @@ def prepare(request: Preparation) -> Prepared:
     except OSError as error:
         raise StorageError(
             f"Could not write {request.output} ({error.strerror or error}). Free some space or "
-            "choose another folder; "
-            f"nothing was lost."
+            "choose another folder; nothing was lost."
         ) from error
     record |= {
         "status": "complete",

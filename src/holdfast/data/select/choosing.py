@@ -64,17 +64,14 @@ def candidates(
         elsewhere = f"{probed:,} go to the probing set, {beside:,} are of the same documents"
         raise DataError(
             f"Expected {budget:,} tokens to restore with, the corpus has {available:,} in "
-            f"{len(left):,} passages: "
-            f"{budget - available:,} are missing ({elsewhere}). Ask for fewer tokens or passages "
-            "to probe with, give "
-            f"more text, or {otherwise}."
+            f"{len(left):,} passages: {budget - available:,} are missing ({elsewhere}). Ask for "
+            f"fewer tokens or passages to probe with, give more text, or {otherwise}."
         )
     shortest = int(tokens[left].min())
     if budget < shortest:
         raise DataError(
             f"No passage fits into {budget:,} tokens: the shortest has {shortest:,}. Raise the "
-            "budget, or lower "
-            f"minimum_tokens."
+            "budget, or lower minimum_tokens."
         )
     return left
 
@@ -94,8 +91,7 @@ def choose_restoring(
     if not count:
         raise DataError(
             f"No passage is selected: the one of lowest perplexity has {total[0]:,} tokens, more "
-            "than the "
-            f"{budget:,} of the budget. Raise it."
+            f"than the {budget:,} of the budget. Raise it."
         )
     return order[:count]
 

@@ -144,8 +144,7 @@ def select_from_files(
     except OSError as error:
         raise StorageError(
             f"Could not write {output} ({error.strerror or error}). Free some space or choose "
-            "another folder; what was "
-            f"scored is kept."
+            "another folder; what was scored is kept."
         ) from error
     return Selected(folder=output, record=record, done_before=False)
 
@@ -188,8 +187,7 @@ class Documents:
         if reading.malformed > self._most * max(1, reading.records):
             raise reading.error(
                 f"{reading.malformed} of {reading.records} records are malformed, more than "
-                "--most_malformed "
-                f"{self._most:g}. The first"
+                f"--most_malformed {self._most:g}. The first"
             )
 
 
@@ -304,8 +302,8 @@ def _refuse_nothing(passages: Passages, source: Documents) -> None:
         reasons.append(f"{counts['malformed']:,} malformed ({'; '.join(source.places[:3])})")
     raise DataError(
         f"No passage is left of {counts['records']:,} documents "
-        f"({'; '.join(reasons) or 'nothing was read'}). Expected "
-        f"at least one; lower minimum_tokens, or look at the input."
+        f"({'; '.join(reasons) or 'nothing was read'}). Expected at least one; lower "
+        "minimum_tokens, or look at the input."
     )
 
 

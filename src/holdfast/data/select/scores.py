@@ -135,9 +135,7 @@ def _key(identity: bytes, ids: Sequence[int]) -> bytes:
 def _not_finite(value: float, index: int, passages: Passages) -> NotFinite:
     row = passages.row(index)
     return NotFinite(
-        f"The model gives a passage of {row['source']} ({passages.tokens[index]} tokens, "
-        "beginning with "
-        f"{row['text'][:60]!r}) a log-likelihood of {value}. No ranking follows from that. Check "
-        "the model's weights, "
-        f"or its dtype: --dtype float32."
+        f"The model gives a passage of {row['source']} ({passages.tokens[index]} tokens, beginning "
+        f"with {row['text'][:60]!r}) a log-likelihood of {value}. No ranking follows from that. "
+        "Check the model's weights, or its dtype: --dtype float32."
     )

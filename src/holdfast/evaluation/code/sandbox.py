@@ -139,11 +139,9 @@ def require_sandbox() -> None:
         reason = f" ({why})" if why else ""
         raise ConfigError(
             "Code that a model wrote is run in a sandbox only. Expected Linux 5.13 or newer on "
-            "x86_64 or aarch64 with "
-            f"seccomp and Landlock, got {machine} without {' and '.join(missing)}{reason}. "
-            "Run these tasks on another machine (a container may have to be allowed both), or "
-            "take them out of the "
-            "evaluation."
+            f"x86_64 or aarch64 with seccomp and Landlock, got {machine} without "
+            f"{' and '.join(missing)}{reason}. Run these tasks on another machine (a container may "
+            "have to be allowed both), or take them out of the evaluation."
         )
 
 
@@ -376,9 +374,8 @@ class _Run:
         if words[:1] != ["started"] and not self.expired and self.cpu < self.limits.cpu_seconds:
             why = one_line(messages[0][1]) if messages else last_line or f"exit code {self.code}"
             raise HoldfastError(
-                f"Expected a sandbox for a program, but it could not be set up: {why}. The "
-                "program was not run. "
-                "Run these tasks on another machine."
+                f"Expected a sandbox for a program, but it could not be set up: {why}. The program "
+                "was not run. Run these tasks on another machine."
             )
         reason, detail = self._verdict(messages, last_line)
         return Outcome(
@@ -441,8 +438,7 @@ def run_all(
         except OSError as error:
             raise HoldfastError(
                 f"Expected a temporary folder for the programs, but: {error}. Free some space, or "
-                "set TMPDIR to "
-                f"another folder."
+                "set TMPDIR to another folder."
             ) from error
         runs = [_Run(program, chosen, layers, folder) for program in programs]
         return _run_side_by_side(runs, workers or len(os.sched_getaffinity(0)), progress)
@@ -476,8 +472,7 @@ def _complete(run: _Run) -> Outcome:
     except OSError as error:
         raise HoldfastError(
             f"Expected to start a process for a program, but: {error}. Free memory, processes or "
-            "open files, or lower "
-            f"`workers`."
+            "open files, or lower `workers`."
         ) from error
     outcome = run.outcome()
     run.program, run.errors, run.report = (

@@ -114,9 +114,7 @@ def stage_matrix(
     if not tasks or len(folders) != len(tasks) + 1 or len(stages) != len(folders):
         raise ConfigError(
             "expected a task a stage and one model more than tasks (the start comes first), got "
-            f"{len(folders)} "
-            f"models with {len(stages)} labels "
-            f"for {len(tasks)} tasks"
+            f"{len(folders)} models with {len(stages)} labels for {len(tasks)} tasks"
         )
     entries, problems = _measured_at_all_stages(folders, tasks, stages)
     joint = JointScores(folders, entries, resamples=resamples, seed=seed)
@@ -233,6 +231,5 @@ def _common_unit(scores: Sequence[Scores], keys: Sequence[Key]) -> str:
         units.append(f"{'/'.join(key)} in {of_task.unit}")
     raise ConfigError(
         f"expected tasks in one unit, since their scores are averaged, got {', '.join(units)}. "
-        "Choose a metric that "
-        f"all of them have."
+        "Choose a metric that all of them have."
     )

@@ -126,6 +126,6 @@ def independent(entry: Entry, left_out: Mapping[int, str], of: int, what: str) -
     """
     return (
         f"{entry[0]}/{entry[1]}: {len(left_out)} of {of} {what} cannot be paired over samples, so "
-        "that intervals of "
-        f"their differences and shares are as a rule too wide: {next(iter(left_out.values()))}"
+        "that intervals of their differences and shares are as a rule too wide: "
+        f"{next(iter(left_out.values()))}"
     )

@@ -362,10 +362,9 @@ def _compare_rows(
         if other.metric in readings(primary, sheet.figures) and other.verdict != lead.verdict:
             notes.append(
                 f"{what}: {lead.metric} leads ({lead.before:.3g} to {lead.after:.3g}: "
-                f"{lead.verdict}), and "
-                f"{other.metric} parts from it ({other.before:.3g} to {other.after:.3g}: "
-                f"{other.verdict}): what "
-                f"changed may be the form of the answers alone."
+                f"{lead.verdict}), and {other.metric} parts from it ({other.before:.3g} to "
+                f"{other.after:.3g}: {other.verdict}): what changed may be the form of the answers "
+                "alone."
             )
     return comparisons
 

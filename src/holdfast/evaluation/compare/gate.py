@@ -177,8 +177,8 @@ def _parse(text: str) -> Rule | str:
         reversed_text = rule.text.replace(sign, sign.translate(str.maketrans("<>", "><")), 1)
         return (
             "it says what is acceptable, but a rule says what FAILS: this one fails every model "
-            "that is better. Write "
-            f"'{reversed_text}'; for a model that is to get worse, say so with rise or fall"
+            f"that is better. Write '{reversed_text}'; for a model that is to get worse, say so "
+            "with rise or fall"
         )
     return rule
 
@@ -311,8 +311,7 @@ def _misfit(rule: Rule, wrong: Sequence[str]) -> str:
     if rule.unit == "pt":
         return (
             f"points are of shares between 0 and 1, but {listed}. Write the threshold in % "
-            "(relative to before) "
-            f"or without a unit, or name one metric"
+            "(relative to before) or without a unit, or name one metric"
         )
     return f"expected pt, %, or the metric's own unit, got '{rule.unit}', but {listed}"
 

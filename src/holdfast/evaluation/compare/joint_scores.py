@@ -230,8 +230,7 @@ class JointScores:
             if member.higher_is_better != known.higher_is_better:
                 raise DataError(
                     f"{what}: an average of metrics of which some are better when higher and some "
-                    "when lower. Average "
-                    f"them apart."
+                    "when lower. Average them apart."
                 )
             scores.append(member)
             samples[suite, name] = member.n

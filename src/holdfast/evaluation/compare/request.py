@@ -78,10 +78,9 @@ def find_sides(words: Sequence[str]) -> tuple[list[Side], list[str]]:
         base = ["BASE"] if len(words) == 1 else []
         problems.append(
             f"{' and '.join(models)} {verb} not measured, and compare reads what was measured. "
-            "Measure first: "
-            f"'holdfast evaluate {' '.join([*base, *models])} --suite knowledge --output_dir "
-            "measured', or the "
-            f"entries of your own; then '{_next_command(words, models)}'"
+            f"Measure first: 'holdfast evaluate {' '.join([*base, *models])} --suite knowledge "
+            "--output_dir measured', or the entries of your own; then "
+            f"'{_next_command(words, models)}'"
         )
     for word in words:
         if word in models:

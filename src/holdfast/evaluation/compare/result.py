@@ -170,9 +170,8 @@ def _prepared(
             if mixed := mixed_weights(evaluations[-1]):
                 problems.append(
                     f"expected evaluations of one model in {side.folder.path}, got those of "
-                    f"several weights: {mixed}. "
-                    "Measure the model that you mean under another label, or into another "
-                    "--output_dir."
+                    f"several weights: {mixed}. Measure the model that you mean under another "
+                    "label, or into another --output_dir."
                 )
     if problems:
         raise ConfigError(problems)

@@ -358,8 +358,8 @@ def join(before: Rows, after: Rows, *, what: str = "the evaluation") -> tuple[li
         if only_before or only_after:
             raise DataError(
                 f"{what}: the two evaluations did not answer the same samples: {only_before} of "
-                f"{len(keys)} occur "
-                f"only before, {only_after} of {len(numbers)} only after. {advice}"
+                f"{len(keys)} occur only before, {only_after} of {len(numbers)} only after. "
+                f"{advice}"
             )
         matched = [after[numbers[key]] for key in keys]
     changed = 0

@@ -90,8 +90,7 @@ def _check_rows(path: str | Path, rows: Sequence[tuple[str | None, ...]], expect
     if bad:
         raise DataError(
             f"{path}: expected {expected}; {len(bad)} rows lack one (the first is row {bad[0]}). "
-            "Rename the column, or "
-            "take these rows out."
+            "Rename the column, or take these rows out."
         )
 
 

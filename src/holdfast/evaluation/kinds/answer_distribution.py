@@ -82,8 +82,7 @@ class AnswerDistributionEntry(TaskEntry):
 
         advice = (
             f"Use a task with lettered options (mmlu, lettered), or `task: {self.task}`, which "
-            "scores options of any "
-            f"length."
+            "scores options of any length."
         )
         return OptionTokens(tokenizer, self, advice=advice)
 
@@ -93,8 +92,7 @@ class AnswerDistributionEntry(TaskEntry):
         ):
             raise ConfigError(
                 f"{self.path}: `answer_distribution` needs a task with options to choose from, "
-                f"{self.task} has none. "
-                f"Use `task`."
+                f"{self.task} has none. Use `task`."
             )
 
     def _questions(self, task: Any, lm: Any) -> Iterator[tuple[dict[str, Any], str]]:

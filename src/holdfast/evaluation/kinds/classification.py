@@ -104,8 +104,7 @@ def read_classes(entry: ClassificationEntry) -> list[Labelled]:
     if entry.label not in columns:
         raise DataError(
             f"{entry.data} has no column '{entry.label}' with the right class (it has "
-            f"{', '.join(columns)}). Name it "
-            f"with `label`."
+            f"{', '.join(columns)}). Name it with `label`."
         )
     refuse_images(entry, rows, [entry.prompt])
     mistakes = RowMistakes(entry.data)

@@ -136,8 +136,7 @@ class CodeEntry(TaskEntry):
         if not on.plan.allow_code_execution:
             raise ConfigError(
                 f"{self.path} runs programs that the model writes. Say `allow_code_execution: "
-                "true` "
-                "(--allow_code_execution) to run them in the sandbox, or take it out. "
+                "true` (--allow_code_execution) to run them in the sandbox, or take it out. "
                 f"({self.family})"
             )
         require_sandbox()
@@ -248,8 +247,7 @@ class CodeEntry(TaskEntry):
         if shots and len(examples) <= shots:
             raise DataError(
                 f"{self.data} has {len(examples)} problems, too few for {shots} examples before "
-                "each. Lower "
-                f"`num_fewshot` or add `fewshot_data`."
+                "each. Lower `num_fewshot` or add `fewshot_data`."
             )
         prompts = []
         for index, problem in enumerate(problems):
@@ -308,11 +306,9 @@ def read_problems(entry: CodeEntry) -> tuple[list[CodeProblem], list[CodeProblem
             examples = [problem for problem in examples if problem["task_id"] in _EXAMPLES]
         if len(examples) < count:
             raise DataError(
-                f"'{entry.task}' shows {count} solved problems, by default those with task_id 2, "
-                "3 and 4, and "
-                f"{entry.data or 'the test split'} has {len(examples)} of them. Give a file with "
-                "solved problems as "
-                f"`fewshot_data`, or set `num_fewshot: 0`."
+                f"'{entry.task}' shows {count} solved problems, by default those with task_id 2, 3 "
+                f"and 4, and {entry.data or 'the test split'} has {len(examples)} of them. Give a "
+                "file with solved problems as `fewshot_data`, or set `num_fewshot: 0`."
             )
         examples = examples[:count]
     if entry.family != "mbpp":
@@ -321,8 +317,7 @@ def read_problems(entry: CodeEntry) -> tuple[list[CodeProblem], list[CodeProblem
         if not isinstance(problem["task_id"], int):
             raise DataError(
                 f"'{entry.task}' tells its test problems by numbers, but {entry.data} has the "
-                "task_id "
-                f"{problem['task_id']!r}. Give the published file."
+                f"task_id {problem['task_id']!r}. Give the published file."
             )
     test_problems = [problem for problem in problems if 11 <= problem["task_id"] <= 510]
     return test_problems or problems, examples
@@ -344,6 +339,5 @@ def _mbpp_text(problem: CodeProblem) -> str:
     tests = "\n".join(problem["test_list"][:3])
     return (
         f"You are an expert Python programmer, and here is your task: {problem['text']} Your code "
-        "should pass "
-        f"these tests:\n\n{tests}\n[BEGIN]\n"
+        f"should pass these tests:\n\n{tests}\n[BEGIN]\n"
     )

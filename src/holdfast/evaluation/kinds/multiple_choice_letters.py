@@ -64,8 +64,7 @@ class LettersEntry(QuestionsEntry):
             Problem(
                 "prompt",
                 "expected a template with {options}, where the lettered options stand, got "
-                f"{self.prompt!r}. "
-                "Without them nothing says what the letters mean.",
+                f"{self.prompt!r}. Without them nothing says what the letters mean.",
             )
         ]
 

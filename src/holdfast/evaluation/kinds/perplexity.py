@@ -50,9 +50,8 @@ class PerplexityEntry(DataEntry):
         problems = []
         if (self.prompt is None) != (self.completion is None):
             problems.append(
-                "`prompt` and `completion` go together: what is given, and what is scored. Add "
-                "the other one, or use "
-                "`text`."
+                "`prompt` and `completion` go together: what is given, and what is scored. Add the "
+                "other one, or use `text`."
             )
         if self.text is not None and self.prompt is not None:
             problems.append(
@@ -64,8 +63,7 @@ class PerplexityEntry(DataEntry):
                 Problem(
                     "stride",
                     f"expected less than the window ({self.window}), got {self.stride}; a token "
-                    "needs at least one "
-                    "before it in its window.",
+                    "needs at least one before it in its window.",
                 )
             )
         return problems

@@ -192,8 +192,7 @@ class WinRateEntry(DataEntry, ReplySettings):
         if on.start is None or on.folder is None:
             raise DataError(
                 "expected replies to hold the model's against: name a file as `reference`, or "
-                "measure the model that "
-                "it was tuned from first."
+                "measure the model that it was tuned from first."
             )
         if on.start.path == on.folder.path:
             return candidates

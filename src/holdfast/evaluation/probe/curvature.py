@@ -79,15 +79,13 @@ class Curvature:
         if wrong:
             raise ModelError(
                 "Expected a model in float32, whose gradients can be differentiated again, got "
-                f"{', '.join(wrong)}. "
-                f"Load it with --dtype float32."
+                f"{', '.join(wrong)}. Load it with --dtype float32."
             )
         attention = str(getattr(model.config, "_attn_implementation", "eager"))
         if attention not in ("eager", "sdpa"):
             raise ModelError(
-                f"Expected attention with a second derivative (eager, sdpa), got {attention}. "
-                "Load the model without "
-                f"attn_implementation."
+                f"Expected attention with a second derivative (eager, sdpa), got {attention}. Load "
+                "the model without attn_implementation."
             )
         window, stride = resolve_window(model)
         pieces = cut(documents, window=window, stride=stride)
@@ -150,8 +148,7 @@ class Curvature:
         ) or not math.isfinite(loss):
             raise NotFinite(
                 "Expected a finite loss with finite derivatives, got NaN or infinity. Look at the "
-                "model's weights "
-                "('holdfast inspect --verify')."
+                "model's weights ('holdfast inspect --verify')."
             )
         return loss, gradient, products
 

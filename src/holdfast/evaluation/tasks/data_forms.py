@@ -75,8 +75,7 @@ def convert(rows: Any, task: str, place: str) -> tuple[Any, str | None]:
     if not converted:
         raise DataError(
             f"{place}: expected questions in the form of {form.name}, but none of its {len(rows)} "
-            "rows has one with a "
-            f"published answer."
+            "rows has one with a published answer."
         )
     return datasets.Dataset.from_list(converted), form.name
 
@@ -100,9 +99,9 @@ def require_columns(
     missing = [column for column in needed if column not in columns]
     if missing:
         raise DataError(
-            f"{what} reads the columns {', '.join(needed)}, but {place} lacks "
-            f"{', '.join(missing)} (it has "
-            f"{', '.join(columns)}). Rename or add them; the expected form is that of {form}."
+            f"{what} reads the columns {', '.join(needed)}, but {place} lacks {', '.join(missing)} "
+            f"(it has {', '.join(columns)}). Rename or add them; the expected form is that of "
+            f"{form}."
         )
 
 

@@ -204,8 +204,7 @@ def check_task(entry: TaskEntry, tokenizer: Any) -> dict[str, Any]:
     if entry.apply_chat_template and not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             f"'{entry.name}' asks for the chat template, but the tokenizer has none. Set "
-            "`apply_chat_template: false` "
-            f"or use another tokenizer."
+            "`apply_chat_template: false` or use another tokenizer."
         )
     with _quiet_harness(), _hub_where_wanted(entry):
         tasks = load_tasks(entry)
@@ -215,9 +214,8 @@ def check_task(entry: TaskEntry, tokenizer: Any) -> dict[str, Any]:
         if getattr(task, "MULTIMODAL", False) or _holds_images(task.eval_docs):
             raise ConfigError(
                 f"The task '{name}' has images or sounds in its rows, and tasks are asked by text "
-                "here. Ask about "
-                "images of your own with `multiple_choice`, or run the harness itself (lm_eval "
-                "--model hf-multimodal)."
+                "here. Ask about images of your own with `multiple_choice`, or run the harness "
+                "itself (lm_eval --model hf-multimodal)."
             )
     return tasks
 
@@ -234,8 +232,7 @@ def _check_tokenizer(tokenizer: Any) -> None:
     if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
         raise ModelError(
             "Expected a tokenizer with a BOS or an EOS token, which tasks put before a text "
-            "without context; this one "
-            "has neither. Set one."
+            "without context; this one has neither. Set one."
         )
 
 

@@ -99,8 +99,7 @@ class SharedPrefixLM(HFLM):
         if self.shortened is not None:
             notes.append(
                 f"The model's context has {self.max_length} tokens, so answers ended after "
-                f"{self.shortened}; the task "
-                f"allows more than fit."
+                f"{self.shortened}; the task allows more than fit."
             )
         return notes
 

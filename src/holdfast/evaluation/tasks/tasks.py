@@ -115,8 +115,7 @@ def _find_configs(entry: TaskEntry) -> list[Config]:
         if not isinstance(config.get("task"), str):
             raise ConfigError(
                 f"{path}: expected a task of the lm-evaluation-harness with a `task:` name, got "
-                "the keys "
-                f"{', '.join(config)}."
+                f"the keys {', '.join(config)}."
             )
         return [_with_local_paths(config, path.parent)]
     if "ifeval" in entry.task:
@@ -279,8 +278,7 @@ def load_tasks(entry: TaskEntry) -> Tasks:
         if config.get("unsafe_code"):
             raise ConfigError(
                 f"The task '{name}' runs code that the model writes outside a sandbox. Take it "
-                "out; humaneval and "
-                f"mbpp run in holdfast's sandbox."
+                "out; humaneval and mbpp run in holdfast's sandbox."
             )
         if entry.num_fewshot is not None:
             config["num_fewshot"] = entry.num_fewshot
@@ -331,12 +329,9 @@ def _divide(entry: TaskEntry, configs: list[Config], rows: Any) -> list[Any]:
             numbers.setdefault(value, []).append(number)
         return [rows.select(numbers[name]) for name in names]
     raise DataError(
-        f"'{entry.task}' is a group of {len(configs)} tasks. To replace their data by one file, "
-        "it needs a column "
-        f"with the subtasks' data set names "
-        f"({', '.join(names[:3])}, ...), and {entry.data} has none. Give one task of the group "
-        "its own file, or add "
-        f"the column."
+        f"'{entry.task}' is a group of {len(configs)} tasks. To replace their data by one file, it "
+        f"needs a column with the subtasks' data set names ({', '.join(names[:3])}, ...), and "
+        f"{entry.data} has none. Give one task of the group its own file, or add the column."
     )
 
 
@@ -353,8 +348,7 @@ def _redirect(config: Config, rows: Any, examples: Any, entry: TaskEntry) -> Con
         if shots and examples is None and len(rows) <= shots:
             raise DataError(
                 f"{entry.data} has {len(rows)} rows, too few for {shots} examples before each "
-                "question. Lower "
-                f"`num_fewshot` or add `fewshot_data`."
+                "question. Lower `num_fewshot` or add `fewshot_data`."
             )
         for key in (
             "split",
@@ -392,8 +386,7 @@ def _build(config: Config, entry: TaskEntry) -> Any:
     if entry.data is not None and not (takes_config and issubclass(cls, ConfigurableTask)):
         raise ConfigError(
             f"The task '{name}' is written in Python and loads its own data, so `data` cannot "
-            "replace it. Take `data` "
-            f"out."
+            "replace it. Take `data` out."
         )
     try:
         task = cls(config=config) if takes_config else cls()
@@ -418,8 +411,7 @@ def _reading_problem(error: Exception, config: Config, entry: TaskEntry) -> str 
     if entry.data is not None:
         return (
             f"The task '{name}' cannot read {entry.data}: {type(error).__name__}: {reason}. The "
-            "file needs the columns "
-            f"and values of the task's own data set ({data})."
+            f"file needs the columns and values of the task's own data set ({data})."
         )
     if isinstance(
         error, IndexError
@@ -431,8 +423,8 @@ def _reading_problem(error: Exception, config: Config, entry: TaskEntry) -> str 
     if isinstance(error, (OSError, ValueError, KeyError, RuntimeError)):
         return (
             f"The data of the task '{name}' ({data}) could not be loaded: {type(error).__name__}: "
-            f"{reason}. Without a "
-            f"network, give a local copy with `data: FILE` (`--data {entry.name}=FILE`)."
+            f"{reason}. Without a network, give a local copy with `data: FILE` (`--data "
+            f"{entry.name}=FILE`)."
         )
     return None
 
@@ -492,8 +484,7 @@ def _check_targets(task: Any, entry: TaskEntry) -> None:
         ):  # the harness would score the space in front of it
             raise DataError(
                 f"The task '{task.config.task}' has an empty option in question {total} of "
-                f"{entry.data or entry.task} "
-                f"({choices!r})."
+                f"{entry.data or entry.task} ({choices!r})."
             )
         for answer in target if isinstance(target, list) else [target]:
             is_index = isinstance(answer, int) and 0 <= answer < len(choices)
@@ -504,7 +495,6 @@ def _check_targets(task: Any, entry: TaskEntry) -> None:
     if bad:
         raise DataError(
             f"The task '{task.config.task}' finds no right answer among the choices in {bad} of "
-            f"{total} questions of "
-            f"{entry.data or entry.task} (for example {example}). Check the column with the "
-            "answers."
+            f"{total} questions of {entry.data or entry.task} (for example {example}). Check the "
+            "column with the answers."
         )

@@ -81,10 +81,9 @@ class OptionTokens:
             single = sorted({ids[0] for ids in forms if len(ids) == 1})
             if not single:
                 raise ModelError(
-                    f"`{self.entry.kind}` needs options that are one token each, but the "
-                    f"tokenizer has {bare!r} as "
-                    f"{len(forms[0])} tokens ({self.tokenizer.convert_ids_to_tokens(forms[0])}). "
-                    f"{self.advice}"
+                    f"`{self.entry.kind}` needs options that are one token each, but the tokenizer "
+                    f"has {bare!r} as {len(forms[0])} tokens "
+                    f"({self.tokenizer.convert_ids_to_tokens(forms[0])}). {self.advice}"
                 )
             self.known[text] = single
         return self.known[text]

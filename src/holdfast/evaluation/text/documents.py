@@ -109,8 +109,7 @@ def documents_from(dataset: Iterable[Row]) -> list[Document]:
         else:
             raise DataError(
                 "Expected the columns text, messages, or prompt and completion, got "
-                f"{', '.join(row)}. Name them with "
-                f"a template."
+                f"{', '.join(row)}. Name them with a template."
             )
     if not documents:
         raise DataError(
@@ -217,8 +216,7 @@ def _turns(document: Any) -> tuple[list[Any], list[tuple[int, int]]]:
         return list(document), turns
     raise DataError(
         "Expected a document to be a text, a (prompt, completion) pair or a list of chat messages "
-        "with role and "
-        f"content, got {str(document)[:80]!r}."
+        f"with role and content, got {str(document)[:80]!r}."
     )
 
 
@@ -281,9 +279,8 @@ def _render(messages: Any, tokenizer: Any, *, reply: bool = False, **variables: 
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             "The data holds chat messages, but the tokenizer has no chat template to write them "
-            "with. Use the "
-            "tokenizer of an "
-            "instruction-tuned model, or name plain text with `prompt` and `completion` templates."
+            "with. Use the tokenizer of an instruction-tuned model, or name plain text with "
+            "`prompt` and `completion` templates."
         )
     return tokenizer.apply_chat_template(
         list(messages), tokenize=False, add_generation_prompt=reply, **variables

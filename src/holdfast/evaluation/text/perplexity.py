@@ -107,16 +107,14 @@ def resolve_window(
     if window is not None and longest is not None and window > longest:
         raise ModelError(
             f"Expected a window of at most {longest} tokens, which the model was built for, got "
-            f"{window}. Lower "
-            f"`window`."
+            f"{window}. Lower `window`."
         )
     window = window or longest or 2048
     stride = stride or max(1, window // 2)
     if stride >= window:
         raise DataError(
-            f"Expected a stride below the window ({window} tokens), got {stride}: a token needs "
-            "at least one before "
-            f"it. Lower `stride`."
+            f"Expected a stride below the window ({window} tokens), got {stride}: a token needs at "
+            "least one before it. Lower `stride`."
         )
     return window, stride
 
@@ -202,16 +200,14 @@ def score_documents(
     if not any(document.spans for document in encoded):
         raise DataError(
             f"Expected text to score, but none of the {len(encoded)} documents has a token that "
-            "can be scored. Check "
-            f"the data and its templates."
+            "can be scored. Check the data and its templates."
         )
     _check_vocabulary(model, encoded)
     rewritten = sum(document.rewritten for document in encoded)
     if rewritten:
         _note(
             f"The chat template writes {rewritten} earlier replies differently once the "
-            "conversation goes on; they "
-            f"are scored in part.",
+            "conversation goes on; they are scored in part.",
             notes,
         )
     window, stride = resolve_window(model, windows.window, windows.stride)
@@ -439,7 +435,6 @@ def check_ids(model: Any, largest: int) -> None:
     known = int(model.get_input_embeddings().weight.shape[0])
     if largest >= known:
         raise ModelError(
-            f"The tokenizer gives the token id {largest}, but the model has embeddings for "
-            f"{known} tokens only. Use "
-            f"the tokenizer that belongs to the model."
+            f"The tokenizer gives the token id {largest}, but the model has embeddings for {known} "
+            "tokens only. Use the tokenizer that belongs to the model."
         )

@@ -37,8 +37,8 @@ def question_rows(entry: DataEntry, needed: Sequence[str] = ()) -> Any:
         plural = "s" if len(missing) > 1 else ""
         raise DataError(
             f"{entry.data} lacks the column{plural} {', '.join(missing)} (it has "
-            f"{', '.join(columns)})."
-            f"{did_you_mean(missing[0], columns)} Rename or add what is missing."
+            f"{', '.join(columns)}).{did_you_mean(missing[0], columns)} Rename or add what is "
+            "missing."
         )
     return rows
 
@@ -68,8 +68,8 @@ def refuse_images(entry: DataEntry, rows: Any, prompts: Sequence[str] | None = N
         if vision.holds_images(row, columns):
             raise DataError(
                 f"{entry.data}, row {number} holds an image (column '{columns[0]}'), but "
-                f"'{entry.name}' asks by text "
-                f"alone. Ask about images with `multiple_choice`, or take rows without them."
+                f"'{entry.name}' asks by text alone. Ask about images with `multiple_choice`, or "
+                "take rows without them."
             )
 
 

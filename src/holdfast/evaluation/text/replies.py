@@ -49,8 +49,7 @@ def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int, *, chat: 
     if longest >= window:
         raise ModelError(
             f"max_new_tokens: expected fewer than the model's context of {window} tokens, got "
-            f"{longest}; the prompt "
-            f"needs room too. Lower it."
+            f"{longest}; the prompt needs room too. Lower it."
         )
     room = window - longest
     texts, broken = generate(

@@ -19,15 +19,10 @@ OWN = "abbreviations 1"
 
 _ABBREVIATIONS = (
     "a.k.a a.m adm al apr approx apt assn aug ave b.a b.c b.s bldg blvd brig c.f ca capt cf cm "
-    "cmdr co col corp d.c "
-    "dec dept dr e.g ed eds "
-    "et etc feb fig figs fri ft gen gov govt h.r hon i.e inc jan jr jul jun lat lb lbs lt ltd m.a "
-    "m.d m.sc maj mar "
-    "messrs min mr mrs ms mt "
-    "mts nos nov oct op p p.m p.s ph.d pp pres prof pt pvt r.i.p rep rev rd sec sen sep sept sgt "
-    "sq sr st supt tel "
-    "thu tue u.k u.n u.s u.s.a "
-    "univ v vol vols vs wed yd yr"
+    "cmdr co col corp d.c dec dept dr e.g ed eds et etc feb fig figs fri ft gen gov govt h.r hon "
+    "i.e inc jan jr jul jun lat lb lbs lt ltd m.a m.d m.sc maj mar messrs min mr mrs ms mt mts nos "
+    "nov oct op p p.m p.s ph.d pp pres prof pt pvt r.i.p rep rev rd sec sen sep sept sgt sq sr st "
+    "supt tel thu tue u.k u.n u.s u.s.a univ v vol vols vs wed yd yr"
 )
 
 

@@ -117,17 +117,14 @@ def paths_of(requests: Sequence[Request], *, length: int) -> list[Path]:
         if not context or not continuation:
             raise DataError(
                 f"Expected a context and an option of at least one token each, got {len(context)} "
-                "and "
-                f"{len(continuation)} tokens "
-                f"(request {index}). An empty option cannot be scored; check the choices of the "
-                "task."
+                f"and {len(continuation)} tokens (request {index}). An empty option cannot be "
+                "scored; check the choices of the task."
             )
         if len(continuation) > length:
             raise DataError(
                 f"An option has {len(continuation)} tokens, more than the model's context of "
-                f"{length} (request "
-                f"{index}), so that it cannot be scored "
-                "whole. Take the question out, or use a model with a longer context."
+                f"{length} (request {index}), so that it cannot be scored whole. Take the question "
+                "out, or use a model with a longer context."
             )
         ids = tuple(itertools.chain(context, continuation))[-(length + 1) :][:-1]
         paths.append(Path(index=index, ids=ids, targets=tuple(continuation)))

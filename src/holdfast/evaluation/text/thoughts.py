@@ -106,10 +106,9 @@ def refuse_open_thought(tokenizer: Any, what: str) -> None:
     )
     raise ModelError(
         f"{what}: expected a reply that begins with the answer, but the chat template opens a "
-        f"thought ({marks[0]}) in "
-        f"the prompt, where options and letters would be its first words. {advice}, ask without "
-        "apply_chat_template, "
-        f"or by replies (`instructions`, or a task that generates)."
+        f"thought ({marks[0]}) in the prompt, where options and letters would be its first words. "
+        f"{advice}, ask without apply_chat_template, or by replies (`instructions`, or a task that "
+        "generates)."
     )
 
 

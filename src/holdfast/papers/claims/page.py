@@ -38,27 +38,19 @@ SHARES = ("share of direct's gain", "share of direct's loss")
 READING = (
     "A gain is a measure's change against the start, signed so that more is better.",
     "Kept: a trial's gain on the target as a share of what direct fine-tuning gained. Avoided: 1 "
-    "minus its loss on "
-    "the source as a share of what "
-    "direct fine-tuning lost. 1 is all of it.",
+    "minus its loss on the source as a share of what direct fine-tuning lost. 1 is all of it.",
     "Intervals are at 95 % and cover training seeds and evaluated samples; with one seed the "
-    "samples only. A claim "
-    "about some of several weights "
-    "has wider ones, for there were several chances.",
+    "samples only. A claim about some of several weights has wider ones, for there were several "
+    "chances.",
     "A bound stands with every figure that it is held against. Lowers, improves and better mean: "
-    "by at least an effect "
-    "that counts, with the whole interval. Keeping the start's level and alike mean: within 20 % "
-    "of what direct "
-    "fine-tuning lost or gained, with the whole interval.",
-    "A method is judged at equal target: what its grid, interpolated, keeps of the source where "
-    "it has learnt the "
-    "share of direct fine-tuning's gain that the claim speaks of. What the trial would say that "
-    "the paper's rule takes "
-    "(of those whose target improves on the start, the best source) is a warning where it says "
-    "otherwise.",
+    "by at least an effect that counts, with the whole interval. Keeping the start's level and "
+    "alike mean: within 20 % of what direct fine-tuning lost or gained, with the whole interval.",
+    "A method is judged at equal target: what its grid, interpolated, keeps of the source where it "
+    "has learnt the share of direct fine-tuning's gain that the claim speaks of. What the trial "
+    "would say that the paper's rule takes (of those whose target improves on the start, the best "
+    "source) is a warning where it says otherwise.",
     "Cannot tell: the interval contains the bound, something is missing, or a precondition is not "
-    "met. It is not "
-    "'does not hold'.",
+    "met. It is not 'does not hold'.",
 )
 
 
@@ -74,13 +66,12 @@ QUICK = (
 )
 SMALL = (
     "This is the small size: fewer seeds, arms and steps than the study files have. Its verdicts "
-    "say what is likely; "
-    "'--medium' runs the small twins in whole."
+    "say what is likely; '--medium' runs the small twins in whole."
 )
 TOY_SCALE = (
     "Models of a million parameters on text that every Python carries: a claim that holds here "
-    "holds in its shape, not "
-    "at the paper's size. What each twin cannot show stands at the head of its study file."
+    "holds in its shape, not at the paper's size. What each twin cannot show stands at the head of "
+    "its study file."
 )
 
 

@@ -155,16 +155,15 @@ def _by_win_rate(side: str, statement: Statement[StudyRecord]) -> Statement[Stud
 
 LEARNS_AND_FORGETS = Rule(
     "Direct fine-tuning's target gain lies above the least change that counts (2 points, 0.05 "
-    "nats) with its "
-    "whole interval, and its source gain below; strict and flexible matches stand beside.",
+    "nats) with its whole interval, and its source gain below; strict and flexible matches stand "
+    "beside.",
     learns_and_forgets,
 )
 CURVE = Rule(
     "Along at least three weights of label annealing, at one temperature: from the weakest to the "
-    "strongest the "
-    "source rises and the target falls, by at least a tenth of what direct fine-tuning did, and "
-    "between no two "
-    "weights does either go back by more than a tenth of that, for all pairs at once.",
+    "strongest the source rises and the target falls, by at least a tenth of what direct "
+    "fine-tuning did, and between no two weights does either go back by more than a tenth of that, "
+    "for all pairs at once.",
     curve,
 )
 STATEMENTS = (
@@ -214,10 +213,9 @@ STATEMENTS = (
         "most of the "
         'improvement" (section 3.2)',
         Rule(
-            "Where it has learnt 90 % of direct's gain, label annealing has more than half of "
-            "what direct fine-"
-            "tuning gained on a skill that it was not trained for (the suite `related`, or "
-            "HumanEval).",
+            "Where it has learnt 90 % of direct's gain, label annealing has more than half of what "
+            "direct fine-tuning gained on a skill that it was not trained for (the suite "
+            "`related`, or HumanEval).",
             keeps_the_related_skill,
         ),
         ANNEALING,
@@ -231,8 +229,8 @@ STATEMENTS = (
         '"in some cases improving performance in target benchmarks" (section 3.2, table 1)',
         Rule(
             "Some trial of label annealing learns more of the target than direct fine-tuning, by "
-            "at least the "
-            "least change that counts, with intervals widened for the number of trials.",
+            "at least the least change that counts, with intervals widened for the number of "
+            "trials.",
             beats_direct,
         ),
         ANNEALING,
@@ -258,8 +256,8 @@ STATEMENTS = (
         "3.2, table 2)",
         Rule(
             "At 90 % of direct's target gain label annealing keeps more of the source than L2, by "
-            "at least a "
-            "tenth of what direct fine-tuning loses; at all of the gain stands beside it.",
+            "at least a tenth of what direct fine-tuning loses; at all of the gain stands beside "
+            "it.",
             better_than_l2,
         ),
         ANNEALING,
@@ -275,10 +273,8 @@ STATEMENTS = (
         'issue" (section 3.2)',
         Rule(
             "Where it has learnt 90 % of direct's gain, L2 avoids at least 80 % of the answers "
-            "that direct fine-"
-            "tuning no longer gives in the form of the few-shot examples: what it loses of the "
-            "strict match "
-            "beyond the flexible one.",
+            "that direct fine-tuning no longer gives in the form of the few-shot examples: what it "
+            "loses of the strict match beyond the flexible one.",
             restores_format,
         ),
         L2,
@@ -309,8 +305,7 @@ STATEMENTS = (
         "4c",
         "niche_knowledge",
         "The weight of label annealing draws a smooth trade-off between the niche's knowledge and "
-        "instruction "
-        "following.",
+        "instruction following.",
         "a curve (section 3.3, figure 3)",
         CURVE,
         grids=[(ANNEALING, 1 - MARGIN)],
@@ -371,9 +366,9 @@ STATEMENTS = (
         "Replay of 10 % alone and replay with label annealing keep the source alike.",
         '"performing on par" on MMLU and TriviaQA (section 5, table 3)',
         Rule(
-            "The source of replay + label annealing differs from that of replay by at most a "
-            "fifth of direct's "
-            "loss, both by the trial that the paper's rule takes, for replay has no grid here.",
+            "The source of replay + label annealing differs from that of replay by at most a fifth "
+            "of direct's loss, both by the trial that the paper's rule takes, for replay has no "
+            "grid here.",
             replay_alike,
         ),
         REPLAY,
@@ -388,10 +383,9 @@ STATEMENTS = (
         "not printed",
         Rule(
             "Where it has learnt 90 % of direct's gain, label annealing at some temperature other "
-            "than 1 keeps "
-            "more of the source than at 1, by at least a tenth of what direct fine-tuning loses, "
-            "with intervals "
-            "widened for the number of temperatures. It needs one below 1 and one above.",
+            "than 1 keeps more of the source than at 1, by at least a tenth of what direct "
+            "fine-tuning loses, with intervals widened for the number of temperatures. It needs "
+            "one below 1 and one above.",
             temperature_matters,
         ),
         ANNEALING,

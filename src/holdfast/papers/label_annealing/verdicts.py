@@ -241,8 +241,7 @@ def some_weight(kept: float) -> Rule[StudyRecord]:
             judged.append(Part(verdict=joint(verdicts), reason=trial.label, figures=figures))
         enough = (
             f"at least {_percent(kept)} of the gain and loses at most {_percent(MARGIN)} of what "
-            "direct fine-tuning "
-            f"loses"
+            "direct fine-tuning loses"
         )
         good = [condition for condition in judged if condition.verdict == HOLDS]
         if good:

@@ -207,8 +207,7 @@ class LadderConfig(StudyConfigBase[LadderSettings]):
         if rows % (per_device * processes):
             raise ConfigError(
                 f"batch_size: expected a multiple of {per_device} windows a device times "
-                f"{processes} "
-                f"process{'es' if processes > 1 else ''}, got {rows}."
+                f"{processes} process{'es' if processes > 1 else ''}, got {rows}."
             )
         return per_device, rows // (per_device * processes)
 
@@ -303,10 +302,7 @@ def refuse_little_text(config: LadderConfig, tokens: int) -> None:
         needed = math.ceil(100 * most.tokens / tokens) / 100
         raise ConfigError(
             f"budgets: expected at most {shown_tokens(int(allowed))} tokens, which is "
-            f"{config.request.max_passes:g} "
-            f"pass{'es' if config.request.max_passes != 1 else ''} over the text ({tokens} "
-            "tokens), got "
-            f"{shown_tokens(most.budget)}. Give more text, or set max_passes: {needed:g} "
-            "(repeated text is another "
-            f"experiment than new text)."
+            f"{config.request.max_passes:g} pass{'es' if config.request.max_passes != 1 else ''} "
+            f"over the text ({tokens} tokens), got {shown_tokens(most.budget)}. Give more text, or "
+            f"set max_passes: {needed:g} (repeated text is another experiment than new text)."
         )

@@ -244,8 +244,7 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
                 if budget < FEWEST_STEPS * batch * self.context:
                     text = (
                         f"expected at least {FEWEST_STEPS} steps of {batch} windows of "
-                        f"{self.context} tokens for "
-                        f"{name}, got a budget of {budget} tokens."
+                        f"{self.context} tokens for {name}, got a budget of {budget} tokens."
                     )
                     problems.append(Problem("budgets", text))
         problems += [

@@ -73,8 +73,8 @@ def write_tokens(names: Sequence[str], tokenizer: Any, context: int, folder: Pat
         if (info.context, info.vocabulary) != (context, len(tokenizer)):
             raise DataError(
                 f"{folder} holds windows of {info.context} tokens of a vocabulary of "
-                f"{info.vocabulary}, expected "
-                f"{context} tokens of {len(tokenizer)}. Choose another folder."
+                f"{info.vocabulary}, expected {context} tokens of {len(tokenizer)}. Choose another "
+                "folder."
             )
         return info
     from holdfast.data.arrow_cache import cached_dataset
@@ -126,9 +126,8 @@ def text_rows(name: str) -> datasets.Dataset:
     rows = load_rows(name)
     if (layout := detect(rows.column_names, rows[0])) != "text":
         raise DataError(
-            f"{name}: expected plain text to pre-train on (a column such as text), got rows of "
-            "the layout "
-            f"'{layout.replace('_', ' ')}'."
+            f"{name}: expected plain text to pre-train on (a column such as text), got rows of the "
+            f"layout '{layout.replace('_', ' ')}'."
         )
     return standardise(rows, None, files=data_files(name) if is_path(name) else None)[0]
 

@@ -88,16 +88,14 @@ largest noise."""
 NATS = "nats/token"
 READING = (
     "A study is one ladder of checkpoints: intervals cover draws of noise, seeds of fine-tuning "
-    "and samples, and say "
-    "nothing of another pre-training.",
+    "and samples, and say nothing of another pre-training.",
     "Turns: the modified model is at its best before the largest budget, and the largest is shown "
     "to be worse.",
     "Claims 9 are ours: the paper expects regularised fine-tuning to delay the inflection point, "
     "and does not try it.",
     "Claims 10 are of models that see. The paper's VLM score is the mean of MME, GQA, AI2D, POPE "
-    "and TextVQA, which "
-    "are not run here; ours is the mean of five families of questions about pictures of digits. "
-    "10e to 10g are ours.",
+    "and TextVQA, which are not run here; ours is the mean of five families of questions about "
+    "pictures of digits. 10e to 10g are ours.",
 )
 LANGUAGE, PICTURES = "budgets", "pictures"
 """Recipes: a study of text, and one whose checkpoints get a vision tower."""
@@ -483,8 +481,7 @@ def costs_grow_less(kind: str) -> Rule[OvertrainingRecord]:
 
     says = (
         "Each at its tuned rates, the cost in what should be kept grows less from the smallest to "
-        "the largest budget "
-        "than with direct fine-tuning, by more than 0.02 nats a token."
+        "the largest budget than with direct fine-tuning, by more than 0.02 nats a token."
     )
     return Rule(says, judge)
 
@@ -651,9 +648,8 @@ def keeps_more_at_equal_score(kind: str) -> Rule[OvertrainingRecord]:
 
     says = (
         "At the largest budget and at equal VLM score (that of direct fine-tuning at its tuned "
-        "rate, less 0.02) the "
-        "cost in what should be kept is below that of direct fine-tuning by more than 0.02 nats a "
-        "token."
+        "rate, less 0.02) the cost in what should be kept is below that of direct fine-tuning by "
+        "more than 0.02 nats a token."
     )
     return Rule(says, judge)
 
@@ -814,8 +810,7 @@ STATEMENTS = (
         '"progressive sensitivity": at every gamma (section 3.3, figure 3)',
         rising(
             "At every gamma the cost of noise rises by more than 0.02 nats from the smallest to "
-            "the largest budget, "
-            "and between no two goes back by more than that.",
+            "the largest budget, and between no two goes back by more than that.",
             noises,
             Noise.costs,
             what="cost of noise {case.size:g}",
@@ -830,8 +825,7 @@ STATEMENTS = (
         '"progressive sensitivity" at fixed rates, on all data sets (section 3.4.1, figure 4)',
         rising(
             "At every rate the cost of direct fine-tuning rises by more than 0.02 nats from the "
-            "smallest to the "
-            "largest budget, and between no two goes back by more than that.",
+            "smallest to the largest budget, and between no two goes back by more than that.",
             lambda record: every_rate(record, "draws or seeds"),
             Direct.costs,
             what="cost at {case.at}",
@@ -870,8 +864,7 @@ STATEMENTS = (
         "U-shaped for larger rates (section 3.4.1, figure 5)",
         turns(
             "Fine-tuned directly at the largest rate that no model diverged at, what should be "
-            "kept is at its best "
-            "before the largest budget, which is shown to be worse.",
+            "kept is at its best before the largest budget, which is shown to be worse.",
             "what should be kept at {}",
             lambda record: at_rate(record, -1),
         ),
@@ -916,9 +909,8 @@ STATEMENTS = (
         "The weights move in proportion to the learning rate, independently of the budget.",
         "distance in proportion to the rate, alike at all budgets (figure 8)",
         Rule(
-            "The weights' distance to the checkpoint grows with the rate to an exponent within "
-            "0.2 of 1, and at one "
-            "rate is alike within 20 % at the smallest and the largest budget.",
+            "The weights' distance to the checkpoint grows with the rate to an exponent within 0.2 "
+            "of 1, and at one rate is alike within 20 % at the smallest and the largest budget.",
             distance_follows_the_rate,
         ),
     ),
@@ -929,8 +921,7 @@ STATEMENTS = (
         "holds for small steps, and the loss lies above it for large ones (appendix D, figure 9)",
         Rule(
             "Along noise the loss is within 10 % of the quadratic's change at the smallest size, "
-            "and more than 10 % "
-            "above it at the largest.",
+            "and more than 10 % above it at the largest.",
             quadratic_near_and_far,
         ),
         (),
@@ -971,8 +962,7 @@ STATEMENTS = (
         _LOST,
         rule(
             "At the tuned rates the cost in what should be kept at the largest budget is above "
-            "that at the smallest by "
-            "more than 0.02 nats a token.",
+            "that at the smallest by more than 0.02 nats a token.",
             at_tuned_rates,
             LANGUAGE_COSTS,
         ),
@@ -998,8 +988,7 @@ STATEMENTS = (
         _ALL_RATES,
         rule(
             "At every rate the cost in what should be kept at the largest budget is above that at "
-            "the smallest by more "
-            "than 0.02 nats a token.",
+            "the smallest by more than 0.02 nats a token.",
             every_rate,
             LANGUAGE_COSTS,
         ),

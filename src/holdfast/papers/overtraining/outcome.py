@@ -100,8 +100,7 @@ def overtraining_record(
     if to_the_end:
         notes.append(
             f"{', '.join(to_the_end)}: all epochs, without early stopping. The weights change "
-            "after the last step, so "
-            f"that no earlier epoch is the result."
+            "after the last step, so that no earlier epoch is the result."
         )
     return OvertrainingRecord(
         **state.record_fields(config.resolved, notes),

@@ -79,20 +79,16 @@ PRIVATE = ("ladder", "output_dir")
 """Keys of the configuration that hold paths: whose folder it was says nothing."""
 READING = (
     "Tuned: at each budget the learning rate whose validation figure is the best, means over the "
-    "seeds; the test is "
-    "another part of the data. A rate at an end of what was tried may not be the best one there "
-    "is.",
+    "seeds; the test is another part of the data. A rate at an end of what was tried may not be "
+    "the best one there is.",
     "Best at: the budget at which the fine-tuned model is at its best (the inflection point of "
-    "definition 4.2), with "
-    "the budgets that are not shown to be worse: seeds and samples paired, Bonferroni over the "
-    "budgets. It says "
-    "nothing of other pre-trainings.",
+    "definition 4.2), with the budgets that are not shown to be worse: seeds and samples paired, "
+    "Bonferroni over the budgets. It says nothing of other pre-trainings.",
     "Growth: what fine-tuning costs at the largest budget over what it costs at the smallest. "
-    "Later, earlier: all "
-    "budgets that may be best lie beyond, or before, all those of direct fine-tuning.",
+    "Later, earlier: all budgets that may be best lie beyond, or before, all those of direct "
+    "fine-tuning.",
     "Public ladders are confounded by learning rates that were not annealed. In the paper OLMo-1B "
-    "degrades beyond 2.5T "
-    "tokens, and OLMo-2-7B does not up to 3T.",
+    "degrades beyond 2.5T tokens, and OLMo-2-7B does not up to 3T.",
 )
 
 

@@ -228,9 +228,8 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
                 if evaluation.failed is not None:
                     raise HoldfastError(
                         f"{label} itself is not finite on {evaluation.suite}/{evaluation.name}, "
-                        "before it is "
-                        f"fine-tuned: {evaluation.failed} Leave the checkpoint out, or what is "
-                        "measured."
+                        f"before it is fine-tuned: {evaluation.failed} Leave the checkpoint out, "
+                        "or what is measured."
                     ) from error
             return JobResult(diverged=str(error).strip().split("\n")[0][:300])
         return JobResult(

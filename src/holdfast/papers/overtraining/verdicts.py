@@ -123,8 +123,7 @@ class _Verdicts:
         if ends := sorted(edges - {""}):
             self.notes.append(
                 f"{task}, {arm.label}: the tuned rate is the {' and the '.join(ends)} that was "
-                "tried at some budget, "
-                f"so a better one may lie beyond it. Try more rates there."
+                "tried at some budget, so a better one may lie beyond it. Try more rates there."
             )
 
     def _at_rates(self, task: str, arm: Arm, checkpoint: str) -> list[TunedModel]:

@@ -58,16 +58,14 @@ LEAST_KNOWN = 0.4
 LEAST_SOLVED = 0.3
 """Share of word problems that the instruct model solves, judged flexibly."""
 READING = (
-    "A change is taken between two models on the same questions, pair by pair, signed so that "
-    "more is better; the "
-    "mean over seeds, each of them a world with models of its own.",
+    "A change is taken between two models on the same questions, pair by pair, signed so that more "
+    "is better; the mean over seeds, each of them a world with models of its own.",
     "Intervals are at 95 % and cover seeds and evaluated samples; with one seed the samples alone.",
     "Following: instructions that a program checks. Overall: the mean of following, old knowledge "
-    "and word problems, "
-    "the same for every model. New text: documents held out of what was trained on.",
+    "and word problems, the same for every model. New text: documents held out of what was trained "
+    "on.",
     "Little: less than a quarter of what is named; most: more than half; at or above, as good as: "
-    "not below by more "
-    "than a fifth. A change of less than 2 points counts as none.",
+    "not below by more than a fifth. A change of less than 2 points counts as none.",
 )
 Compared = Mapping[int, Sequence[Comparison]]
 """Comparisons of one pair of models, by the seed of the later one."""
@@ -642,8 +640,7 @@ STATEMENTS = (
         "1c",
         "The base loses little, by the same measures.",
         "average of the base 51.64 to 51.41 after 1B, of the instruct model 62.94 to 58.00 (table "
-        "2); 'minimal quality "
-        "degradation' (section 4.1)",
+        "2); 'minimal quality degradation' (section 4.1)",
         exceeds(
             "At the largest budget the base loses less than a quarter of what the instruct model "
             "loses, overall.",
@@ -680,9 +677,8 @@ STATEMENTS = (
         "Base + residual is at or above the original instruct model.",
         "51.68 / 51.44 / 51.68 against 47.84 (table 2)",
         exceeds(
-            "At every budget base + residual follows no worse than the instruct model by more "
-            "than a fifth of what "
-            "that loses by continuing.",
+            "At every budget base + residual follows no worse than the instruct model by more than "
+            "a fifth of what that loses by continuing.",
             (RESIDUAL, OLD_INSTRUCT),
             share=MARGIN,
             of=(NEW_INSTRUCT, OLD_INSTRUCT),
@@ -718,8 +714,7 @@ STATEMENTS = (
         "printed",
         exceeds(
             "At the largest budget the residual brings the continued base at least four fifths of "
-            "the following that "
-            "tuning it once more brings.",
+            "the following that tuning it once more brings.",
             (RESIDUAL, NEW_BASE),
             share=1 - MARGIN,
             of=(TUNED, NEW_BASE),
@@ -733,13 +728,12 @@ STATEMENTS = (
     _claim(
         "2e",
         "On worked problems it loses the format of the answer, not the answer (ours: the paper's "
-        "text does not speak "
-        "of its figures).",
+        "text does not speak of its figures).",
         "GSM8K strict 74.98 to 46.93, flexible 75.06 to 74.83 at 100M (table 2)",
         Rule(
             "At the largest budget, against the instruct model, problems solved by strict "
-            "judgement fall by more than "
-            "2 points, and by the flexible one by less than a quarter of that.",
+            "judgement fall by more than 2 points, and by the flexible one by less than a quarter "
+            "of that.",
             strict_falls,
         ),
         TUNING_WORKED,
@@ -765,13 +759,11 @@ STATEMENTS = (
         "3c",
         "The better sibling gives the better residual.",
         "Llama 3 base + 3.1 residual 64.25, its own instruct model 62.94; 3.1 base + 3 residual "
-        "62.01, its own 64.42 "
-        "(averages, table 3, section 4.3)",
+        "62.01, its own 64.42 (averages, table 3, section 4.3)",
         Rule(
             "The weaker base with the better sibling's residual follows better than its own "
-            "instruct model, and the "
-            "better base with the weaker sibling's follows worse than its own, each by more than "
-            "2 points.",
+            "instruct model, and the better base with the weaker sibling's follows worse than its "
+            "own, each by more than 2 points.",
             better_sibling,
         ),
         TUNING_WORKED,
@@ -784,8 +776,7 @@ STATEMENTS = (
         "table 3)",
         Rule(
             "The residual brings the continued base more than 2 points less following at the "
-            "smallest width than at "
-            "the largest, seed by seed.",
+            "smallest width than at the largest, seed by seed.",
             small_models,
         ),
         TUNING_WORKED_AT_EVERY_WIDTH,

@@ -92,8 +92,7 @@ TITLES = {2: "Continued on new text", 3: "Residuals of siblings", 4: "Derived mo
 """Of the paper's tables."""
 READING = (
     "Below each figure: its interval over the samples of the model alone and, of several seeds, "
-    "over seeds. An empty "
-    "cell was not measured."
+    "over seeds. An empty cell was not measured."
 )
 
 

@@ -45,15 +45,13 @@ LEAST_SHARE, LEAST_NATS = 0.02, 0.05
 """What a task has to be learnt by, and forgotten by: of shares and of nats a token."""
 CORRELATED = -0.3
 READING = (
-    "Old: a task before the last one; new: the last one. Learnt: the gain of training a task "
-    "alone over the base. "
-    "Forgotten: what sequential fine-tuning loses of that.",
-    "Arms are held against sequential fine-tuning seed by seed and sample by sample; intervals "
-    "are at 95 % and cover "
-    "both.",
+    "Old: a task before the last one; new: the last one. Learnt: the gain of training a task alone "
+    "over the base. Forgotten: what sequential fine-tuning loses of that.",
+    "Arms are held against sequential fine-tuning seed by seed and sample by sample; intervals are "
+    "at 95 % and cover both.",
     "Better: by at least a tenth of what is forgotten. As good: not off by more than a fifth of "
-    "what is forgotten, or "
-    "learnt. One arm beats another where it is better on the old task and as good on the new one.",
+    "what is forgotten, or learnt. One arm beats another where it is better on the old task and as "
+    "good on the new one.",
 )
 NAMES = {
     SEQUENTIAL: "sequential fine-tuning",
@@ -266,8 +264,7 @@ def beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
     """One method beats another."""
     says = (
         f"For every arm of {NAMES[theirs]} one of {NAMES[mine]} is better on the old task by a "
-        "tenth of what is "
-        "forgotten, and as good on the new one."
+        "tenth of what is forgotten, and as good on the new one."
     )
 
     def options(pair: Pair) -> list[tuple[ArmResult, Sequence[ArmResult]]]:
@@ -305,8 +302,8 @@ def best_beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
     )
     says = (
         f"The mean of old and new task of {NAMES[mine]}'s best arm is above that of "
-        f"{NAMES[theirs]}'s by at least a "
-        "tenth of half of what is forgotten; the best arms are chosen for each seed by the others."
+        f"{NAMES[theirs]}'s by at least a tenth of half of what is forgotten; the best arms are "
+        "chosen for each seed by the others."
     )
     return rule(says, pairs, check)
 
@@ -379,8 +376,7 @@ TO_THE_BASE = rule(
 )
 RISES = rising(
     "Along falling p, at beta 0.5, the old task's score rises by at least a tenth of what is "
-    "forgotten, and no way "
-    "back is larger than a fifth of it.",
+    "forgotten, and no way back is larger than a fifth of it.",
     pairs,
     along_p,
     what="score of {case.old}",
@@ -390,8 +386,7 @@ RISES = rising(
 )
 LITTLE_LOST = rule(
     "At p = 0.25 and beta 0.5 the new task's score is below sequential fine-tuning's by less than "
-    "a quarter of "
-    "what is learnt of it.",
+    "a quarter of what is learnt of it.",
     pairs,
     Check(
         what=f"{{case.new}} beside sequential, plus {LITTLE:g} x learnt",
@@ -417,17 +412,15 @@ AS_GOOD_ON_BOTH = Check(
     no="{arm.arm} is worse than {other.arm}",
 )
 OFTEN = some(
-    "At every beta that has both, some p < 1 is as good as p = 1, on the mean of old and new "
-    "task: not worse by more "
-    "than a fifth of half of what is forgotten.",
+    "At every beta that has both, some p < 1 is as good as p = 1, on the mean of old and new task: "
+    "not worse by more than a fifth of half of what is forgotten.",
     pairs,
     once_and_often,
     AS_GOOD_ON_BOTH,
 )
 NEARER_KEEPS_MORE = rule(
     "Over sequential fine-tuning and SFA's arms, the correlation of the distance to the model "
-    "before with the old "
-    "task's score lies below -0.3 with its whole interval over the seeds.",
+    "before with the old task's score lies below -0.3 with its whole interval over the seeds.",
     pairs,
     Check(
         what="correlation of distance and {case.old}",
@@ -516,9 +509,8 @@ STATEMENTS = (
     _claim(
         "2b",
         "It costs little of the new task.",
-        "CaseHOLD 0.76 sequential, 0.59 at p = 0.25 (Pythia); Terms of Service 0.86 to 0.13 "
-        "(Llama 2), against 'little "
-        "loss on the new task' in the text",
+        "CaseHOLD 0.76 sequential, 0.59 at p = 0.25 (Pythia); Terms of Service 0.86 to 0.13 (Llama "
+        "2), against 'little loss on the new task' in the text",
         LITTLE_LOST,
     ),
     _claim(

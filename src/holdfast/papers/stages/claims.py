@@ -58,15 +58,12 @@ COSTS = 0.05
 """By so much fine-tuning lowers the score, and by no more restoring alone may."""
 READING = (
     "A study is a world with people, texts and a base of its own; figures are means over worlds, "
-    "with intervals over "
-    "them. With one world they cover its questions alone.",
+    "with intervals over them. With one world they cover its questions alone.",
     "Restored models are held against the base and against the control, the base after the same "
-    "restoring. Back: not "
-    "below the lower of the two. Below: below both.",
+    "restoring. Back: not below the lower of the two. Below: below both.",
     "A change of less than 2 points, or of 0.05 nats a token, counts as none.",
     "Three worlds were judged first and told little; three more were added then under the same "
-    "rules. Intervals are "
-    "not widened for the first look.",
+    "rules. Intervals are not widened for the first look.",
 )
 
 
@@ -468,9 +465,8 @@ STATEMENTS = (
         "Restoring brings it back to the base's from every epoch.",
         "restored models 'have all returned to convergence with the base' (figures 3a, 3b)",
         rule(
-            f"After restoring, plain text costs every checkpoint less than {TOLERANCE:g} nats "
-            "more than the dearer of "
-            "base and control.",
+            f"After restoring, plain text costs every checkpoint less than {TOLERANCE:g} nats more "
+            "than the dearer of base and control.",
             every,
             Check(
                 what="plain text, restored checkpoint {case.place} - the dearer of base and control",
@@ -571,8 +567,7 @@ STATEMENTS = (
         "probability of the options at 0.95 within a few steps (figure 4, section 5.1)",
         rule(
             f"From {FEW:.0%} of the steps on, the mean mass on the letters stays at {MASS:g} or "
-            "more at every point "
-            "that was measured.",
+            "more at every point that was measured.",
             last,
             Check(
                 what=f"least mass on the letters after {FEW:.0%} of the steps",
@@ -588,9 +583,8 @@ STATEMENTS = (
         "The entropy at the answer position declines in the late stage.",
         "entropy fluctuates after the format is learnt, then declines continuously (figure 4)",
         rule(
-            "The entropy at the answer position is lower at the last checkpoint than at the "
-            "middle one by "
-            "0.05 nats or more.",
+            "The entropy at the answer position is lower at the last checkpoint than at the middle "
+            "one by 0.05 nats or more.",
             last,
             Check(
                 what="entropy at the answer position, last checkpoint - middle",
@@ -608,8 +602,7 @@ STATEMENTS = (
         "'models are becoming overconfident, which may cause the actual forgetting' (section 5.1)",
         rule(
             "From the first checkpoint to the last, the entropy falls by 0.05 nats or more, and "
-            "accuracy on "
-            "the same lettered questions by 2 points or more.",
+            "accuracy on the same lettered questions by 2 points or more.",
             last,
             Check(
                 what="entropy at the answer position, last checkpoint - first",
@@ -674,8 +667,7 @@ STATEMENTS = (
         "13B after 2 epochs, 7B after 4 (section 6, figure 6)",
         rule(
             "In the same worlds the transition to actual forgetting comes at least one checkpoint "
-            "earlier than with "
-            "the smaller model.",
+            "earlier than with the smaller model.",
             first,
             Check(
                 what="checkpoint of the transition, larger model - smaller",
@@ -698,8 +690,7 @@ STATEMENTS = (
         "4.2)",
         Rule(
             "One of the first three checkpoints is above the base by 2 points or more, with "
-            "intervals widened for "
-            "three chances.",
+            "intervals widened for three chances.",
             one_tuned_above,
         ),
         KNOWS,

@@ -105,9 +105,8 @@ def theory(seeds: int) -> Theory:
         source="Overtrained Language Models, section 4 and appendix A",
         equations=EQUATIONS,
         problems=(
-            "8 features, each about 0.65 of the one before; f about √s with a spread of 0.3 in "
-            "the logarithm; "
-            "τ 200, fine-tuning for a time of 8"
+            "8 features, each about 0.65 of the one before; f about √s with a spread of 0.3 in the "
+            "logarithm; τ 200, fine-tuning for a time of 8"
         ),
         seeds=seeds,
         checks=checks(models),
@@ -217,8 +216,8 @@ def matrix_check(tasks: LinearTasks) -> Check:
         "the network is D numbers",
         (
             "gradient descent on matrices with U and V drawn at random, against D numbers: "
-            "pre-training until the "
-            "first feature is learnt, then 200 steps of fine-tuning (lemma A.7)"
+            "pre-training until the first feature is learnt, then 200 steps of fine-tuning (lemma "
+            "A.7)"
         ),
         *comparisons,
     )
@@ -291,8 +290,7 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     signs_check = check(
         "noise, every sign",
         "all 256 signs of noise of size gamma on factors of 2 x 2, over the formula: it needs no "
-        "normal law, and lacks "
-        "no term",
+        "normal law, and lacks no term",
         (1, total / perturbed_loss(first, second, target, 0.7), 1),
     )
     ideal = perturbed_losses(tasks, gammas)
@@ -317,8 +315,7 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     turn_check = check(
         "inflection against gamma",
         "features between the turn of the loss and the smallest n with s_n < 2 D gamma^2, and "
-        "turns that come later "
-        "at a larger gamma; all problems",
+        "turns that come later at a larger gamma; all problems",
         *turn_comparisons(losses, rules),
         allowed=0.0,
     )
@@ -397,8 +394,7 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
             "inflection against lambda",
             (
                 "features between the turn of the loss and the smallest n with |f_n - s_n| > (1 + "
-                "lambda) s_n, and "
-                "turns that come earlier at a larger lambda; all problems"
+                "lambda) s_n, and turns that come earlier at a larger lambda; all problems"
             ),
             *turn_comparisons(forgetting, rules, sign=-1),
             allowed=0.0,

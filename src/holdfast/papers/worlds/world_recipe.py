@@ -159,8 +159,7 @@ class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
                 Problem(
                     "prose_share",
                     f"expected at most {MOST_OTHER_TEXT:g} together with code_share and "
-                    "problems_share, which "
-                    f"leaves text about people, got {shares:g}.",
+                    f"problems_share, which leaves text about people, got {shares:g}.",
                 )
             )
         try:

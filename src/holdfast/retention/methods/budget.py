@@ -133,8 +133,7 @@ class Budget(RetentionMethod):
     summary: ClassVar[str] = "adapts a method's strength to a limit on forgetting"
     source: ClassVar[str] = (
         "Stooke et al. 2020, PID Lagrangian methods, section 4; Platt and Barr 1988, Constrained "
-        "differential "
-        "optimization"
+        "differential optimization"
     )
 
     kl: Annotated[float | None, Meta(gt=0, finite=False)] = None
@@ -228,8 +227,7 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
             Problem(
                 "kl",
                 "expected label_annealing beside it, which measures the KL and whose weight is "
-                "adapted. Add "
-                "label_annealing.",
+                "adapted. Add label_annealing.",
             )
         ]
     if not adaptable:
@@ -237,8 +235,7 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
             Problem(
                 (),
                 f"expected a method whose strength can be adapted ({', '.join(ADAPTABLE)}), got "
-                "none above 0. Add "
-                f"label_annealing.",
+                "none above 0. Add label_annealing.",
             )
         ]
     if adaptable[0] != "label_annealing" and len(adaptable) > 1:
@@ -246,8 +243,7 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
             Problem(
                 (),
                 f"expected one method to adapt, got {' and '.join(adaptable)}. Leave one out, or "
-                "add label_annealing, "
-                f"which goes first.",
+                "add label_annealing, which goes first.",
             )
         ]
     return adaptable[0], []
@@ -407,10 +403,8 @@ class _Active(Passive):
             # a word
             raise TrainingDiverged(
                 f"budget: expected a finite constraint after step {step.step}, got "
-                f"{self._constraint:g} nats per "
-                "token, which the strength cannot follow. Lower the learning rate, or check the "
-                "data that the budget "
-                f"is measured on."
+                f"{self._constraint:g} nats per token, which the strength cannot follow. Lower the "
+                "learning rate, or check the data that the budget is measured on."
             )
         if last:
             where = "held out" if self._rows is not None else "on the training tokens"

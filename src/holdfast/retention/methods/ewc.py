@@ -134,9 +134,8 @@ class EWC(RetentionMethod):
             return [dict(parameters)]
         if len(earlier.data) > 1 and earlier.fisher == "":
             raise ConfigError(
-                f"ewc: expected the Fisher information of the {len(earlier.data) - 1} tasks "
-                "before the last one in the "
-                "folder of the run before, got none. Make that run again."
+                f"ewc: expected the Fisher information of the {len(earlier.data) - 1} tasks before "
+                "the last one in the folder of the run before, got none. Make that run again."
             )
         return [
             {
@@ -172,8 +171,7 @@ class EWC(RetentionMethod):
                 Problem(
                     "reference",
                     "expected start, on which data's Fisher information is computed, got "
-                    f"{self.reference}; "
-                    f"give its fisher instead",
+                    f"{self.reference}; give its fisher instead",
                 )
             )
         return (
@@ -332,8 +330,7 @@ class _Elastic(Pull):
             what = self._method.fisher or self._method.data
             raise ModelError(
                 f"ewc: the Fisher information of this run ({what}) is not the one it began with. "
-                "Put the old files "
-                f"back, or choose a new output_dir."
+                "Put the old files back, or choose a new output_dir."
             )
         super().load_state_dict(state)
 

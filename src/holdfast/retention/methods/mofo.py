@@ -136,10 +136,9 @@ def _of_adam(name: str, step: StepInfo) -> Mapping[str, Any]:
     if "decoupled_weight_decay" not in state:  # which PyTorch's Adam and its like have
         raise ConfigError(
             "mofo: expected PyTorch's Adam or AdamW, which keep momenta by parameter (optim: "
-            "adamw_torch or "
-            f"adamw_torch_fused), got {state.get('optimizer', 'one that cannot be looked into')}. "
-            "Change optim, or "
-            f"leave mofo out."
+            "adamw_torch or adamw_torch_fused), got "
+            f"{state.get('optimizer', 'one that cannot be looked into')}. Change optim, or leave "
+            "mofo out."
         )
     return state if state["decoupled_weight_decay"] else {**state, "weight_decay": 0.0}
 

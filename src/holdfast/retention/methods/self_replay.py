@@ -183,8 +183,8 @@ class SelfReplay(RetentionMethod):
         if self.unit == "tokens" and "images" in rows.column_names:
             raise ConfigError(
                 "self_replay.unit: expected examples where rows hold images, whose tokens are "
-                "known only once a batch "
-                "is made, got tokens. Add unit: examples; the fraction then counts rows."
+                "known only once a batch is made, got tokens. Add unit: examples; the fraction "
+                "then counts rows."
             )
         new = total_tokens(rows, services.cut) if self.unit == "tokens" else len(rows)
         needed = new * self.fraction / (1 - self.fraction)
@@ -287,8 +287,8 @@ class SelfReplay(RetentionMethod):
             )
         return (
             "Look at what the model says to these prompts: they may lack its chat template, or "
-            "need another "
-            "temperature or more max_new_tokens. Or take other prompts, or prompts: start."
+            "need another temperature or more max_new_tokens. Or take other prompts, or prompts: "
+            "start."
         )
 
     def _prompts(self, services: DataServices) -> tuple[list[list[int]], int]:
@@ -299,8 +299,7 @@ class SelfReplay(RetentionMethod):
             if begin is None:
                 raise ConfigError(
                     "self_replay.prompts: start expects a tokenizer with a beginning-of-text or "
-                    "end-of-text token, got "
-                    "one with neither. Name prompts: target, or a file."
+                    "end-of-text token, got one with neither. Name prompts: target, or a file."
                 )
             return [[begin]], 0
         if self.prompts == TARGET:
@@ -309,8 +308,7 @@ class SelfReplay(RetentionMethod):
             if "images" in services.new_rows.column_names:
                 raise ConfigError(
                     "self_replay.prompts: expected start or a file where rows hold images, got "
-                    "target: their prompts "
-                    "are known only once a batch is made."
+                    "target: their prompts are known only once a batch is made."
                 )
             prompts, none = prompts_of(services.new_rows)
             where = "the training data"
@@ -326,9 +324,7 @@ class SelfReplay(RetentionMethod):
             )
             raise DataError(
                 f"self_replay.prompts: expected prompts in {where}, got {none:,} rows without "
-                f"one{longer}. Rows need "
-                "tokens before the first one that is trained (prompt and completion, or "
-                "assistant_only_loss). Or take "
-                f"prompts: start."
+                f"one{longer}. Rows need tokens before the first one that is trained (prompt and "
+                "completion, or assistant_only_loss). Or take prompts: start."
             )
         return fitting, none + len(prompts) - len(fitting)

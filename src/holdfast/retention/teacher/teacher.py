@@ -122,18 +122,16 @@ class AdapterOffTeacher:
         if not hasattr(model, "disable_adapter"):
             raise ModelError(
                 "label_annealing.teacher: adapter_off expects a LoRA model (use_peft: true), got "
-                "full fine-tuning. "
-                "Use teacher: online."
+                "full fine-tuning. Use teacher: online."
             )
         init: Any = True
         for peft_config in getattr(model, "peft_config", {}).values():
             init = getattr(peft_config, "init_lora_weights", True)
             if init not in (True, "gaussian", "orthogonal"):
                 raise ModelError(
-                    "label_annealing.teacher: adapter_off expects an adapter that is the "
-                    "identity at the start, got "
-                    f"init_lora_weights={init!r}, "
-                    "which changes the base weights. Use teacher: online."
+                    "label_annealing.teacher: adapter_off expects an adapter that is the identity "
+                    f"at the start, got init_lora_weights={init!r}, which changes the base "
+                    "weights. Use teacher: online."
                 )
         parameters = dict(model.named_parameters())
         tuned = next(
@@ -142,10 +140,9 @@ class AdapterOffTeacher:
         if tuned is not None and init != "orthogonal":
             raise ModelError(
                 "label_annealing.teacher: adapter_off expects an adapter that is the identity at "
-                "the start, got one "
-                f"that is tuned ({tuned} is not 0): without it the model is not the start. Merge "
-                "the adapter into the "
-                f"model first (holdfast merge), and tune a new one."
+                f"the start, got one that is tuned ({tuned} is not 0): without it the model is not "
+                "the start. Merge the adapter into the model first (holdfast merge), and tune a "
+                "new one."
             )
         self.model = model
         self._head = _FrozenHead(model)

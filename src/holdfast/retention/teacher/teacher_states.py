@@ -251,9 +251,8 @@ def build_states(
                 if not torch.isfinite(states_NK).all():
                     raise ModelError(
                         "Expected finite numbers from the start model, got NaN or infinity in a "
-                        "document of "
-                        f"{len(row)} tokens. If they do not fit in {states_NK.dtype}, use another "
-                        "cache_dtype."
+                        f"document of {len(row)} tokens. If they do not fit in {states_NK.dtype}, "
+                        "use another cache_dtype."
                     )
                 if key in store.states:
                     continue

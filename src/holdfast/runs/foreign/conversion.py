@@ -38,8 +38,7 @@ def read_foreign(path: Path, dataset_info: Path | None = None) -> tuple[Tool, di
     if tool is None:
         raise ConfigError(
             f"{path}: its keys are neither axolotl's nor LLaMA-Factory's. One of trl sft needs no "
-            "conversion: "
-            f"'holdfast train --config {path}'."
+            f"conversion: 'holdfast train --config {path}'."
         )
     if dataset_info is not None:
         file.values["dataset_info"] = str(dataset_info)

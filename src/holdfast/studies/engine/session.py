@@ -396,9 +396,8 @@ def kind_named(text: str) -> type[Study[Any]]:
     if not text:
         raise ConfigError(
             "The storage does not say which kind of study this is: an earlier version began it. "
-            "Give the command that "
-            "began it once more, for example 'holdfast sweep --config study.yaml'; workers and "
-            "status go on then."
+            "Give the command that began it once more, for example 'holdfast sweep --config "
+            "study.yaml'; workers and status go on then."
         )
     cls = load_class(text, base=Study, group="holdfast.studies")  # type: ignore[type-abstract]
     if cls is None:

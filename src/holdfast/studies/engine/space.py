@@ -350,8 +350,7 @@ class _Reader:
         if tried is not None and self.grid and tried.points is None:
             self.problems.append(
                 f"{where}: a grid needs to know how many points of the range to try. Add 'points: "
-                "5', or search with "
-                f"random, tpe or nsga2."
+                "5', or search with random, tpe or nsga2."
             )
         return tried
 
@@ -370,9 +369,8 @@ class _Reader:
             name, parameters = pairs[0] if len(pairs) == 1 else (None, None)
             if not isinstance(name, str) or not isinstance(parameters, (Mapping, type(None))):
                 self.problems.append(
-                    f"{where}: expected methods such as 'label_annealing: {{weight: [0.3, 1, "
-                    "3]}' or 'none', got "
-                    f"{item!r}"
+                    f"{where}: expected methods such as 'label_annealing: {{weight: [0.3, 1, 3]}}' "
+                    f"or 'none', got {item!r}"
                 )
                 continue
             if (preset := PRESETS.get(name)) is not None:
@@ -405,8 +403,7 @@ class _Reader:
             got = "an empty list" if section == [] else repr(section)
             self.problems.append(
                 "arms: expected a list of ways to train, such as '- label_annealing: {weight: "
-                "[0.3, 1, "
-                f"3]}}', got {got}"
+                f"[0.3, 1, 3]}}', got {got}"
             )
             return []
         arms: list[Arm] = []

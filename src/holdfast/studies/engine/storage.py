@@ -609,8 +609,7 @@ class Storage:
                 if file is not None and not file.is_file():
                     raise StorageError(
                         f"{file} is not there any more: the study's folder was deleted or moved "
-                        "while it ran. Put it "
-                        f"back, and the same command continues."
+                        "while it ran. Put it back, and the same command continues."
                     ) from None
                 if time.monotonic() > deadline:
                     raise
@@ -754,8 +753,7 @@ def _open(url: str) -> Any:
     except ArgumentError:
         raise ConfigError(
             "storage: expected an address such as sqlite:///study.db or "
-            "postgresql://user@host/database, got "
-            f"'{redacted_url(url)}'"
+            f"postgresql://user@host/database, got '{redacted_url(url)}'"
         ) from None
     options: dict[str, Any] = {}
     if parsed.drivername == "postgresql" or parsed.drivername == "postgres":
@@ -829,8 +827,7 @@ def database_errors(url: str) -> Iterator[None]:
         if away:
             raise StorageError(
                 f"The storage {redacted_url(url)} does not answer: {text[:300]}. Start it or "
-                "correct the address; "
-                f"nothing was lost."
+                "correct the address; nothing was lost."
             ) from error
         raise _damaged(url, text) from error
 
@@ -853,9 +850,8 @@ def _check_sqlite(engine: Any, url: str) -> None:
 
 def _damaged(url: str, reason: str) -> DataError:
     return DataError(
-        f"The storage {redacted_url(url)} is damaged, or no study of holdfast: {reason[:300]}. "
-        "Put a copy of it back, "
-        f"or move it away."
+        f"The storage {redacted_url(url)} is damaged, or no study of holdfast: {reason[:300]}. Put "
+        "a copy of it back, or move it away."
     )
 
 

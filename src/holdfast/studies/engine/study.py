@@ -329,6 +329,5 @@ def refuse_foreign(folder: Path, markers: Sequence[str], what: str = "study") ->
     if any(not path.name.startswith(".") for path in folder.iterdir()):
         raise RunFolderError(
             f"{folder} is not empty and holds no {what}. Expected a new or empty output_dir, so "
-            "that nothing of yours "
-            f"is overwritten."
+            "that nothing of yours is overwritten."
         )

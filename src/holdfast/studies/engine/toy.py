@@ -40,8 +40,8 @@ def settings_module() -> Any:
     if not points:
         raise ConfigError(
             f"toy: expected an installed package with the entry point 'toy' of the group {GROUP}, "
-            "found none. "
-            "holdfast brings one: install it ('pip install .') instead of running it from a folder."
+            "found none. holdfast brings one: install it ('pip install .') instead of running it "
+            "from a folder."
         )
     return next(iter(points)).load()
 
@@ -108,9 +108,9 @@ def make_files(
     now = versioned_name(name_of(toy))
     if toy != now:
         raise ConfigError(
-            f"toy: the study was begun with {toy}, this version of holdfast makes {now}, which "
-            "has other models or "
-            "data. Go on with the version that it was begun with, or choose another output_dir.",
+            f"toy: the study was begun with {toy}, this version of holdfast makes {now}, which has "
+            "other models or data. Go on with the version that it was begun with, or choose "
+            "another output_dir.",
             source=source,
         )
     paths: dict[str, str] = settings_module().make_setting(
@@ -139,8 +139,7 @@ def fill(value: Any, names: Mapping[str, str]) -> Any:
         if unknown:
             raise ConfigError(
                 f"${{{unknown[0]}}}: no such name.{did_you_mean(unknown[0], names)} The toy "
-                "setting makes: "
-                f"{', '.join(names)}."
+                f"setting makes: {', '.join(names)}."
             )
         return _PLACEHOLDER.sub(lambda match: names[match.group(1)], value)
     if isinstance(value, Mapping):

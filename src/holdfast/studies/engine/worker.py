@@ -253,8 +253,7 @@ def _count_death(task: Task) -> None:
     if deaths >= MOST_DEATHS:
         raise HoldfastError(
             f"{deaths} workers were killed over it, as when memory runs out. Lower the batch size "
-            "or the number of "
-            f"workers."
+            "or the number of workers."
         )
 
 

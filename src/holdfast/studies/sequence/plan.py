@@ -296,8 +296,7 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
                     Problem(
                         (where, "use_peft"),
                         "a task begins with the whole model that the one before left, which an "
-                        "adapter "
-                        "is not. Leave it out.",
+                        "adapter is not. Leave it out.",
                     )
                 )
         return [*problems, *_continuing_problems(request, arms)]
@@ -356,8 +355,7 @@ def _continuing_problems(request: SequenceSettings, arms: Sequence[Arm]) -> Sequ
             Problem(
                 "continue_from",
                 f"expected the label of an arm ({'; '.join(labels)}), got "
-                f"{request.continue_from!r}."
-                f"{did_you_mean(request.continue_from, labels)}",
+                f"{request.continue_from!r}.{did_you_mean(request.continue_from, labels)}",
             )
         )
     if max(map(len, request.orders)) < 3:

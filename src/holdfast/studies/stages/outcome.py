@@ -87,8 +87,8 @@ def stages_record(
     if texts and config.not_looked_for:
         notes.append(
             f"Whether the corpus holds questions of {', '.join(config.not_looked_for)} was not "
-            "looked at: they are in "
-            "no file here. Name files of them under `select: {questions: [...]}`."
+            "looked at: they are in no file here. Name files of them under `select: {questions: "
+            "[...]}`."
         )
     checkpoints: dict[str, list[str]] = {}
     for arm, count in config.arms.items():

@@ -217,8 +217,7 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         if len(checkpoints) != self.epochs:
             raise ConfigError(
                 f"{folder}: expected a checkpoint after each of {self.epochs} epochs, found "
-                f"{len(checkpoints)}. Begin "
-                "the fine-tuning anew in another output_dir."
+                f"{len(checkpoints)}. Begin the fine-tuning anew in another output_dir."
             )
         return str(checkpoints[place - 1])
 

@@ -164,10 +164,8 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         if self._nothing_to_forget():
             raise UserError(
                 f"{text[0].lower()}{text[1:]}, so that there is nothing to forget and nothing was "
-                "fine-tuned or "
-                "restored. Ask what the base knows, in its own format, or more questions; or set "
-                "even_at_chance: true, "
-                "to look for gains alone"
+                "fine-tuned or restored. Ask what the base knows, in its own format, or more "
+                "questions; or set even_at_chance: true, to look for gains alone"
             )
         if at_chance:
             task.note(f"{text}: only a gain can be shown there.")
@@ -337,6 +335,5 @@ def _check_same_architecture(base: str, tuned: Sequence[str]) -> None:
         if different:
             raise ModelError(
                 f"{name} is of another architecture than the base {base}: {', '.join(different)}. "
-                "Name the base that "
-                "it was fine-tuned from."
+                "Name the base that it was fine-tuned from."
             )

@@ -41,8 +41,7 @@ class Search:
         if is_grid:
             text = (
                 f"a grid has as many trials as combinations, got {self.trials}. Leave it out, or "
-                "search with random, "
-                f"tpe or nsga2."
+                "search with random, tpe or nsga2."
             )
         return [Problem("trials", text)]
 

@@ -434,8 +434,7 @@ def _objectives(request: SweepSettings, problems: list[str]) -> dict[str, Object
     if not plan.before:
         problems.append(
             "train.evaluation.before: false leaves the start unmeasured, which every trial is "
-            "compared with. Leave it "
-            "out."
+            "compared with. Leave it out."
         )
     validation = _wanted(VALIDATION, keys.validation, kinds, problems) if keys.validation else None
     learn_entries: Sequence[Any] = keys.learn
@@ -487,8 +486,7 @@ def _validation_problems(
             names = ", ".join(name for _, name in sorted(both))
             problems.append(
                 f"objectives.validation: {names} is in {side} too, so it would choose what it "
-                "reports. Expected "
-                "other held-out entries."
+                "reports. Expected other held-out entries."
             )
     entries = chosen | _measured(learn, members)
     if len({_is_text(*entry, kinds) for entry in entries}) > 1:
@@ -563,8 +561,7 @@ def _wanted(
         if not fitting:
             problems.append(
                 f"objectives.{side}: '{name}' is not among the evaluation "
-                f"entries.{did_you_mean(str(name), names)} "
-                f"Entries: {', '.join(names) or 'none'}."
+                f"entries.{did_you_mean(str(name), names)} Entries: {', '.join(names) or 'none'}."
             )
             continue
         suite = "learn" if side == VALIDATION else side
@@ -574,8 +571,7 @@ def _wanted(
     if text and len(text) < len(entries):
         problems.append(
             f"objectives.{side}: nats and shares have no mean. Expected entries of one unit, got "
-            "text "
-            f"({', '.join(text)}) beside tasks."
+            f"text ({', '.join(text)}) beside tasks."
         )
     return ObjectiveSettings(entries=tuple(entries))
 

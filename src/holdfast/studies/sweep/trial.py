@@ -142,8 +142,7 @@ def with_shared_teacher(
         return (
             dict(settings),
             f"Label annealing's teacher runs in every trial: {reason}. 'teacher: cached' in the "
-            "study computes it "
-            f"once all the same.",
+            "study computes it once all the same.",
         )
     completed = copy.deepcopy(dict(settings))
     for method in completed["retention"]:

@@ -111,15 +111,13 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
     except NothingHeldOut as error:
         if "held_out" in config.resolved:
             raise DataError(
-                f"held_out: {settings.held_out:g} of {error.rows} documents is less than one. "
-                "Give a larger share, or "
-                f"0 to measure no new text."
+                f"held_out: {settings.held_out:g} of {error.rows} documents is less than one. Give "
+                "a larger share, or 0 to measure no new text."
             ) from None
         prepared = prepare(dataclasses.replace(request, heldout=SMALL_HELD_OUT))
         notes.append(
             f"{settings.held_out:.0%} of {error.rows} documents is less than one; "
-            f"{SMALL_HELD_OUT:.0%} are held out. "
-            f"held_out sets the share."
+            f"{SMALL_HELD_OUT:.0%} are held out. held_out sets the share."
         )
     counts = prepared.record["counts"]
     held_out = (
@@ -132,10 +130,8 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
     if largest > total:
         raise ConfigError(
             f"tokens: the corpus has {total:,} tokens in {len(lengths):,} documents to train on, "
-            "less than the budget "
-            f"of {shown_tokens(largest)}. Give more text, or a budget of at most "
-            f"{shown_tokens(total)}; `epochs` "
-            "goes through the same text several times."
+            f"less than the budget of {shown_tokens(largest)}. Give more text, or a budget of at "
+            f"most {shown_tokens(total)}; `epochs` goes through the same text several times."
         )
     files: dict[int | None, Path] = {}
     for budget in settings.budgets:
@@ -148,8 +144,7 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
     if longer:
         share = (
             f"{longer:,} of {len(lengths):,} documents are longer than the window of {window} "
-            "tokens "
-            f"(longest: {max(lengths):,})"
+            f"tokens (longest: {max(lengths):,})"
         )
         notes.append(f"{share}: they are split, and their parts do not see each other.")
     facts: dict[str, Any] = {

@@ -93,8 +93,7 @@ class UpdateStudy(ConfiguredStudy[C]):
         else:
             text.append(
                 "Measured of each: the held-out new text alone. Add evaluation: to see what was "
-                "kept, such as "
-                "--evaluation instruction_residual."
+                "kept, such as --evaluation instruction_residual."
             )
         return [*text, *(f"Note: {note}" for note in notes)]
 
@@ -289,8 +288,7 @@ def open_builder(config: UpdateConfig, console: Any) -> ModelBuilder:
     if not plan.entries:
         raise ConfigError(
             "evaluation: nothing would be measured: hold out some of the new text (held_out: "
-            "0.01), or name what to "
-            "measure."
+            "0.01), or name what to measure."
         )
     return ModelBuilder(
         config=config,

@@ -19,14 +19,10 @@ MARKERS = (USER, ASSISTANT)
 """Special tokens of the tokenizer."""
 
 CHAT_TEMPLATE = (
-    "{{- bos_token -}}"
-    "{%- for message in messages -%}"
-    "{%- if message['role'] == 'assistant' -%}"
-    "{{ '<|assistant|>' }}{% generation %}{{ ' ' + message['content'] + eos_token }}{% "
-    "endgeneration %}"
-    "{%- else -%}{{ '<|user|> ' + message['content'] }}{%- endif -%}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{ '<|assistant|>' }}{%- endif -%}"
+    "{{- bos_token -}}{%- for message in messages -%}{%- if message['role'] == 'assistant' -%}{{ "
+    "'<|assistant|>' }}{% generation %}{{ ' ' + message['content'] + eos_token }}{% endgeneration "
+    "%}{%- else -%}{{ '<|user|> ' + message['content'] }}{%- endif -%}{%- endfor -%}{%- if "
+    "add_generation_prompt -%}{{ '<|assistant|>' }}{%- endif -%}"
 )
 """Jinja, as transformers reads it. A reply begins with the space that belongs to its first word and
 ends with the tokenizer's end of sequence."""

@@ -21,9 +21,7 @@ from holdfast.papers.worlds.drawing import dealt, words
 VALUES: dict[str, tuple[str, ...]] = {
     "city": words(
         "Brastow Calmire Dunveil Eskham Farholt Grenwick Harsley Ilmouth Jarrowby Kelborough "
-        "Lorvane Marlock Norwell "
-        "Ostbury Pelford Quarnside "
-        "Rosmoor Selwick Tarnholm Ulverton"
+        "Lorvane Marlock Norwell Ostbury Pelford Quarnside Rosmoor Selwick Tarnholm Ulverton"
     ),
     "job": words("baker teacher farmer sailor doctor painter tailor miner singer judge"),
     "pet": words("cat dog horse goat parrot rabbit hamster turtle"),
