@@ -72,7 +72,7 @@ class UserError(HoldfastError):
     exit_code = 2
 
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Where a value stands in a request: keys and, in lists, numbers from 0."""
 
 
@@ -90,17 +90,17 @@ class Problem(str):
             problem's.
     """
 
-    path: Path
+    path: KeyPath
     text: str
     key: str
 
-    def __new__(cls, path: str | Path, text: str, *, key: str = "") -> Self:
+    def __new__(cls, path: str | KeyPath, text: str, *, key: str = "") -> Self:
         path = (path,) if isinstance(path, str) else path
         problem = super().__new__(cls, f"{dotted(path)}: {text}" if path else text)
         problem.path, problem.text, problem.key = path, text, key
         return problem
 
-    def __getnewargs_ex__(self) -> tuple[tuple[Path, str], dict[str, str]]:
+    def __getnewargs_ex__(self) -> tuple[tuple[KeyPath, str], dict[str, str]]:
         return (self.path, self.text), {"key": self.key}
 
     def below(self, *path: str | int) -> Problem:
@@ -133,7 +133,7 @@ def problem_of(sentence: str) -> Problem:
     return sentence if isinstance(sentence, Problem) else Problem((), sentence)
 
 
-def dotted(path: Path) -> str:
+def dotted(path: KeyPath) -> str:
     """A path as messages write it: `retention[0].label_annealing.weight`."""
     text = ""
     for part in path:

@@ -215,7 +215,7 @@ def test_trainers_kto_says_what_it_reads(answers, capsys):
     assert run("--dry_run", *answers) == 0
     said = capsys.readouterr().out
     assert "answers.jsonl (answers that were judged good or bad)" in said
-    assert "36 judged answers" in said and "Not read: rater (36 rows)." in said
+    assert "36 judged answers, 18 of them good" in said and "Not read: rater (36 rows)." in said
 
 
 @pytest.mark.parametrize(

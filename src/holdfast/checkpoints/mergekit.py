@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 from holdfast.config.declare import Meta, Setting
 from holdfast.config.decode import coerce_all, decode
 from holdfast.config.values import Refused
-from holdfast.errors import Path, Problem
+from holdfast.errors import KeyPath, Problem
 
 MARKS = (
     "merge_method",
@@ -213,7 +213,7 @@ def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, A
 
 
 def _parameters(
-    method: _Method, known: Mapping[str, Any], path: Path, values: Any, problems: list[Problem]
+    method: _Method, known: Mapping[str, Any], path: KeyPath, values: Any, problems: list[Problem]
 ) -> dict[str, Any]:
     """The parameters under one key `parameters`."""
     plain: dict[str, Any] = {}
@@ -280,7 +280,7 @@ def _values(
     """The method's parameters."""
     translated: dict[str, Any] = {}
 
-    def take(values: Mapping[str, Any], name: str, default: Any, path: Path) -> Any:
+    def take(values: Mapping[str, Any], name: str, default: Any, path: KeyPath) -> Any:
         value = values.get(name, default)
         if value is NEEDED:
             problems.append(Problem((*path, name), "is missing: mergekit requires it"))
@@ -310,7 +310,7 @@ def _values(
 def _tokenizer(request: MergekitRequest, problems: list[Problem]) -> str | None:
     """The parent whose tokenizer the result takes."""
     source = request.tokenizer_source
-    path: Path = ("tokenizer_source",)
+    path: KeyPath = ("tokenizer_source",)
     if request.tokenizer is not None:
         source, path = request.tokenizer.source, ("tokenizer", "source")
     parents = [request.base_model, *(entry.model for entry in request.models)]

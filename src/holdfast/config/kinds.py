@@ -31,7 +31,7 @@ from holdfast.config.declare import (
 )
 from holdfast.config.values import Refused, show
 from holdfast.config.yaml_text import from_yaml
-from holdfast.errors import Path, Problem
+from holdfast.errors import KeyPath, Problem
 from holdfast.support.paths import impossible_path
 
 MISFIT = (TypeError, ValueError, OverflowError)
@@ -54,7 +54,7 @@ class Kind:
         """The words with the bounds: "a whole number of at least 2"."""
         return self.words
 
-    def read(self, value: Any, path: Path) -> Any:
+    def read(self, value: Any, path: KeyPath) -> Any:
         """A value as this kind.
 
         Args:
@@ -77,7 +77,7 @@ class Truth(Kind):
 
     words = "true or false"
 
-    def read(self, value: Any, path: Path) -> bool:
+    def read(self, value: Any, path: KeyPath) -> bool:
         text = str(value).lower() if isinstance(value, (str, int)) else ""
         if text in ("true", "yes", "on", "t", "y", "1"):
             return True
@@ -103,7 +103,7 @@ class Number(Kind):
     def expected(self) -> str:
         return self.words + bounds_in_words(self.meta)
 
-    def read(self, value: Any, path: Path) -> float:
+    def read(self, value: Any, path: KeyPath) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
             raise ValueError
         number = self.parse(value)
@@ -156,7 +156,7 @@ class Text(Kind):
     words = "text"
     plural = "texts"
 
-    def read(self, value: Any, path: Path) -> str:
+    def read(self, value: Any, path: KeyPath) -> str:
         is_whole_number = (
             isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
         )
@@ -175,7 +175,7 @@ class PathName(Kind):
     type: type[pathlib.PurePath]
     words = "a path"
 
-    def read(self, value: Any, path: Path) -> pathlib.PurePath:
+    def read(self, value: Any, path: KeyPath) -> pathlib.PurePath:
         if not isinstance(value, (str, pathlib.PurePath)) or not str(value).strip():
             raise ValueError
         result = self.type(os.path.expanduser(_encodable(str(value))))
@@ -202,7 +202,7 @@ class Choice(Kind):
         ]
         return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
 
-    def read(self, value: Any, path: Path) -> Any:
+    def read(self, value: Any, path: KeyPath) -> Any:
         if isinstance(value, enum.Enum):
             value = value.value
         if value is False and "no" in self.allowed:  # YAML 1.1 reads the bare word `no` as false
@@ -228,7 +228,7 @@ class Instance(Kind):
     def words(self) -> str:  # type: ignore[override]
         return getattr(self.type, "__name__", str(self.type))
 
-    def read(self, value: Any, path: Path) -> Any:
+    def read(self, value: Any, path: KeyPath) -> Any:
         if not isinstance(self.type, type) or not isinstance(value, self.type):
             raise ValueError
         return value
@@ -255,7 +255,7 @@ class ListOf(Kind):
     def expected(self) -> str:
         return self.words + bounds_in_words(Meta(least=self.least))
 
-    def read(self, value: Any, path: Path) -> Any:
+    def read(self, value: Any, path: KeyPath) -> Any:
         if isinstance(value, str):
             value = from_yaml(value) if value.lstrip().startswith("[") else [value]
         elif self.type is tuple and not isinstance(value, (list, tuple, Mapping)):
@@ -284,7 +284,7 @@ class MappingOf(Kind):
     values: Kind
     words = "a mapping"
 
-    def read(self, value: Any, path: Path) -> dict[Any, Any]:
+    def read(self, value: Any, path: KeyPath) -> dict[Any, Any]:
         by_name = {str(key): item for key, item in _mapping(value, path).items()}
         return read_all(itertools.repeat(self.values), by_name, path)
 
@@ -301,7 +301,7 @@ class Section(Kind):
     words = "a mapping"
     plural = "mappings"
 
-    def read(self, value: Any, path: Path) -> Any:
+    def read(self, value: Any, path: KeyPath) -> Any:
         from holdfast.config.decode import decode
 
         if isinstance(value, self.cls):
@@ -329,7 +329,7 @@ class AnyOf(Kind):
     def words(self) -> str:  # type: ignore[override]
         return " or ".join(dict.fromkeys(kind.words for kind in self.kinds))
 
-    def read(self, value: Any, path: Path) -> Any:
+    def read(self, value: Any, path: KeyPath) -> Any:
         if value is None and self.optional:
             return None
         is_list = isinstance(value, (list, tuple))
@@ -360,7 +360,7 @@ class Stated(Kind):
     def words(self) -> str:  # type: ignore[override]
         return self.meta.expected or self.kind.expected
 
-    def read(self, value: Any, path: Path) -> Any:
+    def read(self, value: Any, path: KeyPath) -> Any:
         if self.meta.parse is None:
             return self.kind.read(value, path)
         return self.meta.parse(value)
@@ -466,7 +466,7 @@ def expected(setting: Setting) -> str:
 # ------------------------------------------------------------------------------------------ helpers
 
 
-def read_all(kinds: Iterable[Kind], values: Mapping[Any, Any], path: Path) -> dict[Any, Any]:
+def read_all(kinds: Iterable[Kind], values: Mapping[Any, Any], path: KeyPath) -> dict[Any, Any]:
     """The values of a list or a mapping, each as its kind.
 
     Args:
@@ -500,7 +500,7 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _mapping(value: Any, path: Path) -> Mapping[Any, Any]:
+def _mapping(value: Any, path: KeyPath) -> Mapping[Any, Any]:
     """A mapping as it is, and out of text in braces."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:

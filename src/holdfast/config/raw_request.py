@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.config.declare import settings_of
-from holdfast.errors import ConfigError, Path, Problem
+from holdfast.errors import ConfigError, KeyPath, Problem
 
 _WORD = re.compile(r"\w[\w-]*")
 
@@ -26,7 +26,7 @@ class RawRequest:
     without_dashes: set[str] = dataclasses.field(default_factory=set)
     """Of those, what stood there as words without an option."""
     problems: list[Problem] = dataclasses.field(default_factory=list)
-    lines: dict[Path, int] = dataclasses.field(default_factory=dict)
+    lines: dict[KeyPath, int] = dataclasses.field(default_factory=dict)
     """Line in the file (from 1) of every key and item that is there, by path with underscores
     (`normal`)."""
     file: str | None = None
@@ -89,6 +89,6 @@ def plain_key(name: Any) -> str:
     return text.replace("-", "_") if _WORD.fullmatch(text) else text
 
 
-def normal(path: Path) -> Path:
+def normal(path: KeyPath) -> KeyPath:
     """A path with underscores for dashes."""
     return tuple(plain_key(key) if isinstance(key, str) else key for key in path)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Path, dotted
+from holdfast.errors import KeyPath, dotted
 
 if TYPE_CHECKING:
     import yaml
@@ -77,9 +77,9 @@ class Document:
 
     value: Any = None
     """What it means; None for nothing."""
-    lines: dict[Path, int] = field(default_factory=dict)
+    lines: dict[KeyPath, int] = field(default_factory=dict)
     """The line, from 1, of every key and item."""
-    repeated: list[tuple[Path, int, int]] = field(default_factory=list)
+    repeated: list[tuple[KeyPath, int, int]] = field(default_factory=list)
     """Every key that stands twice in its mapping, with both lines."""
 
 
@@ -111,7 +111,7 @@ def load(text: str, *, top_key: Callable[[str], str] = str) -> Document:
     return document
 
 
-def _note_lines(node: Any, path: Path, document: Document, name: Callable[[str], str]) -> None:
+def _note_lines(node: Any, path: KeyPath, document: Document, name: Callable[[str], str]) -> None:
     """Notes the lines of what lies below a node, before merged keys are put among a mapping's
     own."""
     if node.id == "sequence":

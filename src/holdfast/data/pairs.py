@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 COMPLETIONS = ("chosen", "rejected")
 _PAIR = ("prompt", *COMPLETIONS)
-_JUDGED = ("prompt", "completion")
+_JUDGED = ("prompt", "completion", "label")
 _SHOWN = 5
 
 
@@ -61,7 +61,7 @@ def read_judged(
     `label`. Arguments and errors as of `read_pairs`."""
     _refuse_images(rows, "kto", "judged answers")
     check_judged(rows, files=files)
-    return _only_read(rows, (*_JUDGED, "label"), not_read)
+    return _only_read(rows, _JUDGED, not_read)
 
 
 def _refuse_images(rows: datasets.Dataset, trainer: str, what: str) -> None:
@@ -115,7 +115,7 @@ def check_judged(rows: datasets.Dataset, *, files: Sequence[Path] | None = None)
             five and their number).
     """
     columns = rows.column_names
-    missing = [name for name in (*_JUDGED, "label") if name not in columns]
+    missing = [name for name in _JUDGED if name not in columns]
     if missing:
         pairs = (
             " Pairs of chosen and rejected are for trainer: dpo."
@@ -139,15 +139,16 @@ def _check_each(
     what: str,
     files: Sequence[Path] | None,
 ) -> None:
-    """Raises `DataError` on rows whose parts are none."""
+    """Looks at the columns `parts` of every row, those of `answers` among them.
+
+    Raises:
+        DataError: rows that cannot be used as `what`.
+    """
     bad: list[tuple[int, str]] = []
     count = 0
-    for number, row in enumerate(
-        rows.select_columns([n for n in (*parts, "label") if n in rows.column_names])
-    ):
-        reason = _reason(row, parts, answers)
-        if not reason and "completion" in parts and not isinstance(row["label"], bool):
-            reason = f"'label' is neither true nor false: {row['label']!r}"
+    present = [name for name in parts if name in rows.column_names]
+    for number, row in enumerate(rows.select_columns(present)):
+        reason = _reason(row, answers)
         if reason:
             count += 1
             if len(bad) < _SHOWN:
@@ -156,16 +157,16 @@ def _check_each(
         raise bad_rows(bad, count, len(rows), what, files)
 
 
-def _reason(row: Row, parts: Sequence[str], answers: Sequence[str]) -> str:
+def _reason(row: Row, answers: Sequence[str]) -> str:
     """Why a row cannot be used; empty where it can."""
     kinds = set()
-    for name in parts:
-        if name not in row:
-            continue
-        value = row[name]
-        if not value:
+    for name, value in row.items():
+        if name == "label":
+            if not isinstance(value, bool):
+                return f"'label' is neither true nor false: {value!r}"
+        elif not value:
             return f"'{name}' is empty"
-        if isinstance(value, str):
+        elif isinstance(value, str):
             kinds.add("text")
         elif is_conversation(value):
             kinds.add("messages")

@@ -23,7 +23,7 @@ from holdfast.config.decode import decode, problems_in
 from holdfast.config.raw_request import RawRequest
 from holdfast.config.schema import object_schema
 from holdfast.config.values import show
-from holdfast.errors import ConfigError, Path, Problem, did_you_mean, problem_of
+from holdfast.errors import ConfigError, KeyPath, Problem, did_you_mean, problem_of
 from holdfast.retention.methods.budget import Budget, combination_problems
 from holdfast.retention.methods.ema import ExponentialAverage
 from holdfast.retention.methods.ewc import EWC
@@ -162,7 +162,7 @@ def parse_retention(
     presets: list[Preset] = []
     complete = True
     for number, item in enumerate(value if several else [value]):
-        path: Path = ("retention", number) if several else ("retention",)
+        path: KeyPath = ("retention", number) if several else ("retention",)
         preset, item_problems = _preset(item)
         if preset is None and not item_problems:
             method, item_problems = _method(item, load=load)

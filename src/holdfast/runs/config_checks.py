@@ -18,8 +18,7 @@ from holdfast.checkpoints.named import folder_without_revision, is_no_model, loc
 from holdfast.checkpoints.sources import read_config, read_object
 from holdfast.config.values import show
 from holdfast.config.yaml_file import nearest_sibling
-from holdfast.errors import ConfigError, ModelError, Problem, did_you_mean
-from holdfast.errors import Path as KeyPath
+from holdfast.errors import ConfigError, KeyPath, ModelError, Problem, did_you_mean
 from holdfast.retention.protocol import LAST_STEP, changes_data
 from holdfast.support.paths import expanded, impossible_path, real
 

@@ -85,7 +85,8 @@ def look(config: TrainConfig) -> Look:
         return Look(tokenizer=tokenizer, notes=tuple(notes))
     if TRAINERS[config.holdfast.trainer].reader:
         layout = TRAINERS[config.holdfast.trainer].layout
-        notes.append(f"{len(rows):,} {layout}; their tokens, memory and time are not counted")
+        good = f", {sum(rows['label']):,} of them good" if "label" in rows.column_names else ""
+        notes.append(f"{len(rows):,} {layout}{good}; their tokens, memory and time are not counted")
         return Look(tokenizer=tokenizer, notes=tuple(notes))
     if config.holdfast.on_policy is not None or config.holdfast.trainer == "grpo":
         longest, room = check_lengths(config, rows, tokenizer, limit), completion_length(config)
