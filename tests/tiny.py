@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast.training.tiny import SENTENCES, build_model, build_tokenizer
 
-__all__ = ["DECODER", "SENTENCES", "build_decoder", "build_model", "build_tokenizer", "random_fisher"]
+__all__ = ["DECODER", "SENTENCES", "build_decoder", "build_model", "build_tokenizer", "random_fisher", "save_ladder"]
 
 DECODER: dict[str, Any] = {
     "vocab_size": 320,
@@ -45,3 +46,26 @@ def random_fisher(folder: Path, model: Any, *, seed: int = 0) -> tuple[str, dict
         {"samples": 1, "tokens": 1, "data": {"name": "x"}, "model": {"name": "m", "weights": fingerprints(named)}},
     )
     return str(folder), values
+
+
+def save_ladder(model: Any, tokenizer: Any, texts: Sequence[str], budgets: Mapping[str, int]) -> None:
+    """Trains a model on texts, one a step in turn, and saves it with its tokenizer as it is after so many steps.
+
+    Args:
+        model: a causal language model; trained in place by AdamW at a rate of 3e-3.
+        texts: what it learns.
+        budgets: steps by folder.
+    """
+    import torch
+
+    ids = [torch.tensor([tokenizer(text)["input_ids"]]) for text in texts]
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(1, max(budgets.values()) + 1):
+        batch = ids[step % len(ids)]
+        model(input_ids=batch, labels=batch).loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        for folder, steps in budgets.items():
+            if step == steps:
+                model.save_pretrained(folder)
+                tokenizer.save_pretrained(folder)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from rich.console import Console
 
 from holdfast.errors import ConfigError, HoldfastError
@@ -20,7 +19,7 @@ from holdfast.papers.overtraining.record import OvertrainingRecord, read_overtra
 from holdfast.papers.overtraining.study import OvertrainingStudy
 from holdfast.records.run import RunFolder
 from holdfast.studies.engine.session import execute_study
-from tiny import build_model
+from tiny import build_model, save_ladder
 
 OLD = [f"The quick brown fox {i} jumps over the lazy dog and then sleeps for {i} hours." for i in range(12)]
 NEW = [f"In this village nobody had counted to {i} before the bridge was built." for i in range(24)]
@@ -36,18 +35,7 @@ def write(name: str, texts: list[str]) -> None:
 def asked(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A study of three checkpoints of one model, which knows the better what is old the longer it was trained."""
     monkeypatch.chdir(tmp_path)
-    ids = [torch.tensor([tokenizer(t)["input_ids"]]) for t in OLD]
-    model = build_model(seed=0)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for step in range(1, max(BUDGETS.values()) + 1):
-        one = ids[step % len(ids)]
-        model(input_ids=one, labels=one).loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
-        for name, steps in BUDGETS.items():
-            if step == steps:
-                model.save_pretrained(name)
-                tokenizer.save_pretrained(name)
+    save_ladder(build_model(seed=0), tokenizer, OLD, BUDGETS)
     write("old.jsonl", OLD)
     write("train.jsonl", NEW[:12])
     write("valid.jsonl", NEW[12:16])

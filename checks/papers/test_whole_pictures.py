@@ -23,7 +23,7 @@ from holdfast.papers.worlds.pictures.build import PicturesRecipe, build_pictures
 from holdfast.papers.worlds.pictures.tower import TowerRecipe
 from holdfast.records.run import RunFolder
 from holdfast.studies.engine.session import execute_study
-from tiny import build_model
+from tiny import build_model, save_ladder
 
 OLD = [f"The quick brown fox {i} jumps over the lazy dog and then sleeps for {i} hours." for i in range(12)]
 BUDGETS = {"s": 4, "l": 20}
@@ -44,18 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def asked(world: dict[str, Path], tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A study of two checkpoints that learn to see, one way and rate, and by LoRA."""
     monkeypatch.chdir(tmp_path)
-    ids = [torch.tensor([tokenizer(t)["input_ids"]]) for t in OLD]
-    model = build_model(seed=0, vocab_size=len(tokenizer))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for step in range(1, max(BUDGETS.values()) + 1):
-        one = ids[step % len(ids)]
-        model(input_ids=one, labels=one).loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
-        for name, steps in BUDGETS.items():
-            if step == steps:
-                model.save_pretrained(name)
-                tokenizer.save_pretrained(name)
+    save_ladder(build_model(seed=0, vocab_size=len(tokenizer)), tokenizer, OLD, BUDGETS)
     Path("old.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in OLD))
     about = {"name": "vision", "group": "family"}
     return {
