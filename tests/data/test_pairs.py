@@ -86,6 +86,8 @@ def test_pairs_a_judged_answer_without_a_part_is_named(row: dict[str, Any], said
 def test_pairs_other_columns_are_no_judged_answers() -> None:
     with pytest.raises(DataError, match=r"label is missing\. Did you mean 'lable'\?"):
         read_judged(Dataset.from_list([{"prompt": "a", "completion": "b", "lable": True}]))
+    with pytest.raises(DataError, match=r"Answers without a judgement are for trainer: sft\."):
+        read_judged(Dataset.from_list([{"prompt": "a", "completion": "b"}]))
     with pytest.raises(DataError, match=r"Pairs of chosen and rejected are for trainer: dpo\."):
         read_judged(Dataset.from_list([TEXT]))
     with pytest.raises(DataError, match="'label' is neither true nor false: 1"):

@@ -203,8 +203,8 @@ def test_a_step_of_no_weight_is_no_end(tmp_path):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"kind": "dft", "alpha": 2.0}, "alpha: .*kind: eaft only, got kind 'dft'"),
-        ({"kind": "eaft", "floor": 0.5}, "floor: .*kind: talr only"),
+        ({"kind": "dft", "alpha": 2.0}, "alpha: applies only with kind: eaft, got kind 'dft'"),
+        ({"kind": "eaft", "floor": 0.5}, "floor: applies only with kind: talr"),
         ({"coefficient": 1.5}, "coefficient.*1.5"),
         ({"kind": "entropy"}, "kind.*'entropy'"),
     ],

@@ -117,15 +117,14 @@ def check_judged(rows: datasets.Dataset, *, files: Sequence[Path] | None = None)
     columns = rows.column_names
     missing = [name for name in _JUDGED if name not in columns]
     if missing:
-        pairs = (
-            " Pairs of chosen and rejected are for trainer: dpo."
-            if {*COMPLETIONS} <= {*columns}
-            else ""
-        )
+        advice = did_you_mean(missing[0], columns)
+        if {*COMPLETIONS} <= {*columns}:
+            advice = " Pairs of chosen and rejected are for trainer: dpo."
+        elif missing == ["label"] and not advice:
+            advice = " Answers without a judgement are for trainer: sft."
         raise DataError(
             "Judged answers: expected the columns prompt, completion and label (true or false), "
-            f"got {', '.join(columns) or 'no columns'}; {' and '.join(missing)} is "
-            f"missing.{pairs or did_you_mean(missing[0], columns)}"
+            f"got {', '.join(columns) or 'no columns'}; {' and '.join(missing)} is missing.{advice}"
         )
     if not len(rows):
         raise DataError("Judged answers: expected at least one row, got none.")

@@ -346,9 +346,7 @@ def _origin_problems(methods: Sequence[RetentionMethod]) -> list[Problem]:
         for source in term.by_origin:
             if not (sources if source == "new" else sources & {source}):
                 mixing = " or ".join(_giving(source))
-                text = (
-                    f"says something beside a method that mixes such rows in ({mixing}), got none."
-                )
+                text = f"applies only beside a method that mixes such rows in ({mixing}), got none."
                 problems.append(Problem((name, f"weight_{source}"), text))
     for method in methods:
         factors = {} if method.off else method.ce_by_origin()

@@ -163,7 +163,7 @@ class EWC(RetentionMethod):
             problems.append(
                 Problem(
                     "decay",
-                    "says something only with fisher (of earlier tasks) and data (of the newest)",
+                    "applies only with fisher (of earlier tasks) and data (of the newest)",
                 )
             )
         if self.data and self.reference != START:

@@ -51,7 +51,7 @@ _BELONGS = {
     "cache_dir": ("cached",),
     "cache_dtype": ("cached",),
 }
-"""Parameter: the teachers it says something about."""
+"""Parameter: the teachers it applies to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class LabelAnnealing(RetentionMethod):
             problems.append(
                 Problem(
                     "beta",
-                    f"says something with direction: jsd only, got direction {self.direction!r}",
+                    f"applies only with direction: jsd, got direction {self.direction!r}",
                 )
             )
         for key, teachers in _BELONGS.items():
@@ -147,8 +147,7 @@ class LabelAnnealing(RetentionMethod):
                 problems.append(
                     Problem(
                         key,
-                        f"says something with teacher: {teachers[-1]} only, got teacher "
-                        f"{self.teacher!r}",
+                        f"applies only with teacher: {teachers[-1]}, got teacher {self.teacher!r}",
                     )
                 )
         return problems + anchor_problems("reference", self.reference)

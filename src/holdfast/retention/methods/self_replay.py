@@ -127,7 +127,7 @@ class SelfReplay(RetentionMethod):
                 )
             )
         if self.temperature == 0 and self.top_p != 1:
-            problems.append(Problem("top_p", "says something with a temperature above 0 only"))
+            problems.append(Problem("top_p", "applies only with a temperature above 0"))
         return problems
 
     @property

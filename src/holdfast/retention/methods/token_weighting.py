@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from holdfast.retention.anchor import Anchors
 
 _BELONGS = {"alpha": "eaft", "floor": "talr"}
-"""Parameter: the kind it says something about."""
+"""Parameter: the kind it applies to."""
 LEAST_TAU = 1e-3
 """Nats; below, p^(1 / tau) is 0 or 1 anyway."""
 
@@ -97,7 +97,7 @@ class TokenWeighting(RetentionMethod):
         for key, kind in _BELONGS.items():
             if getattr(self, key) != defaults[key] and self.kind != kind:
                 problems.append(
-                    Problem(key, f"says something with kind: {kind} only, got kind {self.kind!r}")
+                    Problem(key, f"applies only with kind: {kind}, got kind {self.kind!r}")
                 )
         return problems
 
