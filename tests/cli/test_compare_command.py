@@ -12,9 +12,10 @@ import pytest
 
 from evaluation.test_compare_folders import TEXT, answers, texts, write, write_average
 from holdfast.cli.main import main
-from holdfast.records.comparison import Comparison
+from holdfast.records.comparison import Comparison, Decision, Shown
 from holdfast.records.evaluation import EvaluationRecord
 from holdfast.records.run import RunFolder, RunRecord
+from holdfast.reports.decision_text import decision_in_words
 from holdfast.support.files import read_json, write_json
 
 
@@ -127,7 +128,8 @@ def test_all_files_are_there_though_the_gate_fails(here, tmp_path, capsys):
     ]
     suite = ET.parse(out / "comparison.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures")) == ("4", "1")
-    assert suite.find("system-out").text == found["decision"]["sentence"], "words and numbers of one decision"
+    decision = {**found["decision"], "shown": [Shown(**shown) for shown in found["decision"]["shown"]]}
+    assert suite.find("system-out").text == decision_in_words(Decision(**decision)), "words and numbers of one decision"
     assert not (out / "comparison.md").exists()
 
 

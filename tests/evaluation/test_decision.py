@@ -12,6 +12,7 @@ from holdfast.evaluation.compare.gate import bind_rules, judge, parse_rules
 from holdfast.evaluation.compare.samples import ComparisonOptions, compare_samples
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
+from holdfast.reports.decision_text import decision_in_words
 
 
 def entry(place: int, rng: np.random.Generator, *, loss: float = 0.0, mixed: bool = False, n: int = 200) -> Comparison:
@@ -33,8 +34,8 @@ def entry(place: int, rng: np.random.Generator, *, loss: float = 0.0, mixed: boo
 def test_a_loss_among_eleven_that_kept_is_named():
     rng = np.random.default_rng(0)
     found, decision = with_decision([entry(i, rng, loss=1.0 if i == 3 else 0.0) for i in range(12)], Adjustment())
-    assert decision is not None and decision.shown == ["s/e3"]
-    assert decision.sentence.startswith(
+    assert decision is not None and [loss.name for loss in decision.shown] == ["e3"]
+    assert decision_in_words(decision).startswith(
         "A loss is shown on 1 of 12 entries: s/e3 (smallest adjusted p of 12 tests below"
     )
     assert found[3].p_adjusted is not None and found[3].p_adjusted < 0.025 <= min(

@@ -30,8 +30,9 @@ from holdfast.evaluation.compare.gate import (
     to_record,
 )
 from holdfast.evaluation.compare.samples import compare_samples
-from holdfast.records.comparison import Comparison, GateOutcome
+from holdfast.records.comparison import Comparison, GateOutcome, Shown
 from holdfast.records.evaluation import Evaluation, Metric
+from holdfast.reports.decision_text import decision_in_words, reason_in_words
 
 NAN = math.nan
 
@@ -212,7 +213,7 @@ def test_an_entry_that_only_one_of_the_two_has_fails_the_gate(text, side):
     outcomes, decision = judge([aim], Compared(comparisons=changes, unmatched=found.unmatched, notes=[]))
     assert {o.outcome for o in outcomes[:-1]} <= {"passed"}
     assert (outcomes[-1].name, outcomes[-1].outcome) == ("lost", "not measured")
-    assert f"measured only {side}" in outcomes[-1].reason
+    assert outcomes[-1].why == f"only {side}" and f"measured only {side}" in reason_in_words(outcomes[-1])
     assert outcome_of(outcomes) == "not measured" and is_failed(outcomes)
     assert decision is None or not decision.shown
 
@@ -307,7 +308,7 @@ def test_value_and_interval_are_in_the_rule_s_unit_and_direction():
         1.0,
         "pt",
     )
-    assert found.reason == "drop 2 pt [1, 3]: 1 pt lies inside the interval; more samples would decide."
+    assert reason_in_words(found) == "drop 2 pt [1, 3]: 1 pt lies inside the interval; more samples would decide."
     found = judged("mmlu gain < 2%", moved(-0.03, -0.01))
     assert (found.value, found.interval, found.unit) == (pytest.approx(-4.0), pytest.approx((-6.0, -2.0)), "%")
     assert (found.suite, found.name, found.metric, found.rule) == ("keep", "mmlu", "acc", "mmlu gain < 2%")
@@ -330,9 +331,9 @@ def test_drop_is_worse_and_rise_is_more_whatever_is_better():
 
 def test_without_an_interval_nothing_is_decided():
     found = judged("mmlu drop > 1pt", change(difference=-0.9, interval=(NAN, NAN), n=1))
-    assert found.outcome == "undecided" and "one sample has no interval" in found.reason
+    assert found.outcome == "undecided" and "one sample has no interval" in reason_in_words(found)
     found = judged("mmlu drop > 1%", change(before=0.0, difference=0.5, interval=(0.4, 0.6)))
-    assert found.outcome == "undecided" and "nothing is relative to 0" in found.reason
+    assert found.outcome == "undecided" and "nothing is relative to 0" in reason_in_words(found)
 
 
 def test_what_turns_out_not_to_be_comparable_stops_the_gate(tmp_path: Path):
@@ -394,13 +395,13 @@ def test_one_of_many_that_fails_on_its_own_is_undecided_together():
         assert outcomes[0].p_adjusted == pytest.approx(outcomes[0].p_value * (1 + len(others)))
         assert is_failed(outcomes) == (outcome == "failed") == bool(decision.shown)
         assert all(o.outcome == "passed" for o in outcomes[1:]), "what passes is not adjusted"
-    assert "of 12 tests chance alone does that" in outcomes[0].reason
-    assert decision.sentence.startswith("No rule is shown to be broken (smallest adjusted p of 12 tests 0.")
-    assert "Holm, one-sided, false alarms in at most 2.5 % of such comparisons" in decision.sentence
+    assert "of 12 tests chance alone does that" in reason_in_words(outcomes[0])
+    assert decision_in_words(decision).startswith("No rule is shown to be broken (smallest adjusted p of 12 tests 0.")
+    assert "Holm, one-sided, false alarms in at most 2.5 % of such comparisons" in decision_in_words(decision)
     outcomes, decision = many((low, high), *fine, family_wise="none")
     assert outcomes[0].outcome == "failed" and outcomes[0].p_adjusted == outcomes[0].p_value
-    assert "none adjusted" in decision.sentence
-    assert decision.shown == ["keep/task0 acc: any drop > 1pt"]
+    assert "none adjusted" in decision_in_words(decision)
+    assert decision.shown == [Shown(suite="keep", name="task0", metric="acc", rule="any drop > 1pt")]
 
 
 def test_a_rule_that_forbids_too_little_gain_is_tested_from_below():

@@ -176,6 +176,8 @@ class Pair:
 GATES = [
     GateOutcome(
         rule="knowledge drop > 1pt",
+        direction="drop",
+        operator=">",
         suite="knowledge",
         name="mmlu",
         metric="acc",
@@ -184,10 +186,12 @@ GATES = [
         interval=(-0.1, 3.6),
         threshold=1.0,
         unit="pt",
-        reason="The drop is 1.75 pt [-0.10, 3.60]: 1 pt lies inside the interval.",
+        why="threshold inside",
     ),
     GateOutcome(
         rule="gsm8k drop > 2pt",
+        direction="drop",
+        operator=">",
         suite="reasoning",
         name="gsm8k",
         metric="exact_match,strict-match",
@@ -196,10 +200,12 @@ GATES = [
         interval=(2.7, 11.1),
         threshold=2.0,
         unit="pt",
-        reason="The drop is 6.90 pt [2.70, 11.10], all of it beyond 2 pt.",
+        why="beyond",
     ),
     GateOutcome(
         rule="prose perplexity rise > 5%",
+        direction="rise",
+        operator=">",
         suite="keep",
         name="prose",
         metric="perplexity",
@@ -208,7 +214,7 @@ GATES = [
         interval=(2.1, 3.9),
         threshold=5.0,
         unit="%",
-        reason="The rise is 3.00 % [2.10, 3.90], all of it within 5 %.",
+        why="within",
     ),
 ]
 

@@ -80,7 +80,7 @@ def test_rules_come_with_outcome_and_numbers(tmp_path) -> None:
     rows = re.findall(r"<tr>(.*?)</tr>", section(page, "Rules"), re.S)
     rows, numbers = rows[1:4], rows[5:]
     assert [re.search(r'class="chip \w+">(\w+)<', r)[1] for r in rows] == ["failed", "undecided", "passed"]
-    for part in ("gsm8k drop &gt; 2pt", "+6.9 pt", "[+2.7, +11.1]", "all of it beyond"):
+    for part in ("gsm8k drop &gt; 2pt", "+6.9 pt", "[+2.7, +11.1]", "the whole interval is above"):
         assert part in rows[0]
     assert ">2 pt<" in numbers[0], "folded below"
     assert '<span class="pill bad">failed</span>' in page

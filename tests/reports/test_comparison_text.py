@@ -28,7 +28,9 @@ def outcome(rule: str = "any drop > 1pt", result: str = "passed", name: str = "a
         "interval": (-0.2, 0.9),
         "threshold": 1.0,
         "unit": "pt",
-        "reason": f"drop 0.4 pt [-0.2, 0.9]: {result} because of {name}.",
+        "why": {"failed": "beyond", "passed": "within"}.get(result, "threshold inside"),
+        "direction": "drop",
+        "operator": ">",
     }
     return GateOutcome(rule=rule, name=name, outcome=result, **{**known, **fields})
 
@@ -96,7 +98,7 @@ def test_markdown_has_the_figures():
 
 
 def test_markdown_survives_any_name():
-    gates = [outcome(EVIL, "failed", EVIL, reason=EVIL)]
+    gates = [outcome(EVIL, "failed", EVIL, why="not finite", failed=EVIL)]
     evil = comparison(suite=EVIL, name=EVIL, metric=EVIL)
     text = comparison_markdown(result([evil], labels=(EVIL, EVIL), gates=gates, unmatched=[EVIL], notes=[EVIL]))
     for table in tables(text):
@@ -160,7 +162,7 @@ def test_a_test_case_a_benchmark():
         ("keep", "prose acc"),
     ]
     failed = cases["keep", "mmlu acc"].find("failure")
-    assert failed.get("message") == "mmlu drop > 1pt: drop 0.4 pt [-0.2, 0.9]: failed because of mmlu."
+    assert failed.get("message") == "mmlu drop > 1pt: drop 0.4 pt [-0.2, 0.9]: the whole interval is above 1 pt."
     assert failed.text == failed.get("message"), "what passed is not told where something failed"
     undecided = cases["keep", "arc_easy acc"].find("skipped").get("message")
     assert undecided.startswith("undecided: any drop > 2%: ")
@@ -174,7 +176,11 @@ def test_a_test_case_a_benchmark():
 
 def test_junit_survives_any_text():
     bad = f"{EVIL} \x00 \ud800 \uffff ]]> \u2603"
-    suite = suite_of(comparison_junit(result([], labels=(bad, bad), gates=[outcome(bad, "failed", bad, reason=bad)])))
+    suite = suite_of(
+        comparison_junit(
+            result([], labels=(bad, bad), gates=[outcome(bad, "failed", bad, why="not finite", failed=bad)])
+        )
+    )
     assert "<script>alert(1)</script>" in suite[0].find("failure").get("message")
     assert "\u2603" in suite[0].get("name") and "\x07" not in suite[0].get("name")
 

@@ -187,8 +187,8 @@ def pair_of(folder: Path, text: str) -> Pair:
 
 
 def comparing(folder: Path, text: str) -> Page:
-    changes = dict.fromkeys(("rule", "suite", "name", "metric", "reason", "unit", "outcome"), text)
-    gates = [dataclasses.replace(GATES[0], **changes), GATES[1]]
+    changes = dict.fromkeys(("rule", "suite", "name", "metric", "failed", "unit", "outcome"), text)
+    gates = [dataclasses.replace(GATES[0], why="not finite", **changes), GATES[1]]
     found = pair_of(folder, text)
     return comparison_page(found.result(labels=(text, f"{text} b"), gates=gates, unmatched=[text]))
 

@@ -19,6 +19,15 @@ NOT_MEASURED = "not measured"
 """The outcome of a rule that speaks of an entry which only one of the two models has."""
 LOST, GAINED, KEPT, NOT_SHOWN = "lost", "gained", "kept", "not shown"
 LITTLE_LOST, LITTLE_GAINED = "lost within the margin", "gained within the margin"
+BEYOND, WITHIN, INSIDE = "beyond", "within", "threshold inside"
+ON_ITS_OWN = "beyond on its own"
+NO_INTERVAL, ONE_SAMPLE, RELATIVE_TO_ZERO = "no interval", "one sample", "relative to 0"
+ONLY_BEFORE, ONLY_AFTER = "only before", "only after"
+GATE_REASONS = (
+    BEYOND, ON_ITS_OWN, WITHIN, INSIDE, NO_INTERVAL, ONE_SAMPLE, RELATIVE_TO_ZERO, NOT_FINITE,
+    ONLY_BEFORE, ONLY_AFTER,
+)  # fmt: skip
+"""Why a rule's outcome is what it is; `reports.decision_text` has the sentences."""
 FamilyWise = Literal["holm", "max_t", "none"]
 """How p-values of several tests are adjusted (`statistics.family_wise`)."""
 VERDICTS = (LOST, GAINED, LITTLE_LOST, LITTLE_GAINED, KEPT, NOT_SHOWN, NOT_FINITE)
@@ -144,9 +153,14 @@ class GateOutcome:
 
     rule: str
     """As the user wrote it."""
+    direction: str
+    """"drop", "gain", "rise" or "fall"."""
+    operator: str
+    """">", ">=", "<" or "<="."""
     suite: str
     name: str
     metric: str
+    """Empty where only one of the two models was measured."""
     outcome: str
     """"failed": the whole interval lies beyond the threshold, and still does when all tests of the
     gate are accounted for. "passed": the whole interval lies within it. "undecided": neither. "not
@@ -160,12 +174,29 @@ class GateOutcome:
     threshold: float
     unit: str
     """"pt" (hundredths of a share), "%" of the value before, or the metric's own."""
-    reason: str
-    """One sentence for people."""
+    why: str
+    """One of `GATE_REASONS`."""
+    failed: str | None = None
+    """What is not finite, as `Comparison.failed` says it."""
     p_value: float = math.nan
     """One-sided, of "the rule does not hold"; NaN where nothing was tested."""
     p_adjusted: float = math.nan
     """The same for all tests of the gate together (`Decision`)."""
+    tests: int = 0
+    """Tests that `p_adjusted` accounts for: all of the gate, 1 where none is adjusted."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A loss that is shown, or a rule that is shown to be broken, on one entry."""
+
+    suite: str
+    name: str
+    metric: str
+    rule: str = ""
+    """As the user wrote it; empty for a loss."""
+    within_margin: bool = False
+    """Of a loss: whether it is shown to be one that does not matter."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -180,12 +211,9 @@ class Decision:
     """The chance, one-sided, that anything is shown where nothing is so; of "none", that of each
     test."""
     tests: int
-    shown: list[str]
-    """Entries, or entries with the rule that is broken there."""
+    shown: list[Shown]
     p_value: float
-    """The smallest adjusted p-value, one-sided; NaN without tests."""
-    sentence: str
-    """All of it for people."""
+    """The smallest adjusted p-value, one-sided."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ from holdfast.reports.charts import (
     heads,
     tabulate,
 )
+from holdfast.reports.decision_text import decision_in_words
 from holdfast.reports.format import direction, p_value, tally
 from holdfast.reports.measured import names_of
 
@@ -314,7 +315,7 @@ def decision_note(decision: Decision | None) -> Paragraph | None:
     """What all tests say together."""
     if decision is None:
         return None
-    return Paragraph(Span(decision.sentence, "strong"), "bad" if decision.shown else "")
+    return Paragraph(Span(decision_in_words(decision), "strong"), "bad" if decision.shown else "")
 
 
 def suite_tile(rows: Rows) -> Tile:

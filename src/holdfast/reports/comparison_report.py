@@ -54,6 +54,7 @@ from holdfast.reports.compared import (
     suite_tile,
     without_means,
 )
+from holdfast.reports.decision_text import reason_in_words
 from holdfast.reports.flips import (
     Flips,
     documents_panel,
@@ -185,7 +186,7 @@ RULE_WORDS = (
 def _rules(gates: Sequence[GateOutcome], decision: Decision | None) -> Section:
     """Rules and their outcomes, the worst first."""
     words = heads({"Rule": _rule_and_entry, "Outcome": _outcome_chip}, words=2)
-    why = Col("Why", "reason", numeric=False, wide=True)
+    why = Col("Why", reason_in_words, numeric=False, wide=True)
     statistics = heads(
         {
             "Threshold": lambda g: f"{g.threshold:g} {g.unit}",

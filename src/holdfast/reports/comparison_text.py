@@ -48,6 +48,7 @@ from holdfast.reports.compared import (
     verdicts_of,
 )
 from holdfast.reports.comparison_report import OUTCOMES
+from holdfast.reports.decision_text import decision_in_words, reason_in_words
 from holdfast.reports.format import plural, tally
 from holdfast.reports.terminal import Printer
 
@@ -127,7 +128,7 @@ class _Rule:
         for gate in self.gates:
             if gate.outcome == self.outcome:
                 metric = f" {gate.metric}" if gate.metric else ""
-                texts.append(f"{gate.suite}/{gate.name}{metric}: {gate.reason}")
+                texts.append(f"{gate.suite}/{gate.name}{metric}: {reason_in_words(gate)}")
         return texts
 
 
@@ -273,7 +274,7 @@ def comparison_junit(result: Result, *, seconds: float = 0.0) -> bytes:
         if case.kind in _KINDS:
             counts[_KINDS[case.kind]] += 1
     if result.decision is not None:
-        ET.SubElement(suite, "system-out").text = _xml(result.decision.sentence)
+        ET.SubElement(suite, "system-out").text = _xml(decision_in_words(result.decision))
     for kind, count in counts.items():
         suite.set(kind, str(count))
     suite.set("time", f"{seconds:.3f}")
@@ -328,7 +329,7 @@ def _case(
     strict: bool,
 ) -> _Case:
     outcome = outcome_of(gates) if gates else "passed"
-    reasons = [f"{gate.rule}: {gate.reason}" for gate in gates if gate.outcome == outcome]
+    reasons = [f"{gate.rule}: {reason_in_words(gate)}" for gate in gates if gate.outcome == outcome]
     text = lines(*reasons, *map(comparison_line, comparisons))
     if outcome == "passed":
         return _Case("system-out", classname, name, text)

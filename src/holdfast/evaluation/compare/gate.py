@@ -51,10 +51,23 @@ from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.compare.decision import Adjustment
 from holdfast.evaluation.compare.folders import Compared, EntryPair, Key, Matching
 from holdfast.evaluation.former_names import current_path
-from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, Decision, GateOutcome
-from holdfast.records.measure import between
+from holdfast.records.comparison import (
+    BEYOND,
+    INSIDE,
+    NO_INTERVAL,
+    NOT_FINITE,
+    NOT_MEASURED,
+    ON_ITS_OWN,
+    ONE_SAMPLE,
+    RELATIVE_TO_ZERO,
+    WITHIN,
+    Comparison,
+    Decision,
+    GateOutcome,
+    Shown,
+)
 from holdfast.records.metrics import called, is_share
-from holdfast.statistics.decision import decision_of, level_of, named
+from holdfast.statistics.decision import level_of
 from holdfast.statistics.paired import paired_test
 
 T = TypeVar("T")
@@ -69,13 +82,13 @@ _RULE = re.compile(
     r"(?P<what>.*?)\s*\b(?P<direction>[A-Za-z]+)\s*(?P<operator>>=|<=|>|<)\s*(?P<number>[^\s%A-Za-z]*(?:[eE][-+]?\d+)?)\s*(?P<unit>.*)"
 )
 _POINTS = ("pt", "pts", "point", "points")
-_OPERATORS: dict[str, tuple[Callable[[float, float], bool], str]] = {
-    ">": (operator.gt, "above"),
-    ">=": (operator.ge, "at or above"),
-    "<": (operator.lt, "below"),
-    "<=": (operator.le, "at or below"),
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
 }
-"""By sign: whether a change is forbidden by a threshold, and the words for where it is."""
+"""By sign: whether a change is forbidden by a threshold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +110,7 @@ class Rule:
 
     def holds(self, change: float) -> bool:
         """Whether a change is what the rule forbids."""
-        return _OPERATORS[self.operator][0](change, self.threshold)
+        return _OPERATORS[self.operator](change, self.threshold)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,7 +361,8 @@ def judge(aims: Sequence[Aim], compared: Compared) -> tuple[list[GateOutcome], D
                 )
                 problems.append(f"rule '{rule.text}': {refused.get(key, why)}")
             elif c.failed is not None:
-                outcomes.append(_without_figure(rule, key, NOT_FINITE, c.failed, metric=c.metric))
+                outcome = _without_figure(rule, key, NOT_FINITE, NOT_FINITE)
+                outcomes.append(dataclasses.replace(outcome, metric=c.metric, failed=c.failed))
             elif not _fits(rule.unit, c.unit, (c.before, c.after)):
                 wrong = f"{'/'.join(key)} {c.metric} is in {c.unit}"
                 problems.append(f"rule '{rule.text}': {_misfit(rule, [wrong])}")
@@ -358,11 +372,7 @@ def judge(aims: Sequence[Aim], compared: Compared) -> tuple[list[GateOutcome], D
                     tested[len(outcomes)] = (c, sign)
                 outcomes.append(outcome)
         for key in aim.missing:
-            reason = (
-                f"{refused[key].reason} What was not measured is not passed: evaluate both models "
-                "on it."
-            )
-            outcomes.append(_without_figure(rule, key, NOT_MEASURED, reason))
+            outcomes.append(_without_figure(rule, key, NOT_MEASURED, refused[key].why))
     if problems:
         raise DataError(*problems)
     return _together(outcomes, tested, compared.adjustment)
@@ -380,33 +390,24 @@ def _together(
     tests = list(tested.values())
     level = level_of(tests[0][0].confidence)
     adjusted = adjustment.adjusted([outcomes[number].p_value for number in tested], tests)
-    is_family = len(tested) > 1 and adjustment.family_wise != "none"
+    together = 1 if adjustment.family_wise == "none" else len(tested)
     for number, p in zip(tested, adjusted, strict=True):
-        outcome = dataclasses.replace(outcomes[number], p_adjusted=p)
-        reason = outcome.reason.removesuffix(".")
+        outcome = dataclasses.replace(outcomes[number], p_adjusted=p, tests=together)
         if outcome.outcome == FAILED and not p < level:
-            text = (
-                f"on its own; of {len(tested):,} tests chance alone does that (adjusted p {p:.3f})"
-            )
-            outcome = dataclasses.replace(outcome, outcome=UNDECIDED, reason=f"{reason} {text}.")
-        elif outcome.outcome == FAILED and is_family:
-            figure = "below 0.001" if p < 0.001 else f"{p:.3f}"
-            outcome = dataclasses.replace(outcome, reason=f"{reason} (adjusted p {figure}).")
+            outcome = dataclasses.replace(outcome, outcome=UNDECIDED, why=ON_ITS_OWN)
         outcomes[number] = outcome
-    broken = [outcome for outcome in outcomes if outcome.outcome == FAILED]
-    lines = []
-    for outcome in broken:
-        lines.append(f"{outcome.suite}/{outcome.name} {outcome.metric}: {outcome.rule}")
-    text = "no rule is shown to be broken"
-    if broken:
-        rules = []
-        for rule, failures in by_rule(broken).items():
-            rules.append(
-                f"'{rule}' on {named([(failure.suite, failure.name) for failure in failures])}"
-            )
-        text = f"shown to be broken: {'; '.join(rules)}"
-    decision = decision_of(
-        "rules", text, adjusted, lines, family_wise=adjustment.family_wise, level=level
+    shown = []
+    for outcome in outcomes:
+        if outcome.outcome == FAILED:
+            suite, name, metric = outcome.suite, outcome.name, outcome.metric
+            shown.append(Shown(suite=suite, name=name, metric=metric, rule=outcome.rule))
+    decision = Decision(
+        about="rules",
+        family_wise=adjustment.family_wise,
+        level=level,
+        tests=len(tested),
+        shown=shown,
+        p_value=min(adjusted),
     )
     return outcomes, decision
 
@@ -424,28 +425,24 @@ def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
     value = sign * scale * c.difference + 0.0  # + 0.0: no "-0"
     low, high = sorted(sign * scale * end + 0.0 for end in c.interval)
     unit = rule.unit if rule.unit in ("pt", "%") else c.unit
-    change, threshold = f"{rule.direction} {_figure(value, unit)}", _figure(rule.threshold, unit)
-    beyond = f"{_OPERATORS[rule.operator][1]} {threshold}"
     side = sign if rule.operator in (">", ">=") else -sign
     p_value = _p_value(rule, c, sign * rule.threshold / scale, side, value)
     if math.isnan(low) or math.isnan(high):
         outcome, p_value = UNDECIDED, math.nan
-        why = "there is no interval" if c.n >= 2 else "one sample has no interval"
+        why = NO_INTERVAL if c.n >= 2 else ONE_SAMPLE
         if math.isnan(scale):
-            why = "nothing is relative to 0"
-        reason = f"{change}; {why}, so this cannot be judged."
+            why = RELATIVE_TO_ZERO
     else:
         held_at_ends = {rule.holds(low), rule.holds(high)}
+        outcome, why = UNDECIDED, INSIDE
         if held_at_ends == {True}:
-            outcome, where = FAILED, f"the whole interval is {beyond}"
+            outcome, why = FAILED, BEYOND
         elif held_at_ends == {False}:
-            outcome, where = PASSED, f"none of the interval is {beyond}"
-        else:
-            outcome = UNDECIDED
-            where = f"{threshold} lies inside the interval; more samples would decide"
-        reason = f"{change} {between(f'{low:.3g}', f'{high:.3g}')}: {where}."
+            outcome, why = PASSED, WITHIN
     judged = GateOutcome(
         rule=rule.text,
+        direction=rule.direction,
+        operator=rule.operator,
         suite=c.suite,
         name=c.name,
         metric=c.metric,
@@ -454,7 +451,7 @@ def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
         interval=(low, high),
         threshold=rule.threshold,
         unit=unit,
-        reason=reason,
+        why=why,
         p_value=p_value,
     )
     return judged, side
@@ -473,25 +470,21 @@ def _p_value(rule: Rule, c: Comparison, threshold: float, side: float, value: fl
     return test.p_above(threshold) if side > 0 else test.p_below(threshold)
 
 
-def _without_figure(
-    rule: Rule, key: Key, outcome: str, reason: str, *, metric: str = ""
-) -> GateOutcome:
+def _without_figure(rule: Rule, key: Key, outcome: str, why: str) -> GateOutcome:
     return GateOutcome(
         rule=rule.text,
+        direction=rule.direction,
+        operator=rule.operator,
         suite=key[0],
         name=key[1],
-        metric=metric,
+        metric="",
         outcome=outcome,
         value=math.nan,
         interval=(math.nan, math.nan),
         threshold=rule.threshold,
         unit=rule.unit,
-        reason=reason,
+        why=why,
     )
-
-
-def _figure(value: float, unit: str) -> str:
-    return f"{value:.3g} {unit}".strip() if not math.isnan(value) else "unknown"
 
 
 # ----------------------------------------------------------------------------------------- the gate
