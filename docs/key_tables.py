@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.config.declare import Setting, settings_of
 from holdfast.config.help import default_text
-from holdfast.config.kinds import expected
+from holdfast.config.decode import expected
 
 DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- keys: ([^>]+?) -->\n).*?(<!-- /keys -->)", re.DOTALL)

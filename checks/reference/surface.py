@@ -11,8 +11,8 @@ from typing import Any
 
 import commandline
 import request_cases
+from holdfast.config.decode import expected
 from holdfast.config.help import default_text
-from holdfast.config.kinds import expected
 
 
 def names() -> dict[str, Any]:

@@ -19,8 +19,7 @@ from holdfast.checkpoints.methods.registry import METHODS as MERGE_METHODS
 from holdfast.cli.main import main
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Setting, in_bounds, settings_of
-from holdfast.config.decode import coerce, decode
-from holdfast.config.kinds import expected
+from holdfast.config.decode import coerce, decode, expected
 from holdfast.config.schema import setting_schema
 from holdfast.config.values import Refused
 from holdfast.data.layouts import Templates

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from holdfast.config.declare import Meta, Setting, current_name, settings_of
-from holdfast.config.decode import coerce_all, decode, unknown_key
+from holdfast.config.decode import coerce_all, decode, expected, unknown_key
 from holdfast.config.help import Help, Section, help_topic, wrapped
-from holdfast.config.kinds import expected
 from holdfast.config.raw_request import RawRequest
 from holdfast.config.yaml_file import read_yaml
 from holdfast.config.yaml_text import from_yaml

@@ -11,15 +11,35 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
+import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from holdfast.config.declare import Setting, current_name, settings_of
-from holdfast.config.kinds import MISFIT, expected, kind_of_setting
+from holdfast.config.declare import (
+    Meta,
+    Setting,
+    bounds_in_words,
+    current_name,
+    settings_of,
+    union,
+    unwrap,
+)
+from holdfast.config.kinds import (
+    MISFIT,
+    AnyOf,
+    Choice,
+    Kind,
+    ListOf,
+    MappingOf,
+    Stated,
+    mapping_of,
+    scalar_kind,
+)
 from holdfast.config.raw_request import plain_key
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.values import Refused, show
-from holdfast.errors import ConfigError, Problem, did_you_mean, problem_of
+from holdfast.errors import ConfigError, KeyPath, Problem, did_you_mean, problem_of
 
 T = TypeVar("T")
 
@@ -280,3 +300,84 @@ def unknown_key(
         names = ", ".join(dashes + key for key in known)
         advice = f" Known: {names}."
     return f"unknown {kind} '{dashes}{name}'.{advice}"
+
+
+# ------------------------------------------------------------------------------ from types to kinds
+
+
+def kind_of(hint: Any, meta: Meta) -> Kind:
+    """The kind of value that a type hint stands for.
+
+    Args:
+        hint: a type, a union, a container, a `Literal`, an `Annotated` with a `Meta`.
+        meta: bounds of the numbers in it.
+    """
+    hint, stated = unwrap(hint)
+    kind = _plain_kind(hint, stated or meta)
+    if stated is None or not (stated.expected or stated.parse or stated.json_schema):
+        return kind
+    return Stated(kind, stated)
+
+
+def _plain_kind(hint: Any, meta: Meta) -> Kind:
+    members, optional = union(hint)
+    if len(members) > 1 or optional:
+        return AnyOf(tuple(kind_of(member, meta) for member in members), optional)
+    origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin is typing.Literal:
+        return Choice(arguments)
+    if origin in (list, tuple, Sequence):
+        return _list_kind(origin, arguments, meta)
+    if origin in (dict, Mapping):
+        return MappingOf(kind_of(arguments[1], meta) if len(arguments) == 2 else Kind())
+    if dataclasses.is_dataclass(hint):
+        return Section(typing.cast(type, hint))
+    return scalar_kind(hint, dataclasses.replace(meta, least=None))
+
+
+def _list_kind(origin: Any, arguments: tuple[Any, ...], meta: Meta) -> ListOf:
+    kinds = [
+        kind_of(item, dataclasses.replace(meta, least=None))
+        for item in arguments
+        if item is not Ellipsis
+    ]
+    fixed = origin is tuple and bool(arguments) and Ellipsis not in arguments
+    container = tuple if origin is tuple else list
+    return ListOf(container, tuple(kinds) or (Kind(),), fixed, meta.least)
+
+
+@dataclass(frozen=True)
+class Section(Kind):
+    """A mapping with the settings that a dataclass declares."""
+
+    cls: type
+    words = "a mapping"
+    plural = "mappings"
+
+    def read(self, value: Any, path: KeyPath) -> Any:
+        if isinstance(value, self.cls):
+            return value
+        settings, problems = decode(self.cls, mapping_of(value, path))
+        if problems:
+            raise Refused(*(problem.below(*path) for problem in problems))
+        return settings
+
+    def is_own(self, value: Any) -> bool:
+        return type(value) is self.cls
+
+
+def kind_of_setting(setting: Setting) -> AnyOf:
+    """The kind of a setting's value, without its null."""
+    return AnyOf(tuple(kind_of(hint, setting.meta) for hint in setting.types))
+
+
+def expected(setting: Setting) -> str:
+    """What a setting's value looks like, in words: "a whole number of at least 2", "true or false",
+    ..."""
+    if setting.meta.expected:
+        return setting.meta.expected
+    if setting.choices:
+        return "one of " + ", ".join(
+            "null" if choice is None else str(choice) for choice in setting.choices
+        )
+    return kind_of_setting(setting).words + bounds_in_words(setting.meta)

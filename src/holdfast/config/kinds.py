@@ -10,24 +10,19 @@ strings only, agrees wherever it looks.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import itertools
 import os
 import pathlib
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.config.declare import (
     Meta,
-    Setting,
     bounds_in_words,
     in_bounds,
-    settings_of,
-    union,
-    unwrap,
 )
 from holdfast.config.values import Refused, show
 from holdfast.config.yaml_text import from_yaml
@@ -39,6 +34,7 @@ MISFIT = (TypeError, ValueError, OverflowError)
 kind with mistakes inside."""
 MAX_WHOLE = 2**63 - 1
 """Whole numbers beyond 64 bits fit nothing that counts; a float takes them as a float."""
+SchemaOf = Callable[["Kind"], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -67,9 +63,17 @@ class Kind:
         """
         return value
 
-    def schema(self) -> dict[str, Any]:
-        """JSON Schema; empty: any value."""
+    def schema(self, of: SchemaOf) -> dict[str, Any]:
+        """JSON Schema; empty: any value.
+
+        Args:
+            of: gives the schemas of the kinds that are within.
+        """
         return {}
+
+    def is_own(self, value: Any) -> bool:
+        """Whether a value made in Python is of this kind already."""
+        return False
 
 
 class Truth(Kind):
@@ -85,7 +89,7 @@ class Truth(Kind):
             return False
         raise ValueError
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self, of: SchemaOf) -> dict[str, Any]:
         return {"type": "boolean"}
 
 
@@ -117,7 +121,7 @@ class Number(Kind):
             return value
         return float(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self, of: SchemaOf) -> dict[str, Any]:
         meta = self.meta
         bounds = {
             "minimum": meta.ge,
@@ -164,7 +168,7 @@ class Text(Kind):
             raise ValueError
         return _encodable(str(value))
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self, of: SchemaOf) -> dict[str, Any]:
         return {"type": ["string", "integer"]}
 
 
@@ -184,7 +188,7 @@ class PathName(Kind):
             raise Refused(Problem(path, f"expected a path, got {show(value)}. {advice}"))
         return result
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self, of: SchemaOf) -> dict[str, Any]:
         return {"type": "string"}
 
 
@@ -214,7 +218,7 @@ class Choice(Kind):
                 return choice
         raise ValueError
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self, of: SchemaOf) -> dict[str, Any]:
         return {"enum": list(self.allowed)}
 
 
@@ -267,8 +271,8 @@ class ListOf(Kind):
         kinds = self.items if self.fixed else itertools.repeat(self.items[0])
         return self.type(read_all(kinds, dict(enumerate(value)), path).values())
 
-    def schema(self) -> dict[str, Any]:
-        items = self.items[0].schema()
+    def schema(self, of: SchemaOf) -> dict[str, Any]:
+        items = of(self.items[0])
         array: dict[str, Any] = {"type": "array", "items": items}
         if self.least:
             array["minItems"] = self.least
@@ -285,36 +289,12 @@ class MappingOf(Kind):
     words = "a mapping"
 
     def read(self, value: Any, path: KeyPath) -> dict[Any, Any]:
-        by_name = {str(key): item for key, item in _mapping(value, path).items()}
+        by_name = {str(key): item for key, item in mapping_of(value, path).items()}
         return read_all(itertools.repeat(self.values), by_name, path)
 
-    def schema(self) -> dict[str, Any]:
-        values = self.values.schema()
+    def schema(self, of: SchemaOf) -> dict[str, Any]:
+        values = of(self.values)
         return {"type": "object", "additionalProperties": values} if values else {"type": "object"}
-
-
-@dataclass(frozen=True)
-class Section(Kind):
-    """A mapping with the settings that a dataclass declares."""
-
-    cls: type
-    words = "a mapping"
-    plural = "mappings"
-
-    def read(self, value: Any, path: KeyPath) -> Any:
-        from holdfast.config.decode import decode
-
-        if isinstance(value, self.cls):
-            return value
-        settings, problems = decode(self.cls, _mapping(value, path))
-        if problems:
-            raise Refused(*(problem.below(*path) for problem in problems))
-        return settings
-
-    def schema(self) -> dict[str, Any]:
-        from holdfast.config.schema import object_schema
-
-        return object_schema(settings_of(self.cls))
 
 
 @dataclass(frozen=True)
@@ -345,8 +325,8 @@ class AnyOf(Kind):
                 continue
         raise ValueError
 
-    def schema(self) -> dict[str, Any]:
-        return any_of([kind.schema() for kind in self.kinds], optional=self.optional)
+    def schema(self, of: SchemaOf) -> dict[str, Any]:
+        return any_of([of(kind) for kind in self.kinds], optional=self.optional)
 
 
 @dataclass(frozen=True)
@@ -365,10 +345,10 @@ class Stated(Kind):
             return self.kind.read(value, path)
         return self.meta.parse(value)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self, of: SchemaOf) -> dict[str, Any]:
         if self.meta.json_schema is not None:
             return dict(self.meta.json_schema())
-        return {} if self.meta.parse is not None else self.kind.schema()
+        return {} if self.meta.parse is not None else of(self.kind)
 
 
 def _distance(kind: Kind, value: Any) -> int:
@@ -378,53 +358,9 @@ def _distance(kind: Kind, value: Any) -> int:
             return 4 if value.lstrip().startswith("{") else 6
         return {Truth: 1, Whole: 2, Number: 3, Text: 5}.get(type(kind), 0)
     exact = {bool: Truth, int: Whole, float: Number}.get(type(value))
-    if type(kind) is exact or (isinstance(kind, Section) and type(value) is kind.cls):
+    if type(kind) is exact or kind.is_own(value):
         return 0
     return 2 if isinstance(kind, Text) else 1
-
-
-# ------------------------------------------------------------------------------ from types to kinds
-
-
-def kind_of(hint: Any, meta: Meta) -> Kind:
-    """The kind of value that a type hint stands for.
-
-    Args:
-        hint: a type, a union, a container, a `Literal`, an `Annotated` with a `Meta`.
-        meta: bounds of the numbers in it.
-    """
-    hint, stated = unwrap(hint)
-    kind = _plain_kind(hint, stated or meta)
-    if stated is None or not (stated.expected or stated.parse or stated.json_schema):
-        return kind
-    return Stated(kind, stated)
-
-
-def _plain_kind(hint: Any, meta: Meta) -> Kind:
-    members, optional = union(hint)
-    if len(members) > 1 or optional:
-        return AnyOf(tuple(kind_of(member, meta) for member in members), optional)
-    origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if origin is typing.Literal:
-        return Choice(arguments)
-    if origin in (list, tuple, Sequence):
-        return _list_kind(origin, arguments, meta)
-    if origin in (dict, Mapping):
-        return MappingOf(kind_of(arguments[1], meta) if len(arguments) == 2 else Kind())
-    if dataclasses.is_dataclass(hint):
-        return Section(typing.cast(type, hint))
-    return scalar_kind(hint, dataclasses.replace(meta, least=None))
-
-
-def _list_kind(origin: Any, arguments: tuple[Any, ...], meta: Meta) -> ListOf:
-    kinds = [
-        kind_of(item, dataclasses.replace(meta, least=None))
-        for item in arguments
-        if item is not Ellipsis
-    ]
-    fixed = origin is tuple and bool(arguments) and Ellipsis not in arguments
-    container = tuple if origin is tuple else list
-    return ListOf(container, tuple(kinds) or (Kind(),), fixed, meta.least)
 
 
 def scalar_kind(hint: Any, meta: Meta) -> Kind:
@@ -444,23 +380,6 @@ def scalar_kind(hint: Any, meta: Meta) -> Kind:
     if isinstance(hint, type) and issubclass(hint, pathlib.PurePath):
         return PathName(hint)
     return Instance(hint)
-
-
-def kind_of_setting(setting: Setting) -> AnyOf:
-    """The kind of a setting's value, without its null."""
-    return AnyOf(tuple(kind_of(hint, setting.meta) for hint in setting.types))
-
-
-def expected(setting: Setting) -> str:
-    """What a setting's value looks like, in words: "a whole number of at least 2", "true or false",
-    ..."""
-    if setting.meta.expected:
-        return setting.meta.expected
-    if setting.choices:
-        return "one of " + ", ".join(
-            "null" if choice is None else str(choice) for choice in setting.choices
-        )
-    return kind_of_setting(setting).words + bounds_in_words(setting.meta)
 
 
 # ------------------------------------------------------------------------------------------ helpers
@@ -500,7 +419,7 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _mapping(value: Any, path: KeyPath) -> Mapping[Any, Any]:
+def mapping_of(value: Any, path: KeyPath) -> Mapping[Any, Any]:
     """A mapping as it is, and out of text in braces."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.config.declare import Setting, settings_of
-from holdfast.config.kinds import any_of, kind_of
+from holdfast.config.decode import Section, kind_of
+from holdfast.config.kinds import Kind, any_of
 from holdfast.support.files import to_jsonable
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -66,5 +67,12 @@ def _value_schema(setting: Setting) -> dict[str, Any]:
     if meta.parse is not None and meta.expected:
         return {}
     return any_of(
-        [kind_of(hint, meta).schema() for hint in setting.types], optional=setting.optional
+        [schema_of(kind_of(hint, meta)) for hint in setting.types], optional=setting.optional
     )
+
+
+def schema_of(kind: Kind) -> dict[str, Any]:
+    """The schema of a kind of value."""
+    if isinstance(kind, Section):
+        return object_schema(settings_of(kind.cls))
+    return kind.schema(schema_of)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import MAX_SEED, Meta, Setting, settings_of
-from holdfast.config.kinds import expected
+from holdfast.config.decode import expected
 from holdfast.config.values import Refused, show
 from holdfast.config.yaml_text import from_yaml
 from holdfast.data.layouts import Templates
