@@ -9,7 +9,7 @@ from evaluation.test_harness import an_entry, write_rows
 from evaluation.test_shipped import NAMES, plan_of
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.kinds.task import TaskEntry
-from holdfast.evaluation.tasks.harness import check_task
+from holdfast.evaluation.tasks.harness import load
 
 tiny_tokenizer = conftest.tiny_tokenizer
 
@@ -91,7 +91,7 @@ def test_without_a_network_nothing_is_tried_again_and_again(tiny_tokenizer, monk
         began = time.monotonic()
         for task in ("piqa", "sciq"):
             with pytest.raises(DataError, match=rf"{task}.*could not be loaded.*--data it=FILE"):
-                check_task(an_entry(task), tiny_tokenizer)
+                load(an_entry(task), tiny_tokenizer)
         assert time.monotonic() - began < 15
         assert asked == [("huggingface.co", 443)]
         assert huggingface_hub.constants.HF_HUB_OFFLINE is False

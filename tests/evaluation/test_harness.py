@@ -14,7 +14,7 @@ from data_files import jsonl
 from evaluation.conftest import make_model, make_tokenizer, measured
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.evaluation.kinds.task import TaskEntry
-from holdfast.evaluation.tasks.harness import check_task
+from holdfast.evaluation.tasks.harness import load
 
 ARC = [
     {
@@ -90,9 +90,9 @@ def test_fewshot_examples_never_show_the_question_asked(tiny_model, tiny_tokeniz
 def test_missing_columns_are_named(tiny_tokenizer, tmp_path):
     data = write_rows(tmp_path / "arc.jsonl", [{"question": "a", "options": ["x"], "answer": 1}])
     with pytest.raises(DataError, match=r"lacks answerKey, choices.*it has question, options, answer.*ai2_arc"):
-        check_task(an_entry("arc_easy", data=data), tiny_tokenizer)
+        load(an_entry("arc_easy", data=data), tiny_tokenizer)
     with pytest.raises(DataError, match=r"lacks label"):
-        check_task(
+        load(
             an_entry("boolq", data=write_rows(tmp_path / "b.jsonl", [{"question": "a", "passage": "b", "idx": 1}])),
             tiny_tokenizer,
         )
@@ -101,7 +101,7 @@ def test_missing_columns_are_named(tiny_tokenizer, tmp_path):
 def test_answers_outside_the_choices_are_no_silent_zeros(tiny_tokenizer, tmp_path):
     rows = [{"goal": "g", "sol1": "a", "sol2": "b", "label": i} for i in (0, 1, 2)]
     with pytest.raises(DataError, match="no right answer among the choices in 1 of 3 questions"):
-        check_task(an_entry("piqa", data=write_rows(tmp_path / "p.jsonl", rows)), tiny_tokenizer)
+        load(an_entry("piqa", data=write_rows(tmp_path / "p.jsonl", rows)), tiny_tokenizer)
 
 
 def test_group_on_one_file_is_divided_by_subtask(tiny_model, tiny_tokenizer, tmp_path):
@@ -121,7 +121,7 @@ def test_group_on_one_file_is_divided_by_subtask(tiny_model, tiny_tokenizer, tmp
     assert len(scores.settings["subtasks"]) == len(names)
     assert scores.metrics["acc"].value == pytest.approx(sum(r["acc"] for r in scores.rows) / len(scores.rows))
     with pytest.raises(DataError, match="needs a column with the subtasks' data set names"):
-        check_task(an_entry("mmlu_humanities", data=write_rows(tmp_path / "one.jsonl", rows[:3])), tiny_tokenizer)
+        load(an_entry("mmlu_humanities", data=write_rows(tmp_path / "one.jsonl", rows[:3])), tiny_tokenizer)
 
 
 def generation_task(folder: Path) -> str:
@@ -186,13 +186,13 @@ def test_chat_template_changes_the_prompts(tiny_model, colour_task):
 def test_code_execution_is_refused(tiny_tokenizer, colour_task):
     colour_task.write_text(colour_task.read_text() + "unsafe_code: true\n")
     with pytest.raises(ConfigError, match="runs code that the model writes"):
-        check_task(an_entry(str(colour_task)), tiny_tokenizer)
+        load(an_entry(str(colour_task)), tiny_tokenizer)
 
 
 def test_unreachable_data_points_to_a_local_copy(tiny_tokenizer, colour_task):
     colour_task.write_text(colour_task.read_text().replace("test: colours.jsonl", "test: gone.jsonl"))
     with pytest.raises(DataError, match=r"could not be loaded.*`data: FILE` \(`--data it=FILE`\)"):
-        check_task(an_entry(str(colour_task)), tiny_tokenizer)
+        load(an_entry(str(colour_task)), tiny_tokenizer)
 
 
 def test_no_traces_are_left(colour_task, capsys, monkeypatch):
@@ -225,8 +225,8 @@ def test_one_subject_takes_its_own_rows_of_a_file_of_many(tiny_tokenizer, tmp_pa
         for i in range(10)
     ]
     data = write_rows(tmp_path / "mmlu.jsonl", rows)
-    task = check_task(an_entry("mmlu_anatomy", data=data), tiny_tokenizer)["mmlu_anatomy"]
+    task = load(an_entry("mmlu_anatomy", data=data), tiny_tokenizer)["mmlu_anatomy"]
     assert [doc["question"] for doc in task.eval_docs] == ["q0", "q2", "q4", "q6", "q8"]
     other = write_rows(tmp_path / "other.jsonl", [{**row, "subject": "mine"} for row in rows])
-    task = check_task(an_entry("mmlu_anatomy", data=other), tiny_tokenizer)["mmlu_anatomy"]
+    task = load(an_entry("mmlu_anatomy", data=other), tiny_tokenizer)["mmlu_anatomy"]
     assert len(list(task.eval_docs)) == 10, "a file that does not name the subject is the user's own"

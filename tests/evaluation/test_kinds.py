@@ -25,6 +25,6 @@ def test_every_kind_is_in_the_table() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_says_what_it_needs(kind: str) -> None:
     cls = KINDS[kind]
-    assert cls.measure is not Entry.measure and cls.check is not Entry.check
+    assert cls.requests is not Entry.requests and cls.scores is not Entry.scores
     assert cls.local_files is not Entry.local_files, "its key would not know its data"
     assert cls.__doc__ and (cls.source in cls.__dataclass_fields__ or not cls.written)

@@ -71,7 +71,7 @@ def test_interrupted_evaluation_continues_with_the_next_entry(plan, tmp_path, ti
     folder = RunFolder(tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(
-            "holdfast.evaluation.tasks.harness.measure", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt)
+            "holdfast.evaluation.tasks.harness.scores", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
             run(plan, folder, tiny_tokenizer)

@@ -1,8 +1,8 @@
 """What a plan is made of: one value an entry, one a plan. Nothing is loaded here.
 
 An entry's class is its kind: its fields are what a suite file may write (see
-`holdfast.evaluation.suite`), `check` finds out without a model whether it can be measured,
-`measure` asks a model, `versions` names the rules that its figures depend on. The kinds are in
+`holdfast.evaluation.suite`), `requests` reads what a model is asked, `scores` asks a model,
+`versions` names the rules that its figures depend on. The kinds are in
 `holdfast.evaluation.kinds`, one a file.
 """
 
@@ -176,25 +176,40 @@ class Entry:
                 settings[name] = Path(settings[name]).name
         return {**settings, "kind": self.kind}
 
-    def check(self, tokenizer: Any, processor: Processor | None = None) -> None:
-        """Loads the entry's data and task without a model.
+    def requests(self, tokenizer: Any, processor: Processor | None = None) -> Any:
+        """What a model is asked, read and looked at without one.
 
         Args:
             tokenizer: of the model.
             processor: of a vision-language model.
 
-        Raises:
-            UserError: as `measure` would.
-        """
-        raise NotImplementedError
-
-    def measure(self, on: Subject) -> Outcome:
-        """Asks the model, and gives a row a sample with the figures that come out of them.
+        Returns:
+            What `scores` takes, as each kind needs it.
 
         Raises:
             UserError: the entry's task, data or tokenizer does not fit.
         """
         raise NotImplementedError
+
+    def scores(self, requests: Any, on: Subject) -> Outcome:
+        """Asks the model, and gives a row a sample with the figures that come out of them.
+
+        Args:
+            requests: those of this entry, made with the subject's tokenizer.
+            on: the model.
+
+        Raises:
+            UserError: the model does not fit.
+        """
+        raise NotImplementedError
+
+    def measure(self, on: Subject) -> Outcome:
+        """The scores of the entry's requests.
+
+        Raises:
+            UserError: the entry's task, data, tokenizer or model does not fit.
+        """
+        return self.scores(self.requests(on.tokenizer, on.processor), on)
 
     def versions(self) -> dict[str, str]:
         """What decides its figures beside the model, the data and libraries: rules and small models

@@ -1,5 +1,5 @@
 """Measures one entry: an entry and a model in, per-sample rows and figures with intervals out. What
-is asked of the model is the entry's own affair (`Entry.measure`)."""
+is asked of the model is the entry's own affair (`Entry.requests`, `Entry.scores`)."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def check(entry: Entry, tokenizer: Any, processor: Processor | None = None) -> N
         UserError: as `measure` would.
     """
     variables = entry.chat_template_kwargs
-    entry.check(with_variables(tokenizer, variables), _processor_with(processor, variables))
+    entry.requests(with_variables(tokenizer, variables), _processor_with(processor, variables))
 
 
 def _processor_with(processor: Processor | None, variables: Mapping[str, Any]) -> Processor | None:

@@ -71,7 +71,7 @@ def _contents(entry: Entry, tokenizer: Any) -> list[set[int]]:
     try:
         if isinstance(entry, PerplexityEntry):
             contents = []
-            for document in documents_of(entry, tokenizer):
+            for document in documents_of(entry, tokenizer).documents:
                 text = document.messages if isinstance(document, ChatDocument) else document
                 contents.append({content_of(text)} - {0})
             return contents

@@ -239,7 +239,7 @@ class ProbedCheckpoint:
 
         settings = self.probe.curvature
         entry = next(e for e in self.plan.entries if isinstance(e, PerplexityEntry) and is_text(e))
-        documents = documents_of(entry, self.tokenizer)[: settings.curvature]
+        documents = documents_of(entry, self.tokenizer).documents[: settings.curvature]
         encoded = [encode_document(document, self.tokenizer) for document in documents]
         names = [e.doc for e in encoded]
         kept_products = _Kept(self, fingerprint([_RULES, self.hash, names]), encoded)

@@ -36,38 +36,39 @@ class AnswerDistributionEntry(TaskEntry):
     answers: Annotated[bool, Meta(yaml=False)] = True
     """As of `TaskEntry`."""
 
-    def check(self, tokenizer: Any, processor: Any = None) -> None:
-        """Finds out without a model whether the options are single tokens.
+    def requests(self, tokenizer: Any, processor: Any = None) -> dict[str, Any]:
+        """As of `TaskEntry`; the options of the first questions are single tokens.
 
         Raises:
-            as `measure`.
+            ConfigError: the task is no multiple choice, or no such task.
+            DataError: its data does not fit.
+            ModelError: an option that is not one token.
         """
-        from holdfast.evaluation.tasks.harness import check_task
-
+        tasks = super().requests(tokenizer, processor)
         tokens = self._tokens(tokenizer)
-        for task in check_task(self, tokenizer).values():
+        for task in tasks.values():
             self._refuse_no_choice(task)
             for doc in itertools.islice(task.eval_docs, _LOOKED_AT):
                 for option in task.doc_to_choice(doc):
                     tokens.of(str(option))
+        return tasks
 
-    def measure(self, on: Subject) -> Outcome:
-        """The distribution at the answer position of every question, see `Entry.measure`.
+    def scores(self, requests: dict[str, Any], on: Subject) -> Outcome:
+        """The distribution at the answer position of every question, see `Entry.scores`.
 
         Raises:
-            ConfigError: the task is no multiple choice, or no such task. DataError: its data does
-                not fit, or an option is empty.
+            DataError: an option is empty.
             ModelError: an option that is not one token.
         """
         from holdfast.evaluation.tasks import harness
         from holdfast.evaluation.text.answer_position import FIGURES, answered, distributions
 
         with harness.harness_model(self, on) as lm:
-            tasks = harness.load(self, on)
+            harness.settle_examples(requests, on)
             rows, prompts = [], []
-            for name, task in tasks.items():
+            for name, task in requests.items():
                 for row, prompt in self._questions(task, lm):
-                    rows.append({**row, "task": name} if len(tasks) > 1 else row)
+                    rows.append({**row, "task": name} if len(requests) > 1 else row)
                     prompts.append((prompt, " "))
             tokens = self._tokens(on.tokenizer)
             options = [[tokens.of(text) for text in row["choices"]] for row in rows]
@@ -75,7 +76,7 @@ class AnswerDistributionEntry(TaskEntry):
             answers = distributions(on, contexts, options, length=lm.max_length)
         for row, answer in zip(rows, answers, strict=True):
             row.update(answered(answer, row["gold"]))
-        return Outcome(rows=rows, figures=FIGURES, settings=harness.settled(tasks, self))
+        return Outcome(rows=rows, figures=FIGURES, settings=harness.settled(requests, self))
 
     def _tokens(self, tokenizer: Any) -> OptionTokens:
         from holdfast.evaluation.text.answer_position import OptionTokens

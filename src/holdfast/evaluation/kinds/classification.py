@@ -53,23 +53,22 @@ class ClassificationEntry(DataEntry):
         """Always."""
         return True
 
-    def check(self, tokenizer: Any, processor: Any = None) -> None:
-        """See `Entry.check`."""
-        read_classes(self)
+    def requests(self, tokenizer: Any, processor: Any = None) -> list[Labelled]:
+        """See `Entry.requests`."""
+        return read_classes(self)
 
-    def measure(self, on: Subject) -> Outcome:
-        """See `Entry.measure`."""
+    def scores(self, requests: list[Labelled], on: Subject) -> Outcome:
+        """See `Entry.scores`."""
         from holdfast.evaluation.text.options import ACCURACY, score_options
         from holdfast.statistics.estimates import TEXT_FIGURES
 
-        texts = read_classes(self)
-        requests = []
-        for text in texts:
-            requests.append(
+        prompts = []
+        for text in requests:
+            prompts.append(
                 [border_ids(text.prompt, option, on.tokenizer) for option in text.options]
             )
         rows = []
-        for text, scored in zip(texts, score_options(on, requests, name="class"), strict=True):
+        for text, scored in zip(requests, score_options(on, prompts, name="class"), strict=True):
             doc = fingerprint([text.prompt, text.options], length=32)
             nats = scored.total - scored.scores[text.gold]
             row = {"doc": doc, "question": text.prompt, "choices": text.options, "nats": nats}

@@ -107,8 +107,10 @@ class CodeEntry(TaskEntry):
         """None."""
         return {}
 
-    def check(self, tokenizer: Any, processor: Any = None) -> None:
-        """Finds out without a model whether the entry can run.
+    def requests(
+        self, tokenizer: Any, processor: Any = None
+    ) -> tuple[list[CodeProblem], list[CodeProblem]]:
+        """The problems, whatever the entry's limit, and those shown as examples.
 
         Raises:
             ConfigError: this machine cannot run programs safely. DataError: as `read_problems`.
@@ -119,28 +121,31 @@ class CodeEntry(TaskEntry):
         require_sandbox()
         problems, examples = read_problems(self)
         self._prompts(tokenizer, problems[:1], examples, seed=0)
+        return problems, examples
 
     def measure(self, on: Subject) -> Outcome:
-        """Writes and runs the programs of every problem, see `Entry.measure`. The count of what is
-        done goes to twice the number of programs: written, and run.
+        """See `Entry.measure`.
 
         Raises:
             ConfigError: programs may not be run, or this machine cannot run them safely. DataError:
                 as `read_problems`.
         """
-        from holdfast.evaluation.code.sandbox import require_sandbox
-        from holdfast.evaluation.remarks import remarks_on_examples, remarks_on_part
-        from holdfast.evaluation.tasks.harness import harness_model
-        from holdfast.statistics.estimates import Ratio
-
         if not on.plan.allow_code_execution:
             raise ConfigError(
                 f"{self.path} runs programs that the model writes. Say `allow_code_execution: "
                 "true` (--allow_code_execution) to run them in the sandbox, or take it out. "
                 f"({self.family})"
             )
-        require_sandbox()
-        all_problems, examples = read_problems(self)
+        return super().measure(on)
+
+    def scores(self, requests: tuple[list[CodeProblem], list[CodeProblem]], on: Subject) -> Outcome:
+        """Writes and runs the programs of every problem, see `Entry.scores`. The count of what is
+        done goes to twice the number of programs: written, and run."""
+        from holdfast.evaluation.remarks import remarks_on_examples, remarks_on_part
+        from holdfast.evaluation.tasks.harness import harness_model
+        from holdfast.statistics.estimates import Ratio
+
+        all_problems, examples = requests
         problems = all_problems[: self.limit]
         prompts = self._prompts(on.tokenizer, problems, examples, seed=on.plan.seed)
         notes = remarks_on_part(all_problems, self.limit, setting="limit")
@@ -160,11 +165,11 @@ class CodeEntry(TaskEntry):
             }
             if count > 1 or self.temperature is not None:
                 how |= {"do_sample": True, "temperature": self.temperature or 0.8, "top_p": 0.95}
-            requests = []
+            asked = []
             for prompt in prompts:
                 for _ in range(count):
-                    requests.append(SimpleNamespace(args=(prompt, dict(how))))
-            texts = lm.generate_until(requests)
+                    asked.append(SimpleNamespace(args=(prompt, dict(how))))
+            texts = lm.generate_until(asked)
         completions = [texts[start : start + count] for start in range(0, total, count)]
         ks = [k for k in (1, 10, 100) if k <= count]
         scores = on.processes.broadcast(lambda: self._run(problems, completions, ks, on))

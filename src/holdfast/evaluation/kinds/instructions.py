@@ -49,12 +49,12 @@ class InstructionsEntry(DataEntry):
         """Our rules."""
         return {"checkers": str(RULES)}
 
-    def check(self, tokenizer: Any, processor: Any = None) -> None:
-        """See `Entry.check`."""
-        read_instructions(self, tokenizer)
+    def requests(self, tokenizer: Any, processor: Any = None) -> list[Prompt]:
+        """See `Entry.requests`."""
+        return read_instructions(self, tokenizer)
 
-    def measure(self, on: Subject) -> Outcome:
-        """Generates and checks the replies, see `Entry.measure`.
+    def scores(self, requests: list[Prompt], on: Subject) -> Outcome:
+        """Generates and checks the replies, see `Entry.scores`.
 
         Raises:
             ModelError: the context has no room for a reply of `max_new_tokens` tokens, or the
@@ -62,13 +62,12 @@ class InstructionsEntry(DataEntry):
         """
         from holdfast.evaluation.text.replies import reply
 
-        prompts = read_instructions(self, on.tokenizer)
-        encoded = [prompt_ids(prompt.prompt, on.tokenizer, chat=prompt.chat) for prompt in prompts]
+        encoded = [prompt_ids(prompt.prompt, on.tokenizer, chat=prompt.chat) for prompt in requests]
         replies = reply(
-            on, encoded, self.max_new_tokens, chat=any(prompt.chat for prompt in prompts)
+            on, encoded, self.max_new_tokens, chat=any(prompt.chat for prompt in requests)
         )
         rows = []
-        for prompt, text in zip(prompts, replies.texts, strict=True):
+        for prompt, text in zip(requests, replies.texts, strict=True):
             row: dict[str, Any] = {
                 "doc": fingerprint([prompt.asked, prompt.ids, prompt.kwargs], length=32),
                 "prompt": fingerprint(prompt.prompt, length=32),

@@ -23,7 +23,13 @@ from holdfast.evaluation.entries import Processor
 from holdfast.evaluation.images import ImageQuestion
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import border_ids
-from holdfast.evaluation.text.questions import QuestionsEntry, by_cluster, groups_of, read_questions
+from holdfast.evaluation.text.questions import (
+    Question,
+    QuestionsEntry,
+    by_cluster,
+    groups_of,
+    read_questions,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,31 +47,30 @@ class MultipleChoiceEntry(QuestionsEntry):
         """Always."""
         return True
 
-    def check(self, tokenizer: Any, processor: Processor | None = None) -> None:
-        """See `Entry.check`."""
-        read_questions(self, tokenizer, processor)
+    def requests(self, tokenizer: Any, processor: Processor | None = None) -> list[Question]:
+        """See `Entry.requests`."""
+        return read_questions(self, tokenizer, processor)
 
-    def measure(self, on: Subject) -> Outcome:
-        """See `Entry.measure`."""
+    def scores(self, requests: list[Question], on: Subject) -> Outcome:
+        """See `Entry.scores`."""
         from holdfast.evaluation.text.options import ACCURACY, score_options
         from holdfast.statistics.estimates import TEXT_FIGURES
 
-        questions = read_questions(self, on.tokenizer, on.processor)
-        requests: list[Any] = []
-        for question in questions:
+        prompts: list[Any] = []
+        for question in requests:
             if question.images is not None:
-                requests.append(ImageQuestion.of(question.images, question.options, on))
+                prompts.append(ImageQuestion.of(question.images, question.options, on))
                 continue
             texts = [
                 border_ids(question.prompt, text, on.tokenizer, chat=question.chat)
                 for text in question.options
             ]
-            requests.append(texts)
+            prompts.append(texts)
         answers = score_options(
-            on, requests, name="option", length_normalised=self.length_normalised
+            on, prompts, name="option", length_normalised=self.length_normalised
         )
         rows = []
-        for question, scored in zip(questions, answers, strict=True):
+        for question, scored in zip(requests, answers, strict=True):
             gold = question.gold
             row = {
                 "loglikelihoods": scored.loglikelihoods,
@@ -76,6 +81,6 @@ class MultipleChoiceEntry(QuestionsEntry):
             row |= {"nats": -scored.loglikelihoods[gold], "tokens": scored.tokens[gold]}
             rows.append({**question.sample(), **row})
         if self.cluster is not None:
-            rows = by_cluster(rows, questions, means=["acc"])
+            rows = by_cluster(rows, requests, means=["acc"])
         figures = {"acc": ACCURACY, "nats_per_token": TEXT_FIGURES["nats_per_token"]}
-        return Outcome(rows=rows, figures=figures, settings={"subtasks": groups_of(questions)})
+        return Outcome(rows=rows, figures=figures, settings={"subtasks": groups_of(requests)})

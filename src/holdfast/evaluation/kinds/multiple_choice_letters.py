@@ -72,39 +72,40 @@ class LettersEntry(QuestionsEntry):
         """The question with its options and their letters."""
         return fill_template(self, self.prompt, lettered_row(row), number)
 
-    def check(self, tokenizer: Any, processor: Processor | None = None) -> None:
-        """See `Entry.check`."""
-        letter_tokens(self, read_questions(self, tokenizer, processor), tokenizer)
+    def requests(self, tokenizer: Any, processor: Processor | None = None) -> list[Question]:
+        """See `Entry.requests`."""
+        questions = read_questions(self, tokenizer, processor)
+        letter_tokens(self, questions, tokenizer)
+        return questions
 
-    def measure(self, on: Subject) -> Outcome:
-        """See `Entry.measure`."""
+    def scores(self, requests: list[Question], on: Subject) -> Outcome:
+        """See `Entry.scores`."""
         from holdfast.evaluation.text.answer_position import FIGURES, answered, distributions
         from holdfast.evaluation.text.perplexity import resolve_window
         from holdfast.statistics.estimates import TEXT_FIGURES
 
-        questions = read_questions(self, on.tokenizer, on.processor)
-        options = letter_tokens(self, questions, on.tokenizer)
+        options = letter_tokens(self, requests, on.tokenizer)
         contexts = []
-        for question in questions:
+        for question in requests:
             contexts.append(
                 question.images or prompt_ids(question.prompt, on.tokenizer, chat=question.chat)
             )
         length, _ = resolve_window(on.model)
         answers = distributions(on, contexts, options, length=length)
         rows = []
-        for question, answer in zip(questions, answers, strict=True):
+        for question, answer in zip(requests, answers, strict=True):
             columns = answered(answer, question.gold)
             nats = answer["nats"][question.gold]
             rows.append(
                 {**question.sample(), "gold": question.gold, **columns, "nats": nats, "tokens": 1}
             )
         if self.cluster is not None:
-            rows = by_cluster(rows, questions, means=list(FIGURES))
+            rows = by_cluster(rows, requests, means=list(FIGURES))
         names = ("acc", "mass", "aligned", "entropy", "option_entropy")
         figures = {name: FIGURES[name] for name in names} | {
             "nats_per_token": TEXT_FIGURES["nats_per_token"]
         }
-        return Outcome(rows=rows, figures=figures, settings={"subtasks": groups_of(questions)})
+        return Outcome(rows=rows, figures=figures, settings={"subtasks": groups_of(requests)})
 
 
 def lettered_row(row: Row) -> dict[str, Any]:

@@ -42,12 +42,12 @@ class OwnEntry(Entry):
         """The class's name and its settings."""
         return {"own": type(self.own).__name__, "settings": self.own, "kind": self.kind}
 
-    def check(self, tokenizer: Any, processor: Any = None) -> None:
-        """As the class does."""
+    def requests(self, tokenizer: Any, processor: Any = None) -> None:
+        """None: what a model is asked is the class's affair, which is only checked."""
         self.own.check(tokenizer)
 
-    def measure(self, on: Subject) -> Outcome:
-        """See `Entry.measure`.
+    def scores(self, requests: None, on: Subject) -> Outcome:
+        """See `Entry.scores`.
 
         Raises:
             DataError: no sample came, or one without a number for a declared metric.

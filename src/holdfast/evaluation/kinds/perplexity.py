@@ -72,21 +72,22 @@ class PerplexityEntry(DataEntry):
         """Always."""
         return True
 
-    def check(self, tokenizer: Any, processor: Any = None) -> None:
-        """See `Entry.check`."""
-        for document in documents_of(self, tokenizer)[:8]:
+    def requests(self, tokenizer: Any, processor: Any = None) -> Texts:
+        """The documents that are scored, see `Entry.requests`."""
+        texts = documents_of(self, tokenizer)
+        for document in texts.documents[:8]:
             encode_document(document, tokenizer)
+        return texts
 
-    def measure(self, on: Subject) -> Outcome:
-        """See `Entry.measure`."""
+    def scores(self, requests: Texts, on: Subject) -> Outcome:
+        """See `Entry.scores`."""
         from holdfast.evaluation.baselines import unigram_levels
         from holdfast.evaluation.served import ServedModel
         from holdfast.evaluation.text.perplexity import Windows, resolve_window, score_documents
         from holdfast.statistics.estimates import TEXT_FIGURES
 
         window, stride = resolve_window(on.model, self.window, self.stride)
-        notes: list[str] = []
-        documents = documents_of(self, on.tokenizer, notes)
+        documents, notes = requests.documents, list(requests.notes)
         rows = score_documents(
             on.model,
             on.tokenizer,
@@ -135,11 +136,17 @@ class MemorisationEntry(PerplexityEntry):
     """As of `PerplexityEntry`."""
 
 
-def documents_of(
-    entry: PerplexityEntry, tokenizer: Any, notes: list[str] | None = None
-) -> list[Document]:
-    """The documents of a text entry; `notes` gets what of its rows is not read, unless templates
-    say what is."""
+@dataclass(frozen=True)
+class Texts:
+    """What a text entry scores."""
+
+    documents: list[Document]
+    notes: list[str]
+    """What of its rows is not read, unless templates say what is."""
+
+
+def documents_of(entry: PerplexityEntry, tokenizer: Any) -> Texts:
+    """The documents of a text entry."""
     from holdfast.data import unread
     from holdfast.data.formats import Templates, standardise
     from holdfast.data.sources import data_files
@@ -163,11 +170,12 @@ def documents_of(
         not_read=None if templates else not_read,
         one_bos=False,
     )
-    if notes is not None and {"messages", "labels"} <= set(dataset.column_names):
+    notes = []
+    if {"messages", "labels"} <= set(dataset.column_names):
         notes.append(
             f"{entry.name}: messages that are not to be trained (weight, train) are scored like "
             "the others."
         )
-    if not_read and notes is not None:
+    if not_read:
         notes.append(unread.sentence(not_read, entry.name))
-    return documents_from(dataset)
+    return Texts(documents_from(dataset), notes)

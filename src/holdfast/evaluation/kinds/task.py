@@ -111,23 +111,29 @@ class TaskEntry(Entry):
 
     def needs_scores(self, tokenizer: Any) -> bool:
         """Where it does more than generate."""
-        from holdfast.evaluation.tasks.harness import check_task
+        from holdfast.evaluation.tasks.harness import load
 
-        return any(
-            task.OUTPUT_TYPE != "generate_until" for task in check_task(self, tokenizer).values()
-        )
+        return any(task.OUTPUT_TYPE != "generate_until" for task in load(self, tokenizer).values())
 
-    def check(self, tokenizer: Any, processor: Processor | None = None) -> None:
-        """See `Entry.check`."""
-        from holdfast.evaluation.tasks.harness import check_task
+    def requests(self, tokenizer: Any, processor: Processor | None = None) -> Any:
+        """The harness's tasks by name, see `Entry.requests`."""
+        from holdfast.evaluation.tasks.harness import load
 
-        check_task(self, tokenizer)
+        return load(self, tokenizer)
 
     def measure(self, on: Subject) -> Outcome:
-        """See `tasks.harness.measure`."""
-        from holdfast.evaluation.tasks.harness import measure
+        """See `Entry.measure`. Tasks may shuffle while they are read, so that it is done with the
+        random generators seeded."""
+        from holdfast.evaluation.tasks.harness import without_traces
 
-        return measure(self, on)
+        with without_traces(on.model, on.tokenizer, seed=on.plan.seed):
+            return super().measure(on)
+
+    def scores(self, requests: Any, on: Subject) -> Outcome:
+        """See `tasks.harness.scores`."""
+        from holdfast.evaluation.tasks.harness import scores
+
+        return scores(self, requests, on)
 
     def versions(self) -> dict[str, str]:
         """IFEval counts sentences with a model."""

@@ -90,8 +90,8 @@ class WinRateEntry(DataEntry, ReplySettings):
             ]
         return Endpoint(base_url=self.base_url).problems()
 
-    def check(self, tokenizer: Any, processor: Any = None) -> None:
-        """See `Entry.check`. The endpoint is not asked.
+    def requests(self, tokenizer: Any, processor: Any = None) -> list[str]:
+        """The prompts, see `Entry.requests`. The endpoint is not asked.
 
         Raises:
             ConfigError: the key is not there, or the package is not installed.
@@ -110,9 +110,10 @@ class WinRateEntry(DataEntry, ReplySettings):
         self._text("", tokenizer)
         if self.reference is not None:
             self._replies_of_file(self.reference, prompts)
+        return prompts
 
-    def measure(self, on: Subject) -> Outcome:
-        """See `Entry.measure`.
+    def scores(self, requests: list[str], on: Subject) -> Outcome:
+        """See `Entry.scores`.
 
         Raises:
             ConfigError: the endpoint refuses the key or does not know the model or the address.
@@ -129,14 +130,13 @@ class WinRateEntry(DataEntry, ReplySettings):
         from holdfast.statistics.estimates import Ratio
         from holdfast.statistics.length_controlled import length_controlled, samplewise
 
-        prompts = read_prompts(self.data, limit=self.max_documents)
-        texts = [self._text(prompt, on.tokenizer) for prompt in prompts]
+        texts = [self._text(prompt, on.tokenizer) for prompt in requests]
         encoded = [prompt_ids(text, on.tokenizer, chat=self.apply_chat_template) for text in texts]
         replies = reply(on, encoded, self.max_new_tokens, chat=self.apply_chat_template)
         candidates = [text.strip() for text in replies.texts]
-        references = self._references(on, prompts, candidates)
+        references = self._references(on, requests, candidates)
         pairs = []
-        for prompt, candidate, reference in zip(prompts, candidates, references, strict=True):
+        for prompt, candidate, reference in zip(requests, candidates, references, strict=True):
             pairs.append(AnswerPair(instruction=prompt, candidate=candidate, reference=reference))
 
         def judged() -> tuple[list[PairResult], list[str]]:

@@ -48,18 +48,17 @@ _ROLLING = {"word_perplexity": "words", "byte_perplexity": "bytes", "bits_per_by
 """Metrics of rolling log-likelihood: the harness gives (log-likelihood, weight) a document."""
 
 
-def measure(entry: TaskEntry, on: Subject) -> Outcome:
-    """Runs one task or group, see `holdfast.evaluation.measures.measure`.
+def scores(entry: TaskEntry, tasks: dict[str, Any], on: Subject) -> Outcome:
+    """Runs one task or group, see `Entry.scores`.
 
     Raises:
-        ConfigError: no such task, or no such metric. DataError: its data is missing or does not
-            fit, an option is empty or longer than the context.
-        ModelError: the tokenizer lacks what the task needs.
+        ConfigError: no such metric.
+        DataError: an option is empty or longer than the context.
     """
     from lm_eval.evaluator import evaluate
 
     with harness_model(entry, on) as lm:
-        tasks = load(entry, on)
+        settle_examples(tasks, on)
         results = evaluate(
             lm=lm,
             task_dict={"tasks": tasks},
@@ -87,7 +86,7 @@ def measure(entry: TaskEntry, on: Subject) -> Outcome:
 def harness_model(
     entry: TaskEntry, on: Subject, *, report: Report | None = None
 ) -> Iterator[SharedPrefixLM]:
-    """The model as the harness asks it, which is quiet inside and leaves no traces.
+    """The model as the harness asks it.
 
     Args:
         entry: what is asked.
@@ -100,7 +99,6 @@ def harness_model(
 
     _check_tokenizer(on.tokenizer)
     with (
-        without_traces(on.model, on.tokenizer, seed=on.plan.seed),
         _hub_where_wanted(entry),
         evaluation_mode(on.model),
     ):
@@ -118,18 +116,12 @@ def harness_model(
         )
 
 
-def load(entry: TaskEntry, on: Subject) -> dict[str, Any]:
-    """The entry's tasks by name, ready to be asked.
-
-    Raises:
-        as `measure`.
-    """
-    tasks = check_task(entry, on.tokenizer)
+def settle_examples(tasks: Mapping[str, Any], on: Subject) -> None:
+    """Settles how many examples tasks show, and by which seed they are drawn."""
     for task in tasks.values():
         if task.config.num_fewshot is None:
             task.set_config(key="num_fewshot", value=0)
         task.set_fewshot_seed(seed=on.plan.seed)
-    return tasks
 
 
 @contextmanager
@@ -188,15 +180,17 @@ def settled(tasks: Mapping[str, Any], entry: TaskEntry) -> dict[str, Any]:
     }
 
 
-def check_task(entry: TaskEntry, tokenizer: Any) -> dict[str, Any]:
-    """Builds the entry's tasks and their data without running them; gives them by name.
+def load(entry: TaskEntry, tokenizer: Any) -> dict[str, Any]:
+    """The entry's tasks by name, with their data.
 
     Args:
         entry: of a task.
         tokenizer: of the model.
 
     Raises:
-        ConfigError, DataError, ModelError: as `measure` would.
+        ConfigError: no such task, or one with images.
+        DataError: its data is missing or does not fit.
+        ModelError: the tokenizer lacks what the task needs.
     """
     from holdfast.evaluation.tasks.tasks import load_tasks
 
