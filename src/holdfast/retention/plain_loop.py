@@ -36,7 +36,7 @@ from holdfast.retention.protocol import (
     in_turn,
     problems_below,
 )
-from holdfast.retention.services import rates_by_name
+from holdfast.retention.services import rates_by_name, trainable_parameters
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +70,7 @@ def attach_retention(
             them.
         ModelError: an anchor or a Fisher information of another model.
     """
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = trainable_parameters(model)
     active_methods = [method for method in methods if not method.off]
     problems: list[str] = []
     for method in active_methods:

@@ -26,6 +26,11 @@ PrepareData = Callable[[str], "Dataset"]
 `images`, and messages or text."""
 
 
+def trainable_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters of a model that require gradients, by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
 def rates_by_name(
     groups: Iterable[Mapping[str, Any]], named: Mapping[str, Any]
 ) -> dict[str, float]:

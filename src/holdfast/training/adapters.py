@@ -226,9 +226,8 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | Non
         layer._detach_hooks()
         for adapter, factors in layer.osf_svd_params.items():
             low = layer._osf_U_low_init[adapter], layer._osf_V_low_init[adapter].T
-            high_u, high_v = (
-                dict(h.items()).get(adapter) for h in (layer._osf_U_high, layer._osf_V_high)
-            )
+            high_u = dict(layer._osf_U_high.items()).get(adapter)
+            high_v = dict(layer._osf_V_high.items()).get(adapter)
             u = _kept_directions(high_u, low[0])
             v = _kept_directions(None if high_v is None else high_v.T, low[1])
             factors["U_low"].register_hook(functools.partial(_without, u))

@@ -145,7 +145,11 @@ class Progress(TrainerCallback):
         ):
             return
         names = {"ce": "CE", "kl": "KL", "eval_ce": "eval CE", "eval_kl": "eval KL"}
-        figures = ", ".join(f"{name} {logs[key]:.4g}" for key, name in names.items() if key in logs)
+        parts = []
+        for key, name in names.items():
+            if key in logs:
+                parts.append(f"{name} {logs[key]:.4g}")
+        figures = ", ".join(parts)
         if self.bar is not None:
             self.bar.update(self.task, figures=figures)
             return

@@ -54,9 +54,9 @@ def refuse_files(folder: Path) -> None:
 
 
 def _named(folder: Path) -> list[Path]:
-    return (
-        [path for path in folder.iterdir() if step_of(path) is not None] if folder.is_dir() else []
-    )
+    if not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if step_of(path) is not None]
 
 
 def remove_folder(path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,9 @@ def lacking(folder: Path, parts: Parts, *, strict: bool) -> list[str]:
     if not problems and (strict or parts.methods or (folder / STATE_FILE).exists()):
         problems = _method_problems(folder)
     rng = {path.name for path in folder.glob("rng_state*.pth")}
-    expected = (
-        {f"rng_state_{n}.pth" for n in range(parts.processes)}
-        if parts.processes > 1
-        else {"rng_state.pth"}
-    )
+    expected = {"rng_state.pth"}
+    if parts.processes > 1:
+        expected = {f"rng_state_{rank}.pth" for rank in range(parts.processes)}
     optimizer, weights = _sharded(folder, parts) if parts.sharded else _plain(folder, parts)
     if optimizer and not rng:
         return [*problems, "it holds the model alone, as save_only_model: true asks for"]
@@ -102,8 +101,12 @@ def unreadable(folder: Path) -> list[str]:
             shards = sorted(set(read_index(index).values()))
         except ModelError:
             return [*problems, f"{index.name} cannot be read"]
-        problems += [f"{name} is missing" for name in shards if not (folder / name).is_file()]
+        problems += _missing_files(folder, shards)
     return problems
+
+
+def _missing_files(folder: Path, names: Sequence[str]) -> list[str]:
+    return [f"{name} is missing" for name in names if not (folder / name).is_file()]
 
 
 def best_of(folder: Path) -> Path | None:
@@ -141,7 +144,8 @@ def _method_problems(folder: Path) -> list[str]:
         for number, entry in enumerate(state["methods"]):
             if not isinstance(entry["state"], dict) or "method" not in entry:
                 raise ValueError
-            tensors.update(f"{number}.{key}" for key in entry["tensors"])
+            for key in entry["tensors"]:
+                tensors.add(f"{number}.{key}")
         sealed = bool(state.get(SEALED))
     except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return [f"{STATE_FILE} cannot be read"]
@@ -161,7 +165,7 @@ def _method_problems(folder: Path) -> list[str]:
 def _plain(folder: Path, parts: Parts) -> tuple[list[str], list[str]]:
     """(what is missing of the optimiser, of the weights) where one process writes them."""
     names = ["optimizer.pt", "scheduler.pt", *(["scaler.pt"] if parts.scaler else [])]
-    missing = [f"{name} is missing" for name in names if not (folder / name).is_file()]
+    missing = _missing_files(folder, names)
     if any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
         return missing, []
     adapter = (folder / "adapter_config.json").is_file()
@@ -177,10 +181,9 @@ def _sharded(folder: Path, parts: Parts) -> tuple[list[str], list[str]]:
             if engine
             else (["DeepSpeed's own checkpoint (global_step*, latest) is missing"], [])
         )
-    optimizer = [
-        f"{pattern} is missing"
-        for pattern in ("optimizer*", "scheduler.pt")
-        if not any(folder.glob(pattern))
-    ]
+    optimizer = []
+    for pattern in ("optimizer*", "scheduler.pt"):
+        if not any(folder.glob(pattern)):
+            optimizer.append(f"{pattern} is missing")
     weights = any(folder.glob("pytorch_model_fsdp*"))
     return optimizer, [] if weights else ["pytorch_model_fsdp* is missing"]

@@ -6,8 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from holdfast.errors import TrainingDiverged
 from holdfast.training.checkpoint_folders import checkpoints_in, step_of
 from holdfast.training.image_batches import ROW, named_rows
@@ -75,9 +73,10 @@ def describe_samples(
     """
     ids, numbers = inputs["input_ids"].cpu(), inputs.get(ROW)
     span = max(ids.shape[1] - 1, 1)
-    positions = (
-        [(r // span, r % span) for r in rows] if rows else [(b, 0) for b in range(ids.shape[0])]
-    )
+    if rows:
+        positions = [divmod(row, span) for row in rows]
+    else:
+        positions = [(b, 0) for b in range(ids.shape[0])]
     starts = _document_starts(inputs, ids.shape)
     documents = set()
     for b, position in positions:
@@ -91,7 +90,7 @@ def describe_samples(
         index = int(numbers[b]) if numbers is not None else _find_row(data, tokens.tolist())
         decode = getattr(tokenizer, "decode", None)
         if numbers is not None:
-            tokens = torch.stack([t for n, t in enumerate(tokens) if n == 0 or t != tokens[n - 1]])
+            tokens = tokens.unique_consecutive()
         text = decode(tokens[:60].tolist()) if callable(decode) else str(tokens[:20].tolist())
         where = f"row {index} of the prepared training data: " if index is not None else ""
         if (
@@ -119,7 +118,11 @@ def _document_starts(inputs: dict[str, Any], shape: Any) -> list[list[int]]:
     position_ids = inputs.get("position_ids")
     if position_ids is None:
         return [[0] for _ in range(shape[0])]
-    return [sorted({0, *(row == 0).nonzero().flatten().tolist()}) for row in position_ids.cpu()]
+    starts = []
+    for row in position_ids.cpu():
+        zeros = (row == 0).nonzero().flatten().tolist()
+        starts.append(sorted({0, *zeros}))
+    return starts
 
 
 def _contains(row: list[int], tokens: list[int]) -> bool:

@@ -157,8 +157,11 @@ def _missing_packages(lm: Any) -> list[str]:
 
     source = inspect.getsource(sys.modules[type(lm).__module__])
     known = getattr(hub_kernels, "_PACKAGE_TO_DISTRIBUTION", {})
-    missing = [name for name in dict.fromkeys(_KERNELS.findall(source)) if find_spec(name) is None]
-    return [known.get(name, name).replace("_", "-") for name in missing]
+    missing = []
+    for name in dict.fromkeys(_KERNELS.findall(source)):
+        if find_spec(name) is None:
+            missing.append(known.get(name, name).replace("_", "-"))
+    return missing
 
 
 def packed_distance(lm: Any) -> float:
@@ -201,14 +204,16 @@ def packed_distance(lm: Any) -> float:
                     )
                 )
             )
-            alone = [
-                run_backbone(lm, input_ids=document[None])[0].float()
-                for document in ids.split(_LENGTHS)
-            ]
+            alone = []
+            for document in ids.split(_LENGTHS):
+                alone.append(run_backbone(lm, input_ids=document[None])[0].float())
             packed = run_backbone(lm, **batch)[0].float().split(_LENGTHS)
     finally:
         lm.train(was)
-    return max(float((a - b).norm() / a.norm()) for a, b in zip(alone, packed, strict=True))
+    distances = []
+    for a, b in zip(alone, packed, strict=True):
+        distances.append(float((a - b).norm() / a.norm()))
+    return max(distances)
 
 
 def model_problem(model: nn.Module, *, own: bool) -> str:

@@ -89,5 +89,6 @@ def _joined(outputs: Sequence[Any]) -> Any:
         if isinstance(parts[0], Tensor):
             row[name] = torch.cat(parts, dimension)
         elif parts[0] is not None:
-            row[name] = tuple(torch.cat(layer, dimension) for layer in zip(*parts, strict=True))
+            by_layer = zip(*parts, strict=True)
+            row[name] = tuple(torch.cat(layer, dimension) for layer in by_layer)
     return type(outputs[0])(**row)

@@ -212,7 +212,11 @@ def install_forward(lm: nn.Module) -> None:
             hidden_BTH = run_backbone(self, *args, **kwargs)
         head = describe_head(self)
         batch = TrainedBatch(self, args, kwargs, hidden_BTH, head, request)
-        terms = [term for loss in request.losses if (term := loss(batch)) is not None]
+        terms = []
+        for loss in request.losses:
+            term = loss(batch)
+            if term is not None:
+                terms.append(term)
         r, t = request, request.token_loss
         teacher, weights_BS = r.teacher_hidden_BTK, batch.weights_BS
         result: AnnealedLoss = annealed_loss(

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import math
 import os
 from collections import defaultdict
@@ -90,7 +89,8 @@ def init_stds(
         with _own_random_state(), quiet_transformers():
             torch.default_generator.manual_seed(seed)
             whole_model = dict(_build(type(fresh), fresh.config).named_parameters())
-        stds |= {name: _spread([whole_model[name].detach()]) for name in untouched}
+        for name in untouched:
+            stds[name] = _spread([whole_model[name].detach()])
     if (base_width := getattr(fresh.config, BASE_WIDTH, None)) is not None:
         for name, factor in mup_factors(fresh, int(base_width)).items():
             stds[name] *= factor
@@ -140,7 +140,7 @@ class _Watch(TorchDispatchMode):
 
 def _on_meta(model: Any, trust_remote_code: bool) -> Any:
     """The same model without values, its tied tensors apart."""
-    from transformers import AutoModelForCausalLM, PreTrainedModel
+    from transformers import AutoModelForCausalLM
     from transformers.initialization import meta_device_safe_creation_ops, no_tie_weights
 
     from holdfast.models import check_causal_lm
@@ -151,15 +151,7 @@ def _on_meta(model: Any, trust_remote_code: bool) -> Any:
         model = model.get_base_model()
     kind: Any = AutoModelForCausalLM
     if isinstance(model, nn.Module):
-        # FSDP2 gives a sharded model a class of its own, made of the model's.
-        kind = next(
-            (
-                c
-                for c in type(model).__mro__
-                if issubclass(c, PreTrainedModel) and not _is_sharded_class(c)
-            ),
-            None,
-        )
+        kind = _model_class(model)
         if kind is None:
             raise ModelError(
                 "Expected a transformers model, its config or its folder, got "
@@ -182,8 +174,16 @@ def _on_meta(model: Any, trust_remote_code: bool) -> Any:
         ) from error
 
 
-def _is_sharded_class(kind: type) -> bool:
-    return any(base.__name__ == "FSDPModule" for base in kind.__mro__)
+def _model_class(model: nn.Module) -> type | None:
+    """The class of transformers that a model is of. FSDP2 gives a sharded model a class of its own,
+    made of the model's."""
+    from transformers import PreTrainedModel
+
+    for kind in type(model).__mro__:
+        sharded = any(base.__name__ == "FSDPModule" for base in kind.__mro__)
+        if issubclass(kind, PreTrainedModel) and not sharded:
+            return kind
+    return None
 
 
 def _build(kind: Any, config: Any, **kwargs: Any) -> Any:
@@ -247,13 +247,17 @@ def _measure(
     seed: int,
 ) -> dict[str, float]:
     """Initialises one module's tensors for real and measures them."""
-    stds = dict.fromkeys((name for name in group if writes[name].steps), 0.0)
-    random = {
-        name: owner for name, owner in group.items() if writes[name].drawn or writes[name].copied
-    }
+    stds = {}
+    random = {}
+    numbers: set[int] = set()
+    for name, owned in group.items():
+        if writes[name].steps:
+            stds[name] = 0.0
+        if writes[name].drawn or writes[name].copied:
+            random[name] = owned
+            numbers.update(writes[name].steps)
     if not random:
         return stds
-    numbers = set(itertools.chain(*(writes[name].steps for name in random)))
     steps = [step for number, step in enumerate(_steps(model)) if number in numbers]
     needed = {}
     for name in random:

@@ -123,10 +123,9 @@ def write_fresh(
     if (folder / MULTIPLIERS_FILE).is_file():
         multipliers: dict[str, float] = read_json(folder / MULTIPLIERS_FILE)
         return multipliers
-    ids = {
-        f"{name}_token_id": getattr(tokenizer, f"{name}_token_id", None)
-        for name in ("bos", "eos", "pad")
-    }
+    ids = {}
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        ids[name] = getattr(tokenizer, name, None)
     config = decoder_config(decoder, vocabulary=len(tokenizer), tokens=ids)
     with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.default_generator.manual_seed(seed)

@@ -21,19 +21,20 @@ def matched(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
         ConfigError: a pattern matches none; all of them.
     """
     names = list(names)
-    idle = [pattern for pattern in patterns if not any(re.search(pattern, name) for name in names)]
-    if idle:
-        raise ConfigError(
-            [
-                Problem(
-                    KEY,
-                    f"'{pattern}' matches no parameter. Expected a part of a name such as "
-                    f"{listing(names)}.",
-                )
-                for pattern in idle
-            ]
-        )
-    return [name for name in names if any(re.search(pattern, name) for pattern in patterns)]
+    matching: set[str] = set()
+    problems = []
+    for pattern in patterns:
+        of_pattern = [name for name in names if re.search(pattern, name)]
+        matching.update(of_pattern)
+        if not of_pattern:
+            text = (
+                f"'{pattern}' matches no parameter. Expected a part of a name such as "
+                f"{listing(names)}."
+            )
+            problems.append(Problem(KEY, text))
+    if problems:
+        raise ConfigError(problems)
+    return [name for name in names if name in matching]
 
 
 def train_only(model: nn.Module, patterns: Sequence[str]) -> None:

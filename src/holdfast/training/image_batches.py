@@ -46,15 +46,15 @@ def placeholders(processor: Any) -> frozenset[int]:
         processor: a `ProcessorMixin`.
     """
     tokenizer = processor.tokenizer
-    tokens = [
-        getattr(processor, name, None)
-        for name in ("image_token", "video_token", "fake_image_token")
-    ]
-    texts = [str(getattr(token, "content", token)) for token in tokens if token is not None]
+    texts = []
+    for name in ("image_token", "video_token", "fake_image_token"):
+        token = getattr(processor, name, None)
+        if token is not None:
+            texts.append(str(getattr(token, "content", token)))
     texts += [token for token in tokenizer.get_added_vocab() if _WRITTEN.fullmatch(token)]
-    return frozenset(
-        tokenizer.convert_tokens_to_ids(token) for token in texts if token in tokenizer.get_vocab()
-    )
+    vocabulary = tokenizer.get_vocab()
+    in_vocabulary = [text for text in texts if text in vocabulary]
+    return frozenset(map(tokenizer.convert_tokens_to_ids, in_vocabulary))
 
 
 class ImageCollator:
@@ -91,11 +91,10 @@ class ImageCollator:
     def _batch(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         row_numbers = [row.pop(ROW, None) for row in rows]
         origins = [row.pop(ORIGIN, None) for row in rows]
-        mine = (origin is None or origin[0] == NEW for origin in origins)
-        numbers = [
-            n if is_own and n is not None else -1
-            for n, is_own in zip(row_numbers, mine, strict=True)
-        ]
+        numbers = []
+        for number, origin in zip(row_numbers, origins, strict=True):
+            is_new = origin is None or origin[0] == NEW
+            numbers.append(number if is_new and number is not None else -1)
         if "input_ids" in rows[0]:
             batch = _tokenised(rows, self.padding)
         else:
@@ -114,9 +113,9 @@ class ImageCollator:
         if self.max_length is not None and batch["input_ids"].shape[1] > self.max_length:
             beyond = places[:, self.max_length :].any(1).tolist()
             if any(beyond):
+                cut = [n for n, is_beyond in zip(numbers, beyond, strict=True) if is_beyond]
                 raise DataError(
-                    f"{named_rows([n for n, cut in zip(numbers, beyond, strict=True) if cut])}: an "
-                    "image would be cut in two, because it goes beyond "
+                    f"{named_rows(cut)}: an image would be cut in two, because it goes beyond "
                     f"max_length={self.max_length} tokens. Raise max_length, or have the processor "
                     "make smaller images."
                 )
@@ -191,7 +190,9 @@ def _joined(batches: Sequence[Mapping[str, Any]], padding: int) -> dict[str, Any
                 values.append(batch[name])
             elif of_tokens:  # token types of plain text: 0
                 values.append(torch.zeros_like(batch["input_ids"]))
-        width = [max(value.shape[axis] for value in values) for axis in range(1, values[0].ndim)]
+        width = []
+        for axis in range(1, values[0].ndim):
+            width.append(max(value.shape[axis] for value in values))
         joined[name] = torch.cat([_widened(value, width, fills.get(name, 0)) for value in values])
     return joined
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from holdfast.checkpoints.sources import listing
 from holdfast.errors import ConfigError
+from holdfast.retention.services import trainable_parameters
 
 KEY = "learning_rate_multipliers"
 
@@ -34,9 +35,9 @@ def factors_of(names: Iterable[str], multipliers: Mapping[str, float]) -> dict[s
         ConfigError: a pattern matches nothing, or two of them one parameter; all of it.
     """
     names = list(names)
-    patterns = {
-        name: [pattern for pattern in multipliers if re.search(pattern, name)] for name in names
-    }
+    patterns: dict[str, list[str]] = {}
+    for name in names:
+        patterns[name] = [pattern for pattern in multipliers if re.search(pattern, name)]
     used = set(itertools.chain(*patterns.values()))
     problems = []
     for pattern in multipliers:
@@ -55,9 +56,10 @@ def factors_of(names: Iterable[str], multipliers: Mapping[str, float]) -> dict[s
         )
     if problems:
         raise ConfigError(problems)
-    return {
-        name: multipliers[matching[0]] if matching else 1.0 for name, matching in patterns.items()
-    }
+    factors = {}
+    for name, matching in patterns.items():
+        factors[name] = multipliers[matching[0]] if matching else 1.0
+    return factors
 
 
 def scale_rates(optimizer: Any, model: nn.Module, multipliers: Mapping[str, float]) -> None:
@@ -74,13 +76,13 @@ def scale_rates(optimizer: Any, model: nn.Module, multipliers: Mapping[str, floa
         ConfigError: see `factors_of`; or an optimiser that does not hold all trained parameters
             itself.
     """
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    factors = {
-        id(trained[name]): factor for name, factor in factors_of(trained, multipliers).items()
-    }
-    in_groups = set(
-        map(id, itertools.chain(*(group["params"] for group in optimizer.param_groups)))
-    )
+    trained = trainable_parameters(model)
+    factors = {}
+    for name, factor in factors_of(trained, multipliers).items():
+        factors[id(trained[name])] = factor
+    in_groups: set[int] = set()
+    for group in optimizer.param_groups:
+        in_groups.update(map(id, group["params"]))
     if in_groups != factors.keys():
         raise ConfigError(
             f"{KEY}: expected an optimiser that holds the trained parameters in its groups, got "
@@ -93,6 +95,5 @@ def scale_rates(optimizer: Any, model: nn.Module, multipliers: Mapping[str, floa
             divided.append((factor, {**group, "params": parameters, "lr": group["lr"] * factor}))
     # a stable sort: groups of one factor keep their order, which a checkpoint of the optimiser
     # relies on
-    optimizer.param_groups[:] = [
-        group for _, group in sorted(divided, key=lambda item: item[0] != 1.0)
-    ]
+    divided.sort(key=lambda item: item[0] != 1.0)
+    optimizer.param_groups[:] = [group for _, group in divided]

@@ -18,6 +18,7 @@ from holdfast.retention.protocol import (
     LOSS_TERM,
     TOKEN_WEIGHTS,
     RetentionMethod,
+    TokenLoss,
     changes_data,
     problems_below,
 )
@@ -32,6 +33,21 @@ if TYPE_CHECKING:
 
 _OWN_BASE = ("auto", "adapter_off")
 """Kinds of teachers that a model with an adapter is itself, with the adapter switched off."""
+
+
+def token_losses(methods: Sequence[RetentionMethod]) -> list[TokenLoss]:
+    """What the methods that are on add to the token loss."""
+    terms = []
+    for method in methods:
+        term = None if method.off else method.token_loss()
+        if term is not None:
+            terms.append(term)
+    return terms
+
+
+def with_token_loss(methods: Sequence[RetentionMethod]) -> list[str]:
+    """The names of the methods that are on and add to the token loss."""
+    return [m.name for m in methods if not m.off and m.token_loss() is not None]
 
 
 def refuse_combinations(methods: Sequence[RetentionMethod], host: type[RetentionMixin]) -> None:

@@ -23,6 +23,7 @@ from holdfast.config.declare import settings_of
 from holdfast.errors import HoldfastError
 from holdfast.retention.protocol import RetentionMethod
 from holdfast.retention.registry import parse_retention
+from holdfast.retention.services import trainable_parameters
 from holdfast.support.environment import quiet_transformers
 from holdfast.support.leftovers import scratch_folder
 from holdfast.support.own_code import is_ours
@@ -61,7 +62,8 @@ class Make(Protocol):
 
 def weights(trainer: Any) -> dict[str, Tensor]:
     """The trained parameters, copied."""
-    return {n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
+    trained = trainable_parameters(trainer.model)
+    return {name: parameter.detach().clone() for name, parameter in trained.items()}
 
 
 def largest_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
@@ -71,9 +73,11 @@ def largest_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> floa
         LawBroken: a weight is not finite, here or there.
     """
     assert a.keys() == b.keys()
-    differences = {name: float((a[name] - b[name]).abs().max()) for name in a}
-    if lost := [name for name, difference in differences.items() if not math.isfinite(difference)]:
-        # a NaN is neither larger nor smaller: max() would drop it
+    differences = {}
+    for name in a:
+        differences[name] = float((a[name] - b[name]).abs().max())
+    lost = [name for name, difference in differences.items() if not math.isfinite(difference)]
+    if lost:  # a NaN is neither larger nor smaller: max() would drop it
         raise LawBroken(f"expected finite weights, got NaN or infinity in {', '.join(lost[:3])}")
     return max(differences.values())
 
@@ -187,9 +191,13 @@ def documents_itself(cls: type[RetentionMethod]) -> None:
         is_ours(cls) and not ("References" in cls.__doc__ or "paper" in cls.__doc__)
     ):
         lacking.append("a docstring with 'References: ...'" if is_ours(cls) else "a docstring")
-    lacking += [f"a docstring under {s.name}" for s in settings_of(cls) if len(s.help) <= 10]
-    unknown = [n for n in cls.strength if n not in {f.name for f in dataclasses.fields(cls)}]
-    lacking += [f"a parameter {n}, which strength names" for n in unknown]
+    for setting in settings_of(cls):
+        if len(setting.help) <= 10:
+            lacking.append(f"a docstring under {setting.name}")
+    parameters = {field.name for field in dataclasses.fields(cls)}
+    for name in cls.strength:
+        if name not in parameters:
+            lacking.append(f"a parameter {name}, which strength names")
     if lacking:
         raise LawBroken(f"expected {'; '.join(lacking)}; got none")
 
@@ -292,8 +300,10 @@ def _switched_off(method: RetentionMethod) -> RetentionMethod | None:
     without a strength."""
     if not method.strength:
         return None
-    options = [dataclasses.replace(method, **{method.strength[0]: value}) for value in (0.0, 1.0)]
-    return next((m for m in options if m.off), options[0])
+    leading = method.strength[0]
+    at_0 = dataclasses.replace(method, **{leading: 0.0})
+    at_1 = dataclasses.replace(method, **{leading: 1.0})
+    return at_1 if at_1.off and not at_0.off else at_0
 
 
 def _off(make: Make, method: RetentionMethod, off: RetentionMethod | None, direct: Any) -> None:
@@ -316,14 +326,16 @@ def _trainer(folder: Path, methods: Methods, **settings: Any) -> Any:
 
     disable_progress_bars()
     tokenizer = build_tokenizer()
+    rows = []
+    for number in range(8):
+        for sentence in SENTENCES:
+            rows.append({"text": f"{number}. {sentence}"})
     trainer = SFTRetentionTrainer(
         model=build_model(),
         args=SFTConfig(
             **{"output_dir": str(folder / "run"), "max_length": 64, **SETTINGS, **settings}
         ),
-        train_dataset=Dataset.from_list(
-            [{"text": f"{n}. {sentence}"} for n in range(8) for sentence in SENTENCES]
-        ),
+        train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
         retain=list(methods),
         load_rows=rows_by_name(tokenizer),

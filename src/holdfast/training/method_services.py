@@ -16,7 +16,7 @@ from holdfast.data.mixing import token_lengths
 from holdfast.errors import ConfigError
 from holdfast.ops.annealing import IGNORE
 from holdfast.retention.protocol import ActiveMethod
-from holdfast.retention.services import StepFigures
+from holdfast.retention.services import StepFigures, trainable_parameters
 from holdfast.training.forward import LossRequest, Sealed
 from holdfast.training.image_batches import of_the_model
 from holdfast.training.zero import is_partitioned
@@ -178,7 +178,10 @@ class TrainerServices:
             return padded([rows[i] for i in places], self._window(), device)
         batch = self._trainer.data_collator([rows[i] for i in places])
         batch = of_the_model(batch)  # what a method asks about counts once
-        return {name: v.to(device) if isinstance(v, Tensor) else v for name, v in batch.items()}
+        for name, value in batch.items():
+            if isinstance(value, Tensor):
+                batch[name] = value.to(device)
+        return batch
 
     def _window(self) -> int:
         return int(getattr(self._trainer.args, "max_length", None) or 1 << 30)
@@ -187,9 +190,10 @@ class TrainerServices:
 def padded(rows: list[dict[str, Any]], window: int, device: torch.device) -> dict[str, Tensor]:
     """Tokenised rows as a batch `[B, T]` of `input_ids`, `attention_mask` and `labels`, padded on
     the right and cut to `window` tokens."""
-    width = max(min(len(row["input_ids"]), window) for row in rows)
-    ids, labels = (torch.full((len(rows), width), fill, dtype=torch.long) for fill in (0, IGNORE))
-    mask = torch.zeros((len(rows), width), dtype=torch.long)
+    shape = len(rows), max(min(len(row["input_ids"]), window) for row in rows)
+    ids = torch.zeros(shape, dtype=torch.long)
+    labels = torch.full(shape, IGNORE, dtype=torch.long)
+    mask = torch.zeros(shape, dtype=torch.long)
     for number, row in enumerate(rows):
         length = min(len(row["input_ids"]), window)
         ids[number, :length] = torch.as_tensor(row["input_ids"][:length])
@@ -220,7 +224,7 @@ def sample_gradients(
         The row's number of trained tokens, and the gradients of the trainable parameters by name;
         valid until the next row, gone from `p.grad` after.
     """
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = trainable_parameters(model)
     gradients_before = {name: p.grad for name, p in parameters.items()}
     training, generator = model.training, torch.Generator()
     model.eval()

@@ -44,11 +44,16 @@ def save_states(
     entries: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
     for index, (method, state) in enumerate(zip(methods, states, strict=True)):
-        own_tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
-        plain = {key: value for key, value in state.items() if key not in own_tensors}
-        tensors |= {f"{index}.{key}": value for key, value in own_tensors.items()}
+        plain = {}
+        tensor_names = []
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                tensor_names.append(name)
+                tensors[f"{index}.{name}"] = value
+            else:
+                plain[name] = value
         entries.append(
-            {"method": method.identity(), "state": plain, "tensors": sorted(own_tensors)}
+            {"method": method.identity(), "state": plain, "tensors": sorted(tensor_names)}
         )
     if tensors:
         from safetensors.torch import save_file

@@ -59,7 +59,7 @@ from holdfast.retention.protocol import (
     in_turn,
     marks_origins,
 )
-from holdfast.retention.services import LossBatch, StepFigures, rates_by_name
+from holdfast.retention.services import LossBatch, StepFigures, rates_by_name, trainable_parameters
 from holdfast.retention.teacher.teacher import OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.secrets import withheld
 from holdfast.training import frozen
@@ -75,6 +75,7 @@ from holdfast.training.method_checks import (
     refuse_combinations,
     refuse_misfits,
     refuse_unsupported,
+    token_losses,
     total_steps,
 )
 from holdfast.training.method_services import TrainerServices
@@ -142,7 +143,7 @@ class RetentionMixin(WholeCheckpoints):
         self.learning_rate_multipliers = dict(learning_rate_multipliers or {})
         self.retain: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
         refuse_combinations(self.retain, type(self))
-        terms = [term for method in self.retain if (term := method.token_loss()) is not None]
+        terms = token_losses(self.retain)
         self._token_loss: TokenLoss | None = terms[0] if terms else None
         self._ce_by_origin: dict[str, float] = {}
         for method in self.retain:
@@ -222,7 +223,7 @@ class RetentionMixin(WholeCheckpoints):
             ConfigError, ModelError: files of other models, periods longer than the run, a hook that
                 is not declared.
         """
-        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        trained = trainable_parameters(self.model)
         adapters = [config.to_dict() for config in getattr(self.model, "peft_config", {}).values()]
         anchors = Anchors(trained, adapters[0] if len(adapters) == 1 else None)
         factors_of(trained, self.learning_rate_multipliers)
@@ -552,7 +553,7 @@ class RetentionMixin(WholeCheckpoints):
         if self._zero is not None:
             return self._zero.named
         if self._named is None:
-            self._named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+            self._named = trainable_parameters(self.model)
         return self._named
 
     def _step_info(self, step: int, figures: StepFigures | None = None) -> StepInfo:
@@ -687,7 +688,10 @@ class RetentionMixin(WholeCheckpoints):
         Raises:
             TrainingDiverged: a trained parameter is not finite.
         """
-        broken = [n for n, p in self.named_trainable().items() if not bool(torch.isfinite(p).all())]
+        broken = []
+        for name, parameter in self.named_trainable().items():
+            if not bool(torch.isfinite(parameter).all()):
+                broken.append(name)
         if broken:
             raise self._diverged(
                 f"{len(broken)} parameters are no longer finite ({', '.join(broken[:3])})",

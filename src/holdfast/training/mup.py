@@ -40,9 +40,12 @@ def mup_factors(model: Any, base_width: int) -> dict[str, float]:
         base_width: see `mup_`.
     """
     m = model.config.hidden_size / base_width
-    names = {id(p): n for n, p in model.named_parameters()}
-    hidden = {names[id(p)]: 1 / math.sqrt(m) for p, _ in hidden_matrices(model)}
-    return {**hidden, names[id(model.get_output_embeddings().weight)]: 1 / m}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    factors = {}
+    for matrix, _ in hidden_matrices(model):
+        factors[names[id(matrix)]] = 1 / math.sqrt(m)
+    factors[names[id(model.get_output_embeddings().weight)]] = 1 / m
+    return factors
 
 
 @torch.no_grad()
@@ -75,8 +78,11 @@ def mup_(model: Any, *, base_width: int, seed: int = 0) -> dict[str, float]:
         )
     factors, parameters = mup_factors(model, base_width), dict(model.named_parameters())
     generator = torch.Generator().manual_seed(seed)
-    drawn = [(parameters[name], sigma * factor) for name, factor in factors.items()]
-    for weight, std in (*drawn, (model.get_input_embeddings().weight, sigma)):
+    drawn = []
+    for name, factor in factors.items():
+        drawn.append((parameters[name], sigma * factor))
+    drawn.append((model.get_input_embeddings().weight, sigma))
+    for weight, std in drawn:
         weight.copy_(torch.randn(weight.shape, generator=generator) * std)
     return {} if width == base_width else {_pattern(list(factors)): base_width / width}
 

@@ -30,7 +30,10 @@ class OriginCollator:
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         origins = [self._of_tokens(row) for row in rows]
-        batch = dict(self.collate([{k: v for k, v in row.items() if k != ORIGIN} for row in rows]))
+        plain_rows = []
+        for row in rows:
+            plain_rows.append({name: value for name, value in row.items() if name != ORIGIN})
+        batch = dict(self.collate(plain_rows))
         ids, mask = batch["input_ids"], batch.get("attention_mask")
         origin_BT = torch.full_like(ids, NEW)
         if mask is None:

@@ -60,6 +60,7 @@ from holdfast.retention.protocol import RetentionMethod, TeacherSettings
 from holdfast.retention.teacher.teacher import freeze_copy
 from holdfast.training.arguments import add_defaults
 from holdfast.training.forward import LossRequest, Sealed, successor_mask
+from holdfast.training.method_checks import token_losses, with_token_loss
 from holdfast.training.mixin import RetentionMixin
 from holdfast.training.processes import shards
 
@@ -126,9 +127,9 @@ class OnSamples(OwnLoss):
         self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4
     ) -> list[str]:
         """The prompts of a batch."""
-        prompts = (
-            [str(row.get("prompt"))[:200] for row in inputs] if isinstance(inputs, list) else []
-        )
+        if not isinstance(inputs, list):
+            return []
+        prompts = [str(row.get("prompt"))[:200] for row in inputs]
         return [repr(prompt) for prompt in dict.fromkeys(prompts)][:limit]
 
 
@@ -304,11 +305,10 @@ class GRPORetentionTrainer(OnSamples, GRPOTrainer):
     """
 
     def __init__(self, *args: Any, retain: Sequence[RetentionMethod] = (), **kwargs: Any) -> None:
-        if loss := [
-            method.name for method in retain if not method.off and method.token_loss() is not None
-        ]:
+        annealing = with_token_loss(retain)
+        if annealing:
             raise ConfigError(
-                f"retention: {', '.join(loss)} is not computed on sampled completions. GRPO has a "
+                f"retention: {', '.join(annealing)} is not computed on sampled completions. GRPO has a "
                 "KL of its own to the start model: set beta in GRPOConfig."
             )
         super().__init__(*args, retain=retain, **kwargs)
@@ -353,11 +353,7 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
                 f"On-policy distillation: expected rows with a prompt, got {len(data)} rows with "
                 f"{', '.join(data.column_names) or 'no columns'}."
             )
-        terms = [
-            term
-            for method in retain
-            if not method.off and (term := method.token_loss()) is not None
-        ]
+        terms = token_losses(retain)
         if any(term.tokens == "all" for term in terms):
             raise ConfigError(
                 "label_annealing.tokens: expected trained in on-policy distillation, got all: the "

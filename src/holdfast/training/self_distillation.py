@@ -36,6 +36,7 @@ from holdfast.data.prompts import BEHIND, DEMONSTRATION
 from holdfast.errors import ConfigError, DataError
 from holdfast.retention.protocol import RetentionMethod
 from holdfast.retention.teacher.teacher import freeze_copy
+from holdfast.training.method_checks import with_token_loss
 from holdfast.training.preferences import OnSamples, add_settings
 from holdfast.training.processes import shards
 
@@ -72,11 +73,10 @@ class SelfDistillationTrainer(OnSamples, SDFTTrainer):
             raise DataError(
                 f"Self-distillation: expected rows with prompt and {DEMONSTRATION}, got {columns}."
             )
-        if loss := [
-            method.name for method in retain if not method.off and method.token_loss() is not None
-        ]:
+        annealing = with_token_loss(retain)
+        if annealing:
             raise ConfigError(
-                f"retention: {', '.join(loss)} has a teacher of its own, and in self-distillation "
+                f"retention: {', '.join(annealing)} has a teacher of its own, and in self-distillation "
                 "the model as it was at the start is the teacher. Leave one of the two out."
             )
         super().__init__(model=model, retain=retain, **kwargs)

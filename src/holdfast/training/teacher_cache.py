@@ -443,17 +443,14 @@ def read_documents(trainer: Any, dataset: Any) -> tuple[Documents, dict[int, int
         if not len(tokens):
             continue
         lengths[number] = len(tokens)
-        layout = {
-            n: torch.tensor(row[n])[None]
-            for n in ("attention_mask", "position_ids")
-            if row.get(n) is not None
-        }
+        layout = {}
+        for name in ("attention_mask", "position_ids"):
+            if row.get(name) is not None:
+                layout[name] = torch.tensor(row[name])[None]
         texts = [tokens]
         if layout:
-            texts = [
-                text.tokens
-                for text in find_documents({"input_ids": torch.tensor(tokens)[None], **layout})
-            ]
+            inputs = {"input_ids": torch.tensor(tokens)[None], **layout}
+            texts = [text.tokens for text in find_documents(inputs)]
         elif row.get("seq_lengths") is not None:
             texts = np.split(tokens, np.cumsum(row["seq_lengths"])[:-1])
         documents.update((document_key(text), text) for text in texts)

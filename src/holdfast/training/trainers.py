@@ -376,7 +376,10 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 def trained_tokens(tokenised: Dataset) -> int:
     """Labels that are not -100, counted in Arrow batches so that a large data set never becomes
     Python lists."""
-    return sum(int(np.count_nonzero(labels != -100)) for labels, _ in _labels(tokenised))
+    count = 0
+    for labels, _ in _labels(tokenised):
+        count += int(np.count_nonzero(labels != -100))
+    return count
 
 
 def _rows_with_other_labels(tokenised: Dataset) -> int:
@@ -387,10 +390,10 @@ def _rows_with_other_labels(tokenised: Dataset) -> int:
         .with_format("arrow")
         .iter(batch_size=10_000)
     ):
-        ids, labels = (table.column(name).combine_chunks() for name in ("input_ids", "labels"))
-        tokens, trained = (
-            values.flatten().to_numpy(zero_copy_only=False) for values in (ids, labels)
-        )
+        ids = table.column("input_ids").combine_chunks()
+        labels = table.column("labels").combine_chunks()
+        tokens = ids.flatten().to_numpy(zero_copy_only=False)
+        trained = labels.flatten().to_numpy(zero_copy_only=False)
         other = np.flatnonzero((trained != -100) & (trained != tokens))
         ends = np.cumsum(labels.value_lengths().to_numpy(zero_copy_only=False))
         count += len(np.unique(np.searchsorted(ends, other, side="right")))

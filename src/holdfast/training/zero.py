@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from holdfast.checkpoints.live_tensors import FlatPart, as_part
 from holdfast.errors import Problem
 from holdfast.retention.protocol import OPTIMIZER_STATE, RetentionMethod
-from holdfast.retention.services import rates_by_name
+from holdfast.retention.services import rates_by_name, trainable_parameters
 
 
 def problems(
@@ -115,13 +115,13 @@ class ZeroParts:
 
     def __init__(self, engine: Any) -> None:
         self._engine, self._optimizer = engine, engine.optimizer
-        self._parameters = {n: p for n, p in engine.module.named_parameters() if p.requires_grad}
+        self._parameters: dict[str, Any] = trainable_parameters(engine.module)
         self.dealt_out = any(hasattr(p, "_hp_mapping") for p in self._parameters.values())
         """Whether the weights are (ZeRO 1 and 2); otherwise (ZeRO 0 in float32) the parameters
         themselves are what is stepped."""
-        self.named = {
-            n: self._part(p) if self.dealt_out else p for n, p in self._parameters.items()
-        }
+        self.named: dict[str, Tensor] = {}
+        for name, parameter in self._parameters.items():
+            self.named[name] = self._part(parameter) if self.dealt_out else parameter
         """By the names that the unwrapped model has; float32, `[elements of this rank]`."""
 
     @staticmethod
