@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from holdfast.config.declare import Setting, settings_of
-from holdfast.config.help import default_text
 from holdfast.config.decode import expected
+from holdfast.config.help import default_text
 
 DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- keys: ([^>]+?) -->\n).*?(<!-- /keys -->)", re.DOTALL)
