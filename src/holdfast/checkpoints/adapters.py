@@ -53,7 +53,7 @@ from holdfast.checkpoints.dtypes import compute_dtype, decode
 from holdfast.checkpoints.element_types import DTYPES, Operand
 from holdfast.checkpoints.reader import CheckpointReader, only_pickles
 from holdfast.checkpoints.sources import bullets, config_of, same_values, stretches
-from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS
+from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS, first_matrix
 from holdfast.errors import ModelError
 
 if TYPE_CHECKING:
@@ -547,10 +547,11 @@ def _scaling(module: str, settings: Mapping[str, Any]) -> tuple[int, float]:
 def _token_indices(module: str, settings: Mapping[str, Any]) -> tuple[int, ...]:
     stated = settings.get("trainable_token_indices")
     if isinstance(stated, dict):
-        stated = next(
-            (value for key, value in stated.items() if module == key or module.endswith(f".{key}")),
-            None,
-        )
+        by_module, stated = stated, None
+        for name, indices in by_module.items():
+            if module == name or module.endswith(f".{name}"):
+                stated = indices
+                break
     if not isinstance(stated, list):
         raise _Misfit(
             f"{module}: trained tokens are stored, but trainable_token_indices does not say which"
@@ -593,17 +594,19 @@ def _names_in_base(names: Sequence[str], entries: Mapping[str, Entry]) -> dict[s
     matches: dict[str, str | None] = {}
     for name in names:
         words, ending = _split(name)
-        candidates = [
-            other
-            for theirs, other in by_ending.get(ending, [])
-            if words <= theirs or theirs <= words
-        ]
+        candidates = []
+        for theirs, other in by_ending.get(ending, []):
+            if words <= theirs or theirs <= words:
+                candidates.append(other)
         if not candidates and _head([name]) is not None and _embedding(entries) is not None:
             candidates = [_head(entries) or name]
         only = candidates[0] if len(candidates) == 1 else None
         matches[name] = name if name in entries else only
     claims = Counter(matches.values())
-    return {name: match if claims[match] == 1 else None for name, match in matches.items()}
+    for name, match in matches.items():
+        if claims[match] > 1:
+            matches[name] = None
+    return matches
 
 
 def _split(name: str) -> tuple[set[str], tuple[str, ...]]:
@@ -615,9 +618,7 @@ def _split(name: str) -> tuple[set[str], tuple[str, ...]]:
 
 
 def _embedding(entries: Mapping[str, Any]) -> str | None:
-    return next(
-        (n for n in entries if n.endswith(".weight") and n.split(".")[-2] in EMBEDDINGS), None
-    )
+    return first_matrix(entries, EMBEDDINGS)
 
 
 def _head(names: Mapping[str, Any] | Sequence[str]) -> str | None:

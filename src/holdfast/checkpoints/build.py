@@ -115,7 +115,9 @@ def build(
     if workers is not None and workers < 1:
         raise ConfigError(f"workers: expected at least 1, got {workers}")
     output = check_output(plan, output, overwrite=overwrite)
-    shards = [(file, [_slot(job) for job in plan.jobs if job.file == file]) for file in plan.files]
+    shards = []
+    for file in plan.files:
+        shards.append((file, [_slot(job) for job in plan.jobs if job.file == file]))
     key = fingerprint(_identity(prepared))
     beside = remainder_name if recipe.keeps_remainders else None
     try:
@@ -233,9 +235,10 @@ def _complete(
         record["fingerprint"] = content_fingerprint(
             result, known=written, workers=execution.workers
         )
-        record["tensors"] = {
-            name: written.tensor(name, entry.size) for name, entry in sorted(result.entries.items())
-        }
+        digests = {}
+        for name, entry in sorted(result.entries.items()):
+            digests[name] = written.tensor(name, entry.size)
+        record["tensors"] = digests
     record["seconds"] = {phase: round(seconds, 3) for phase, seconds in execution.seconds.items()}
     if execution.remainders is not None:
         record["audit"] = {
@@ -275,11 +278,13 @@ def _identity(prepared: Prepared) -> list[Any]:
     """Everything that decides the output's bytes: the request, what it was resolved to, the code,
     the inputs with their tokenizers and settings."""
     plan = prepared.plan
-    jobs = [
-        [j.name, j.dtype.name, list(j.shape), j.file, list(j.has), j.action, j.origin]
-        for j in plan.jobs
-    ]
-    order = [[os.fspath(folder) for folder in folders_of(source)] for source in plan.sources]
+    jobs = []
+    for job in plan.jobs:
+        shape, has = list(job.shape), list(job.has)
+        jobs.append([job.name, job.dtype.name, shape, job.file, has, job.action, job.origin])
+    order = []
+    for source in plan.sources:
+        order.append([os.fspath(folder) for folder in folders_of(source)])
     folders: set[str] = set()
     for parents in order:
         folders |= {os.path.realpath(folder) for folder in parents}

@@ -63,11 +63,11 @@ def asked_template(value: str, sources: Sequence[Source]) -> str:
         ConfigError: none of these, a file that cannot be read, or no parent with a template.
     """
     if value == AUTO:
-        templates = [
-            next(filter(None, map(template_of, reversed(folders_of(source)))), None)
-            for source in sources
-        ]
-        present = [text for text in templates if text is not None]
+        present = []
+        for source in sources:
+            template = _template_in(source)
+            if template is not None:
+                present.append(template)
         if not present:
             raise ConfigError(
                 "chat_template: auto takes the one that most models have, and none has one."
@@ -86,6 +86,15 @@ def asked_template(value: str, sources: Sequence[Source]) -> str:
         "chat_template: expected auto, chatml, a .jinja file, or the template itself, got "
         f"{value!r}. A template by another name is to be given as its text."
     )
+
+
+def _template_in(source: Source) -> str | None:
+    """The template of the most important of a model's folders that has one."""
+    for folder in reversed(folders_of(source)):
+        template = template_of(folder)
+        if template:
+            return template
+    return None
 
 
 def write_template(folder: Path, text: str) -> None:

@@ -180,11 +180,12 @@ def _left_out(a: Mapping[str, Any], b: Mapping[str, Any], compared: set[str]) ->
         "of different shapes",
         "not of floating-point numbers",
     )
-    return [
-        f"{len(names[reason])} tensors {reason}: {listing(names[reason])}"
-        for reason in reasons
-        if reason in names
-    ]
+    sentences = []
+    for reason in reasons:
+        if reason in names:
+            count, listed = len(names[reason]), listing(names[reason])
+            sentences.append(f"{count} tensors {reason}: {listed}")
+    return sentences
 
 
 def layer_distances(pairs: Iterable[tuple[str, torch.Tensor, torch.Tensor]]) -> list[LayerDistance]:
@@ -199,9 +200,8 @@ def layer_distances(pairs: Iterable[tuple[str, torch.Tensor, torch.Tensor]]) -> 
         a, b = start.detach().float(), result.detach().to(start.device).float()
         squares = [(b - a).square().sum(), a.square().sum(), b.square().sum()]
         agree = (a.sign() == b.sign()).sum()
-        return np.array(
-            [float(value) for value in (a.numel(), *squares, (a * b).sum(), agree, 0, 0)]
-        )
+        sums = (a.numel(), *squares, (a * b).sum(), agree, 0, 0)
+        return np.array([float(value) for value in sums])
 
     return list(by_layer((name, moments_of(start, result)) for name, start, result in pairs))
 
@@ -226,10 +226,11 @@ def by_layer(moments: Iterable[tuple[str, np.ndarray]]) -> tuple[LayerDistance, 
     for name, of_tensor in moments:
         for layer in (layer_of(name), "total"):
             sums[layer] = of_tensor if layer not in sums else sums[layer] + of_tensor
-    return tuple(
-        LayerDistance(layer=layer, parameters=int(sums[layer][0]), **_figures(sums[layer]))
-        for layer in sorted(sums, key=_order)
-    )
+    layers = []
+    for layer in sorted(sums, key=_order):
+        of_layer = sums[layer]
+        layers.append(LayerDistance(layer=layer, parameters=int(of_layer[0]), **_figures(of_layer)))
+    return tuple(layers)
 
 
 def _figures(sums: np.ndarray) -> dict[str, float]:

@@ -44,8 +44,14 @@ _ALIASES = {
     "long": "I64",
     "int": "I32",
     "short": "I16",
-    **{f"int{8 * size}": f"I{8 * size}" for size in (8, 4, 2, 1)},
-    **{f"uint{8 * size}": f"U{8 * size}" for size in (8, 4, 2, 1)},
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
 }
 
 

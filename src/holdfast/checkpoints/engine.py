@@ -292,9 +292,11 @@ def nonfinite_error(source: Source, name: str, role: str = "") -> ModelError:
     index = (
         [int(i) for i in np.unravel_index(first, entry.shape)] if entry.shape and first >= 0 else []
     )
-    counts = [
-        f"{count:,} {word}" for count, word in ((nans, "NaN"), (infinities, "infinite")) if count
-    ]
+    counts = []
+    if nans:
+        counts.append(f"{nans:,} NaN")
+    if infinities:
+        counts.append(f"{infinities:,} infinite")
     where = f"{name} in {entry.file}{f' ({role})' if role else ''}"
     return ModelError(
         f"{where} holds {' and '.join(counts)} of {entry.size:,} values, the first at {index}. "

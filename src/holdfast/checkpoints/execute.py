@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.checkpoints.dtypes import count_nonfinite
-from holdfast.checkpoints.element_types import Array, Operand
+from holdfast.checkpoints.element_types import Array, DType, Operand
 from holdfast.checkpoints.engine import (
     Job,
     Reader,
@@ -97,11 +97,8 @@ class Execution:
         names = set()
         for job in self.plan.jobs:
             if job.action == "combine":
-                base, tuned = (
-                    self.plan.sources[self._source(job, number)].entries[job.name]
-                    for number in (0, 1)
-                )
-                names.add(compared_in(base.dtype, tuned.dtype, job.dtype).name)
+                base, tuned = self._dtype(job, 0), self._dtype(job, 1)
+                names.add(compared_in(base, tuned, job.dtype).name)
         return sorted(names)
 
     # ----------------------------------------------------------------------------------- statistics
@@ -345,6 +342,10 @@ class Execution:
         base, tuned = (used.index(self._source(job, number)) for number in pair)
         return base, tuned, self.recipe.keeps_remainders
 
+    def _dtype(self, job: Job, number: int) -> DType:
+        """In which a model has a tensor."""
+        return self.plan.sources[self._source(job, number)].entries[job.name].dtype
+
     def _sum(self, job: Job) -> Sum | None:
         """The sum that a tensor is of, with the plan's sources for operands; None where it is
         something else."""
@@ -353,10 +354,7 @@ class Execution:
         if job.action == "same":
             return None
         numbers = range(1, 1 + len(self._models(job)))
-        dtypes = [
-            self.plan.sources[self._source(job, number)].entries[job.name].dtype
-            for number in numbers
-        ]
+        dtypes = [self._dtype(job, number) for number in numbers]
         formula = self._recipe(job).as_sum(dtypes, self._statistics_of(job))
         if formula is None:
             return None

@@ -275,19 +275,18 @@ def loading_problem(info: Mapping[str, Any], model: Any = None) -> str:
         "of another shape": shapes,
         "impossible to load": sorted(info.get("error_msgs") or ()),
     }
-    return "; ".join(
-        f"{_tensors(len(names))} {kind}: {listing(names, _NAMED)}"
-        for kind, names in kinds.items()
-        if names
-    )
+    misfits = []
+    for kind, names in kinds.items():
+        if names:
+            misfits.append(f"{_tensors(len(names))} {kind}: {listing(names, _NAMED)}")
+    return "; ".join(misfits)
 
 
 def unbuildable(error: BaseException) -> str:
     """Why a configuration makes no model, in one line: validators put the reason below their own
     name."""
-    lines = [
-        line.strip() for line in str(error.__cause__ or error).strip().split("\n") if line.strip()
-    ]
+    text = str(error.__cause__ or error)
+    lines = [line.strip() for line in text.strip().split("\n") if line.strip()]
     line = (lines[-1] if lines and lines[0].endswith(":") else lines[0]) if lines else ""
     known = isinstance(error, (*_PLAIN_ERRORS, ImportError)) or line.partition(":")[0].endswith(
         "Error"

@@ -77,9 +77,10 @@ def combine(anchor: Operand | None, terms: Sequence[Term], out: Operand) -> Flag
     weights = [float(term.weight if double else np.float32(term.weight)) for term in terms]
     copied = _copied(anchor, terms, weights)
     if copied is not None and copied.dtype == out.dtype:
-        nonfinite = sum(
-            1 << bit for bit, o in enumerate(operands) if o is not None and count_nonfinite(*o)
-        )
+        nonfinite = 0
+        for bit, operand in enumerate(operands):
+            if operand is not None and count_nonfinite(*operand):
+                nonfinite |= 1 << bit
         out.raw[:] = copied.raw
         return Flags(nonfinite)
     return Flags(*form.combine(operands, weights, out))

@@ -239,7 +239,11 @@ def _pieces(length: int) -> Iterator[slice]:
 
 
 def _nonfinite_mask(operands: Sequence[Operand | None]) -> int:
-    return sum(1 << bit for bit, o in enumerate(operands) if o is not None and count_nonfinite(*o))
+    mask = 0
+    for bit, operand in enumerate(operands):
+        if operand is not None and count_nonfinite(*operand):
+            mask |= 1 << bit
+    return mask
 
 
 def _written(

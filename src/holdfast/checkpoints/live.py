@@ -199,11 +199,9 @@ def perturb_(named: Live, *, seed: int, scale: float, stds: Mapping[str, float])
         ConfigError: a scale or std that is negative or not finite.
     """
     problems = [] if 0 <= scale < math.inf else [f"scale: expected 0 or more, got {scale}"]
-    problems += [
-        f"{name}: expected a std of 0 or more, got {std}"
-        for name, std in stds.items()
-        if not 0 <= std < math.inf
-    ]
+    for name, std in stds.items():
+        if not 0 <= std < math.inf:
+            problems.append(f"{name}: expected a std of 0 or more, got {std}")
     if problems:
         raise ConfigError(problems)
     handle = Perturbation(named, seed, scale)
@@ -346,10 +344,9 @@ class _Perturbed:
         compute, integer = compute_type(weights.dtype), INTEGERS[weights.itemsize]
         back = (weights.to(compute) - noise.to(compute).mul_(self.sigma)).to(weights.dtype)
         if record is not None:
-            places, steps = (
-                torch.from_numpy(a).to(weights.device)
-                for a in corrections.unpack(record, len(weights))
-            )
+            stored_places, stored_steps = corrections.unpack(record, len(weights))
+            places = torch.from_numpy(stored_places).to(weights.device)
+            steps = torch.from_numpy(stored_steps).to(weights.device)
             bits = back.view(integer)
             moved = _ordered(_ordered(bits[places].long(), integer) + steps.long(), integer).to(
                 integer
@@ -565,18 +562,19 @@ class Pieces:
             for start, stop in _stretches(target):
                 jobs.append((target, keys, start, stop))
                 longest = max(longest, stop - start)
-        buffers = itertools.cycle(
-            [{number: np.empty(8 * longest, np.uint8) for number in streams} for _ in range(2)]
-        )
+        pair = []
+        for _ in range(2):
+            pair.append({number: np.empty(8 * longest, np.uint8) for number in streams})
+        buffers = itertools.cycle(pair)
 
         def read(
             job: tuple[LiveTensor, list[str], int, int], into: dict[int, Any]
         ) -> dict[int, Tensor]:
             target, keys, start, stop = job
-            return {
-                n: _read(other, target, keys[n], start, stop, into[n])
-                for n, other in streams.items()
-            }
+            pieces = {}
+            for number, other in streams.items():
+                pieces[number] = _read(other, target, keys[number], start, stop, into[number])
+            return pieces
 
         def stretches() -> Iterator[dict[int, Tensor]]:
             ahead: deque[Future[dict[int, Tensor]]] = deque()
@@ -598,10 +596,11 @@ class Pieces:
             value = function(piece).double()
             sums[piece.name] = sums[piece.name] + value if piece.name in sums else value
         nothing = torch.zeros((), dtype=torch.float64)  # of a rank whose part is empty
-        return sum(
-            float(summed(t, sums.get(t.name, nothing.to(t.parameter.device))))
-            for t in self._targets
-        )
+        totals = []
+        for target in self._targets:
+            of_rank = sums.get(target.name, nothing.to(target.parameter.device))
+            totals.append(float(summed(target, of_rank)))
+        return sum(totals)
 
 
 def _stretches(target: LiveTensor) -> list[tuple[int, int]]:

@@ -223,9 +223,9 @@ def live_tensors(named: Mapping[str, Tensor]) -> tuple[list[LiveTensor], list[st
         local = _local(parameter)
         if local.numel():
             first = local.storage_offset() * local.itemsize
-            elements = 1 + sum(
-                (n - 1) * stride for n, stride in zip(local.shape, local.stride(), strict=True)
-            )
+            elements = 1
+            for size, stride in zip(local.shape, local.stride(), strict=True):
+                elements += (size - 1) * stride
             last = first + elements * local.itemsize
             layout = (first, local.shape, local.stride(), local.dtype)
             areas = ranges.setdefault(local.untyped_storage().data_ptr(), [])

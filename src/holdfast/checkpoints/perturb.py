@@ -176,7 +176,7 @@ def own_stds(source: Any, *, workers: int | None = None) -> dict[str, float]:
         sums[job.name] = count, mean + apart * share, squares + others + apart**2 * n * share
 
     map_blocks(jobs, look, sources=1, workers=workers, reduce=add)
-    return {
-        name: math.sqrt(squares / count) if count else 0.0
-        for name, (count, _, squares) in sums.items()
-    }
+    stds = {}
+    for name, (count, _, squares) in sums.items():
+        stds[name] = math.sqrt(squares / count) if count else 0.0
+    return stds

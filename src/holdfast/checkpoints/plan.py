@@ -40,6 +40,7 @@ from holdfast.checkpoints.vocabulary import (
     EMBEDDINGS,
     HEADS,
     align_vocabularies,
+    first_matrix,
     vocabulary_tensors,
 )
 from holdfast.errors import ConfigError, ShapeError
@@ -268,10 +269,7 @@ def _embedding_of(source: Source) -> str | None:
 def _vocabulary_matrix(source: Source, modules: Sequence[str]) -> str | None:
     """The first matrix with one row a token that belongs to one of the modules."""
     names = vocabulary_tensors(config_of(source), source.entries)
-    return next(
-        (name for name in names if name.endswith(".weight") and name.split(".")[-2] in modules),
-        None,
-    )
+    return first_matrix(names, modules)
 
 
 def _heads_in_line(parents: Parents, policies: Policies, findings: Findings) -> Parents:

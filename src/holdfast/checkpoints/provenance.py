@@ -68,10 +68,9 @@ def fingerprint_of(tensors: Mapping[str, tuple[DType, tuple[int, ...], str]]) ->
     `{name: (dtype, shape, fingerprint of the tensor)}`."""
     import xxhash
 
-    rows = [
-        [name, dtype.name, list(shape), digest]
-        for name, (dtype, shape, digest) in sorted(tensors.items())
-    ]
+    rows = []
+    for name, (dtype, shape, digest) in sorted(tensors.items()):
+        rows.append([name, dtype.name, list(shape), digest])
     return xxhash.xxh3_128_hexdigest(json.dumps(rows, separators=(",", ":")).encode())
 
 

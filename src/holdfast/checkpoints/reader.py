@@ -393,10 +393,11 @@ def _refuse_unlisted(index: Path, listed: list[str]) -> None:
 
 def index_file(folder: Path) -> Path | None:
     """The index of a sharded checkpoint, or None."""
-    return next(
-        (path for stem in STEMS if (path := folder / f"{stem}.safetensors.index.json").is_file()),
-        None,
-    )
+    for stem in STEMS:
+        index = folder / f"{stem}.safetensors.index.json"
+        if index.is_file():
+            return index
+    return None
 
 
 def read_index(index: Path) -> dict[str, str]:
@@ -421,8 +422,7 @@ def checkpoint_hash(folder: str | os.PathLike[str]) -> str:
     files = weight_files(folder)
     with ThreadPoolExecutor(max_workers=min(8, len(files))) as pool:
         digests = list(pool.map(file_hash, files))
-    lines = [
-        f"{file.name} {file.stat().st_size} {digest}\n"
-        for file, digest in zip(files, digests, strict=True)
-    ]
+    lines = []
+    for file, digest in zip(files, digests, strict=True):
+        lines.append(f"{file.name} {file.stat().st_size} {digest}\n")
     return hashlib.sha256("".join(lines).encode()).hexdigest()

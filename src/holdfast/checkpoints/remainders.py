@@ -67,7 +67,7 @@ def remainder(block: Block, hi: Operand) -> tuple[np.ndarray, np.ndarray, int]:
     places = _different(base, hi, _stored_as(tuned, dtype))
     if not len(places) or hi.dtype.itemsize < 4:
         return places[:0], np.empty(0, np.float32), len(places)
-    i, b, h = (decode(o.raw[places], o.dtype).astype(np.float64) for o in (tuned, base, hi))
+    i, b, h = _values(tuned, places), _values(base, places), _values(hi, places)
     # (i - b) - h in an order that loses nothing: of i and b one is near h, or h is their exact
     # difference
     base_is_smaller = np.abs(i) >= np.abs(b)
@@ -85,6 +85,11 @@ def _different(base: Operand, residual: Operand, wanted: Operand) -> np.ndarray:
     back = Operand(np.empty_like(wanted.raw), wanted.dtype)
     combine(base, [Term(1.0, residual)], back)
     return np.flatnonzero(back.raw.view(wanted.dtype.bits) != wanted.raw.view(wanted.dtype.bits))
+
+
+def _values(operand: Operand, places: np.ndarray) -> np.ndarray:
+    """In float64."""
+    return decode(operand.raw[places], operand.dtype).astype(np.float64)
 
 
 def _taken(operand: Operand, places: np.ndarray) -> Operand:

@@ -179,12 +179,10 @@ def _opened(folder: Path) -> tuple[CheckpointReader | None, list[Check]]:
 
 def _kind(files: Sequence[str]) -> str:
     """What the names of the weight files say that they are."""
-    if any(name.startswith("model") for name in files):
-        return "model"
-    return next(
-        (kind for kind in ("residual", "adapter") if any(name.startswith(kind) for name in files)),
-        "model",
-    )
+    for kind in ("model", "residual", "adapter"):
+        if any(name.startswith(kind) for name in files):
+            return kind
+    return "model"
 
 
 def _configuration(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
@@ -256,12 +254,13 @@ def _architecture(kind: str, config: Mapping[str, Any]) -> str | None:
     """What the configuration calls it."""
     if kind == "adapter":
         facts = {"r": config.get("r"), "alpha": config.get("lora_alpha")}
-        words = [
-            str(config.get("peft_type") or "adapter"),
-            *(f"{k}={v:g}" for k, v in facts.items() if v),
-        ]
-        base = config.get("base_model_name_or_path")
-        return " ".join([*words, *([f"of {base}"] if base else [])])
+        words = [str(config.get("peft_type") or "adapter")]
+        for name, value in facts.items():
+            if value:
+                words.append(f"{name}={value:g}")
+        if base := config.get("base_model_name_or_path"):
+            words.append(f"of {base}")
+        return " ".join(words)
     architectures = config.get("architectures")
     if isinstance(architectures, list) and architectures:
         return str(architectures[0])

@@ -184,6 +184,7 @@ def _is_size(value: Any) -> bool:
 
 def _factor(heads: int, wanted: int) -> int:
     """What to divide heads by, so that `wanted` or a few more are left, or one."""
-    return next(
-        (heads // left for left in range(wanted, 2 * wanted + 2) if heads % left == 0), heads
-    )
+    for left in range(wanted, 2 * wanted + 2):
+        if heads % left == 0:
+            return heads // left
+    return heads

@@ -17,7 +17,7 @@ import dataclasses
 import filecmp
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -101,6 +101,14 @@ def vocabulary_tensors(config: Mapping[str, Any], entries: Mapping[str, Entry]) 
     ]
 
 
+def first_matrix(names: Iterable[str], modules: Sequence[str]) -> str | None:
+    """The first weight that belongs to one of the modules, such as `EMBEDDINGS`."""
+    for name in names:
+        if name.endswith(".weight") and name.split(".")[-2] in modules:
+            return name
+    return None
+
+
 # --------------------------------------------------------------------------------------- tokenizers
 
 
@@ -121,9 +129,10 @@ def vocabulary(folder: str | Path) -> dict[str, int] | None:
         )
     elif (folder / "vocab.txt").is_file():
         lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
-        tokens = {
-            line.rstrip("\r"): i for i, line in enumerate(lines) if line or i + 1 < len(lines)
-        }
+        if not lines[-1]:  # what follows the last line break
+            del lines[-1]
+        for number, line in enumerate(lines):
+            tokens[line.rstrip("\r")] = number
     if not tokens:
         return None
     if (folder / "added_tokens.json").is_file():
@@ -164,9 +173,10 @@ def _from_tokenizer_json(path: Path) -> dict[str, int]:
     model = tokenizer.get("model") or {}
     pieces = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(pieces, list):
-        pieces = {
-            piece[0]: i for i, piece in enumerate(pieces) if isinstance(piece, list) and piece
-        }
+        numbered, pieces = pieces, {}
+        for number, piece in enumerate(numbered):
+            if isinstance(piece, list) and piece:
+                pieces[piece[0]] = number
     tokens = _numbers(pieces or {}, path)
     for added in tokenizer.get("added_tokens") or []:
         if (
@@ -202,11 +212,11 @@ def _declared(folder: Path) -> dict[str, int]:
     decoder = read_object(path, "a tokenizer's file").get("added_tokens_decoder")
     if not isinstance(decoder, dict):
         return {}
-    return {
-        stated["content"]: int(number)
-        for number, stated in decoder.items()
-        if isinstance(stated, dict) and "content" in stated and number.isdigit()
-    }
+    tokens = {}
+    for number, stated in decoder.items():
+        if isinstance(stated, dict) and "content" in stated and number.isdigit():
+            tokens[stated["content"]] = int(number)
+    return tokens
 
 
 def _numbers(found: Mapping[str, Any], path: Path) -> dict[str, int]:
@@ -560,11 +570,7 @@ class _Alignment:
 
 def home_of(folders: Sequence[Path]) -> Path | None:
     """The folder whose tokenizer counts: the most important one that has any."""
-    return next(
-        (
-            folder
-            for folder in reversed(folders)
-            if any((folder / name).is_file() for name in FILES)
-        ),
-        None,
-    )
+    for folder in reversed(folders):
+        if any((folder / name).is_file() for name in FILES):
+            return folder
+    return None

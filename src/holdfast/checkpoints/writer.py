@@ -319,11 +319,9 @@ def check_destination(folder: Path, *, overwrite: bool) -> None:
 
 def shard_names(stem: str, count: int) -> list[str]:
     """File names of `count` shards, as transformers writes them."""
-    return (
-        [f"{stem}.safetensors"]
-        if count == 1
-        else [f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
-    )
+    if count == 1:
+        return [f"{stem}.safetensors"]
+    return [f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
 
 
 def lay_out(file: str, slots: Sequence[Slot], metadata: Mapping[str, str]) -> Shard:

@@ -118,6 +118,7 @@ class TaskArithmetic(WeightedMethod):
     """Factor on the sum of the changes (lambda); a negative one takes them away."""
 
     def as_sum(self, models: Sequence[DType], statistics: Any) -> Sum:
-        return Sum(
-            0, [(self.scale * w, 1 + i, 0) for i, w in enumerate(self.weights_of(len(models)))]
-        )
+        terms = []
+        for index, weight in enumerate(self.weights_of(len(models)), start=1):
+            terms.append((self.scale * weight, index, 0))
+        return Sum(0, terms)

@@ -320,11 +320,9 @@ def _operands(*operands: Operand | None) -> bytes:
 
 
 def _places(*places: Place) -> bytes:
-    flat = [
-        word
-        for place in places
-        for word in (place.descriptor, place.position, TYPES[place.dtype], _at(place.memory))
-    ]
+    flat: list[int] = []
+    for place in places:
+        flat += (place.descriptor, place.position, TYPES[place.dtype], _at(place.memory))
     return struct.pack(f"{len(flat)}q", *flat)
 
 
