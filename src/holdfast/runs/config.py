@@ -328,12 +328,10 @@ class _Request:
             if isinstance(self.values.get(name), str) and self.values[name].startswith("~"):
                 self.values[name] = os.path.expanduser(self.values[name])
         self.add(_split_revision(self.values))
-        launching = {
-            k: v
-            for k, v in self.values.items()
-            if self.known[k].source == "launch" and v is not None
-        }
-        self.launching = launching
+        self.launching: dict[str, Any] = {}
+        for name, value in self.values.items():
+            if self.known[name].source == "launch" and value is not None:
+                self.launching[name] = value
 
     def check_rows_and_methods(self) -> None:
         """Looks at the model's and the data's names, and at what methods and held-out rows need."""
@@ -473,11 +471,14 @@ class _Request:
         resolved["retention"] = [method.setting() for method in self.methods]
         if self.suites:
             resolved["evaluation"] = to_jsonable(self.suites)
-        templates, env = self.holdfast.data, self.holdfast.env
+        templates, env = self.holdfast.data, {}
+        for name, value in self.holdfast.env.items():
+            if not is_secret(name, value):
+                env[name] = str(value)
         written = {
             **vars(self.holdfast),
             "data": set_fields(templates) if templates else None,
-            "env": {name: str(value) for name, value in env.items() if not is_secret(name, value)},
+            "env": env,
             "early_stopping": [set_fields(rule) for rule in self.holdfast.stop_rules],
         }
         for name, value in (*written.items(), *self.launching.items()):

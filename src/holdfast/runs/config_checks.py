@@ -648,20 +648,21 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
         )
         for key in bits
     ]
-    found += [
-        Problem(
-            key,
-            "is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and "
-            "osf_target_modules. Leave it out.",
-        )
-        for key, value in values.items()
-        if (
-            value
-            if key in _SWITCHES
-            else key.startswith("lora_") and key != "lora_task_type" and value is not None
-        )
-    ]
+    for key, value in values.items():
+        if _sets_lora(key, value):
+            text = (
+                "is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and "
+                "osf_target_modules. Leave it out."
+            )
+            found.append(Problem(key, text))
     return found
+
+
+def _sets_lora(key: str, value: Any) -> bool:
+    """Whether a key is one of LoRA's and is set to something."""
+    if key in _SWITCHES:
+        return bool(value)
+    return key.startswith("lora_") and key != "lora_task_type" and value is not None
 
 
 def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[Problem]:
@@ -675,27 +676,22 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[P
     if (
         "use_peft" not in given and values.get("peft_method") != "osf"
     ):  # which says so of every key of LoRA's
-        found += [
-            Problem(
-                key,
-                "belongs to LoRA, which is on with 'use_peft: true' only. Add that, or 'use_peft: "
-                f"false' to keep {key} without effect, or leave {key} out.",
-            )
-            for key, value in values.items()
-            if key in given
-            and (value if key in _SWITCHES else key.startswith("lora_") and value is not None)
-            and key != "lora_task_type"
-        ]
+        for key, value in values.items():
+            if key in given and _sets_lora(key, value):
+                text = (
+                    "belongs to LoRA, which is on with 'use_peft: true' only. Add that, or "
+                    f"'use_peft: false' to keep {key} without effect, or leave {key} out."
+                )
+                found.append(Problem(key, text))
     if not {*BITS} & {*given}:
-        found += [
-            Problem(
-                key,
-                "belongs to 4-bit weights, which are on with 'load_in_4bit: true' only. Add that, "
-                f"or 'load_in_4bit: false' to keep {key} without effect, or leave {key} out.",
-            )
-            for key in OF_FOUR_BITS
-            if key in given and values.get(key)
-        ]
+        for key in OF_FOUR_BITS:
+            if key in given and values.get(key):
+                text = (
+                    "belongs to 4-bit weights, which are on with 'load_in_4bit: true' only. Add "
+                    f"that, or 'load_in_4bit: false' to keep {key} without effect, or leave {key} "
+                    "out."
+                )
+                found.append(Problem(key, text))
     return found
 
 

@@ -193,9 +193,10 @@ def _brief(name: str, value: Any) -> str:
                 )
         methods, problems = parse_retention(items, load=False)
         if not problems:
-            labels = [
-                m.label() + (f" with source {m.sha256[:12]}" if m.sha256 else "") for m in methods
-            ]
+            labels = []
+            for parsed in methods:
+                source = f" with source {parsed.sha256[:12]}" if parsed.sha256 else ""
+                labels.append(parsed.label() + source)
             return " + ".join(labels) or "none"
     if value is None:
         return "not set"

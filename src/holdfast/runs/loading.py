@@ -174,11 +174,9 @@ def check_images(config: TrainConfig, rows: Any) -> None:
     """
     if "images" not in (getattr(rows, "column_names", None) or ()):
         return
-    terms = [
-        term
-        for method in config.retention
-        if not method.off and (term := method.token_loss()) is not None
-    ]
+    from holdfast.training.method_checks import token_losses
+
+    terms = token_losses(config.retention)
     rules = (
         (
             any(term.teacher.kind == "cached" for term in terms),
@@ -564,19 +562,17 @@ def _interleaved(mixture: Any, fractions: Sequence[float | None], args: Any) -> 
         raise ValueError(
             "`fraction` must be set for either all datasets in the mixture or none of them."
         )
-    used = [
-        (entry, float(share))
-        for entry, share in zip(mixture.datasets, fractions, strict=True)
-        if share
-    ]
-    mixtures = [
-        dataclasses.replace(mixture, datasets=[dataclasses.replace(e, fraction=None)])
-        for e, _ in used
-    ]
-    total = sum(share for _, share in used)
+    streams, shares = [], []
+    for entry, fraction in zip(mixture.datasets, fractions, strict=True):
+        if fraction:
+            whole = dataclasses.replace(entry, fraction=None)
+            alone = dataclasses.replace(mixture, datasets=[whole])
+            streams.append(get_dataset(alone)["train"].repeat(None))
+            shares.append(float(fraction))
+    total = sum(shares)
     return interleave_datasets(
-        [get_dataset(alone)["train"].repeat(None) for alone in mixtures],
-        probabilities=[share / total for _, share in used],
+        streams,
+        probabilities=[share / total for share in shares],
         seed=args.seed if args.data_seed is None else args.data_seed,
     )
 

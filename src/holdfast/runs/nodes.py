@@ -58,10 +58,13 @@ def check_shared_folder(folder: Path, args: Any) -> None:
         if first:
             (folder / name).unlink(missing_ok=True)
     if without:
+        ranks = ", ".join(map(str, without))
+        see = f"processes {ranks} of {args.world_size} see"
+        if len(without) == 1:
+            see = f"process {ranks} of {args.world_size} sees"
         raise RunFolderError(
             "Expected one output_dir that all nodes see, such as a folder on a network file "
-            f"system, but process{'es' if len(without) > 1 else ''} {', '.join(map(str, without))} "
-            f"of {args.world_size} see{'' if len(without) > 1 else 's'} another {folder}. "
+            f"system, but {see} another {folder}. "
             "Checkpoints and records are those of one folder: name a shared one."
         )
 

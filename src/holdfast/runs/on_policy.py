@@ -189,11 +189,11 @@ def read_prompts(rows: Any, read: Any, *, answers: bool = False) -> Any:
         remove_columns=rows.column_names,
     )
     if answers:
-        if lacking := [
-            number
-            for number, row in enumerate(prompts, 1)
-            if not (_asks(row) and row[DEMONSTRATION])
-        ]:
+        lacking = []
+        for number, row in enumerate(prompts, 1):
+            if not (_asks(row) and row[DEMONSTRATION]):
+                lacking.append(number)
+        if lacking:
             raise DataError(
                 f"{_KEY}.self_distillation: expected in every row a question of the user and its "
                 f"answer, which the teacher reads, got {len(lacking)} of {len(prompts)} rows "

@@ -115,13 +115,12 @@ def probe_models(
                     model, plan=plan, probe=probe, out=out, loading=loading, display=display
                 )
                 start = checkpoint.measured(None)
-                if broken := [
-                    f"{e.suite}/{e.name}: {e.failed}" for e in start if e.failed is not None
-                ]:
-                    raise NotFinite(
-                        f"{model.label}: expected finite figures of the model as it is, got "
-                        f"{broken[0]}"
-                    )
+                for evaluation in start:
+                    if evaluation.failed is not None:
+                        raise NotFinite(
+                            f"{model.label}: expected finite figures of the model as it is, got "
+                            f"{evaluation.suite}/{evaluation.name}: {evaluation.failed}"
+                        )
                 for number, change in enumerate(probe.changes, 1):
                     figures = _leading_figures(start, checkpoint.measured(change))
                     display.say(

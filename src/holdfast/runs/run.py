@@ -370,13 +370,15 @@ class _Run:
         from holdfast.runs.loading import quantised_by
 
         model, name = self.config.model, shown_name(self.config.model.model_name_or_path)
+        parameters = sum(p.numel() for p in self.model.parameters())
+        head = self.model.get_output_embeddings()
         self.record.model = {
             **self.record.model,
             "name": name,
             "hash": identity,
             "architecture": type(self.model).__name__,
-            "parameters": sum(p.numel() for p in self.model.parameters()),
-            "vocabulary": self.model.get_output_embeddings().weight.shape[0],
+            "parameters": parameters,
+            "vocabulary": head.weight.shape[0],
         }
         if origin := origin_of(model.model_name_or_path, model.model_revision) or quantised_by(
             model
@@ -468,13 +470,14 @@ class _Run:
             return
         if origin := self.record.model.get("origin"):
             identity = {**identity, "origin": origin}
+        loaded = Loaded(
+            model=model,
+            tokenizer=self.tokenizer,
+            identity=identity,
+            processor=self.reads_images,
+        )
         measured = evaluate(
-            Loaded(
-                model=model,
-                tokenizer=self.tokenizer,
-                identity=identity,
-                processor=self.reads_images,
-            ),
+            loaded,
             self.config.evaluation,
             folder=self.folder.evaluated(which),
             cache=self.cache,
@@ -655,15 +658,17 @@ class _Run:
         best = state.best_global_step if args.load_best_model_at_end else None
         final = dict(logged[-1]) if logged else {}
         final.pop("seconds", None)
+        result_step = {"result_step": best} if best else {}
+        rate = round(tokens / seconds, 1) if seconds > 0 else 0.0
         self.record.training = {
             **self.record.training,
             "steps": state.global_step,
-            **({"result_step": best} if best else {}),
+            **result_step,
             "total_steps": state.max_steps,
             "epochs": state.epoch,
             "tokens": tokens,
             "seconds": round(seconds, 2),
-            "tokens_per_second": round(tokens / seconds, 1) if seconds > 0 else 0.0,
+            "tokens_per_second": rate,
             "final": final,
         }
         if state.global_step < state.max_steps and stop.stopped:

@@ -106,11 +106,11 @@ def parse_compact_method(text: str) -> list[Any]:
             raise ValueError(f"not valid YAML ({error}).") from None
         return parsed if isinstance(parsed, list) else [parsed]
     named = _REFERENCE.match(text)  # the colon in 'my_method.py:Dropback' is part of the name
-    name, colon, rest = (
-        text.partition(":")
-        if named is None
-        else (named[0], text[named.end() :][:1], text[named.end() + 1 :])
-    )
+    if named is None:
+        name, colon, rest = text.partition(":")
+    else:
+        name, after = named[0], text[named.end() :]
+        colon, rest = after[:1], after[1:]
     if not colon:
         return [name]
     parameters: dict[str, Any] = {}
@@ -151,15 +151,12 @@ def _split_outside(text: str) -> list[str]:
 def _environment(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError
-    nested = {
-        name: item
-        for name, item in value.items()
-        if isinstance(item, (Mapping, list)) or item is None
-    }
-    if nested:
-        raise Refused(
-            *(Problem(str(n), f"expected a value, got {show(v)}.") for n, v in nested.items())
-        )
+    problems = []
+    for name, item in value.items():
+        if isinstance(item, (Mapping, list)) or item is None:
+            problems.append(Problem(str(name), f"expected a value, got {show(item)}."))
+    if problems:
+        raise Refused(*problems)
     return {str(name): item for name, item in value.items()}
 
 
@@ -550,8 +547,10 @@ def _launch_settings() -> list[Setting]:
     from accelerate.commands.launch import launch_command_parser
 
     presets = "single_gpu, multi_gpu, fsdp1, fsdp2, zero1, zero2, zero3"
-    found: list[tuple[str, tuple[Any, ...], str]] = [
-        (ACCELERATE_CONFIG, (str,), f"A preset of TRL ({presets}) or an accelerate YAML file.")
+    settings = [
+        _launch_setting(
+            ACCELERATE_CONFIG, (str,), f"A preset of TRL ({presets}) or an accelerate YAML file."
+        )
     ]
     for action in launch_command_parser()._actions:
         if action.option_strings and action.dest not in _NOT_FROM_ACCELERATE:
@@ -562,15 +561,17 @@ def _launch_settings() -> list[Setting]:
                 if action.type is int
                 else (str, int, float, bool)
             )
-            found.append((action.dest, kinds, (action.help or "").replace("%%", "%")))
-    return [
-        Setting(
-            name=name,
-            types=kinds,
-            optional=True,
-            help=text,
-            source="launch",
-            meta=_BOUNDS.get(name, Meta()),
-        )
-        for name, kinds, text in found
-    ]
+            text = (action.help or "").replace("%%", "%")
+            settings.append(_launch_setting(action.dest, kinds, text))
+    return settings
+
+
+def _launch_setting(name: str, types: tuple[Any, ...], text: str) -> Setting:
+    return Setting(
+        name=name,
+        types=types,
+        optional=True,
+        help=text,
+        source="launch",
+        meta=_BOUNDS.get(name, Meta()),
+    )

@@ -52,17 +52,15 @@ def old_settings(known: Mapping[str, Setting]) -> dict[str, Setting]:
     Args:
         known: today's settings by name.
     """
-    aliases = {
-        old: dataclasses.replace(
-            known[new], name=old, meta=dataclasses.replace(known[new].meta, hidden=True)
+    settings = {}
+    for old, new in RENAMED.items():
+        hidden = dataclasses.replace(known[new].meta, hidden=True)
+        settings[old] = dataclasses.replace(known[new], name=old, meta=hidden)
+    for name in (*WITHOUT_EFFECT, *MADE):
+        settings[name] = Setting(
+            name=name, types=(str, float, bool), optional=True, meta=Meta(hidden=True)
         )
-        for old, new in RENAMED.items()
-    }
-    others = {
-        name: Setting(name=name, types=(str, float, bool), optional=True, meta=Meta(hidden=True))
-        for name in (*WITHOUT_EFFECT, *MADE)
-    }
-    return {**aliases, **others}
+    return settings
 
 
 def modern(given: RawRequest) -> tuple[RawRequest, list[Note]]:
