@@ -122,11 +122,10 @@ class Anchors:
         ):
             return
         theirs, ours = scale_of(adapter_config(folder)), scale_of(self._adapter)
-        differing = [
-            f"{name} {theirs[name]} there, {ours[name]} here"
-            for name in ours
-            if theirs[name] != ours[name]
-        ]
+        differing = []
+        for name in ours:
+            if theirs[name] != ours[name]:
+                differing.append(f"{name} {theirs[name]} there, {ours[name]} here")
         if differing:
             raise ModelError(
                 f"The reference {anchor} is an adapter whose factors mean other weights than this "

@@ -264,13 +264,11 @@ def fingerprints(named: NamedParams, held: Kept | None = None) -> dict[str, str]
     from holdfast.checkpoints.live import counterparts
     from holdfast.checkpoints.live_tensors import checkpoint_names
 
-    pairs = counterparts(
-        named, named if held is None else held, header="The weights do not fit the model"
-    )
-    return {
-        checkpoint_names(target.name)[0]: _digest(_tensor(named if held is None else held, key))
-        for target, key in pairs
-    }
+    values = named if held is None else held
+    digests = {}
+    for target, key in counterparts(named, values, header="The weights do not fit the model"):
+        digests[checkpoint_names(target.name)[0]] = _digest(_tensor(values, key))
+    return digests
 
 
 def _tensor(held: Kept, key: str) -> torch.Tensor:

@@ -481,9 +481,8 @@ def in_turn(
     """What a run's methods hold, in the order of their hooks within a step
     (`RetentionMethod.hook_order`): the same however they were listed, unless two have the same
     place in it."""
-    return [
-        a for _, a in sorted(zip(methods, active, strict=True), key=lambda pair: pair[0].hook_order)
-    ]
+    pairs = sorted(zip(methods, active, strict=True), key=lambda pair: pair[0].hook_order)
+    return [active_method for _, active_method in pairs]
 
 
 def check_declared(method: RetentionMethod, active: ActiveMethod) -> None:
@@ -542,13 +541,15 @@ def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[s
         return []
     active = [method for method in methods if not method.off]
     expected = f"expected {' or '.join(PACKED_WHOLE)}"
-    reasons = [
-        f"{expected} with {method.label()}, which takes means over documents, got {strategy}, "
-        "which cuts them wherever a row ends. bfd_split cuts only those longer than max_length, "
-        "and each piece has a mean of its own; bfd leaves out what is beyond."
-        for method in active
-        if WHOLE_DOCUMENTS in method.needs
-    ]
+    reasons = []
+    for method in active:
+        if WHOLE_DOCUMENTS in method.needs:
+            reasons.append(
+                f"{expected} with {method.label()}, which takes means over documents, got "
+                f"{strategy}, which cuts them wherever a row ends. bfd_split cuts only those "
+                "longer than max_length, and each piece has a mean of its own; bfd leaves out "
+                "what is beyond."
+            )
     if marks_origins(active):
         reasons.append(
             f"{expected} where replayed or generated tokens have weights of their own, got "

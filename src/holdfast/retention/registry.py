@@ -294,11 +294,20 @@ def _named(cls: Any, problems: Sequence[Problem]) -> list[Problem]:
 def _with_floats(method: RetentionMethod) -> RetentionMethod:
     """The method with a float where one is declared, whether a config says 2 or 2.0: both are one
     run and one label."""
-    values = {
-        s.name: getattr(method, s.name) for s in settings_of(type(method)) if float in s.types
-    }
-    floats = {name: float(value) for name, value in values.items() if type(value) is int}
+    floats = {}
+    for setting in settings_of(type(method)):
+        value = getattr(method, setting.name)
+        if float in setting.types and type(value) is int:
+            floats[setting.name] = float(value)
     return dataclasses.replace(method, **floats)
+
+
+def _preset_with(presets: Sequence[Preset], name: str) -> Preset | None:
+    """The first preset that stands for a method, among others."""
+    for preset in presets:
+        if any(method.name == name for method in preset.methods()):
+            return preset
+    return None
 
 
 def _combination_problems(
@@ -310,13 +319,13 @@ def _combination_problems(
     for method in methods:
         counts[method.name] = counts.get(method.name, 0) + 1
     for name, count in counts.items():
-        within = [p for p in presets if any(m.name == name for m in p.methods())]
-        if count > 1 and within:
-            *first, last = [m.name for m in within[0].methods()]
+        preset = _preset_with(presets, name)
+        if count > 1 and preset is not None:
+            *first, last = [method.name for method in preset.methods()]
             names = f"{', '.join(first)} and {last}"
             problems.append(
-                f"'{within[0].name}' stands for {names}, and '{name}' is given beside it. Leave "
-                f"one out, or name the methods in place of '{within[0].name}'."
+                f"'{preset.name}' stands for {names}, and '{name}' is given beside it. Leave "
+                f"one out, or name the methods in place of '{preset.name}'."
             )
         elif count > 1 and name not in repeatable:
             problems.append(

@@ -177,10 +177,8 @@ class Stream:
         """The prompts of a batch."""
         if len(self.prompts) == 1:
             return [self.prompts[0]] * (1 if self.once else self.batch_size)
-        return [
-            self.prompts[i]
-            for i in self._round(number // self.each_round)[number % self.each_round]
-        ]
+        of_round = self._round(number // self.each_round)
+        return [self.prompts[i] for i in of_round[number % self.each_round]]
 
     def room(self, prompts: Sequence[Sequence[int]]) -> int:
         """Tokens that samples after these prompts have at most."""
