@@ -36,6 +36,7 @@ never compared.
 A and B are each
   a run folder            its result; RUN:start is the model before training. A single run: start against result
   OUT:label, OUT/label    a model of 'holdfast evaluate ... --output_dir OUT'. A single OUT with two models: both
+  a log of another tool   lm-evaluation-harness: results_*.json with samples_*.jsonl, or their folder
 
 Exit code 0: done; 3: a rule of --fail_if failed; 4: a figure, or a sample behind one, is NaN or infinite, whatever the
 rules say; 2: the request has to change.
@@ -57,6 +58,8 @@ examples
   holdfast compare runs/direct
   holdfast compare runs/direct runs/label-annealing --metrics all
   holdfast compare evaluated:base evaluated:tuned --html comparison.html
+  # two logs of lm_eval --log_samples
+  holdfast compare logs/base logs/tuned
   holdfast compare runs/tuned --fail_if 'any drop > 2%' \\
       --fail_if 'learn gain < 2pt' --markdown comment.md
 """

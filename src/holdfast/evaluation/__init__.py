@@ -22,6 +22,7 @@ programs, a judge; and two models side by side.
               folders, joint_scores                           which entries can be compared; several models, joint draws
               gate, continual   rules; many stages
               request, result   `holdfast compare`
+    foreign/  registry, log     logs of other tools as evaluations, one reader a file
 
 Figures with intervals come from `holdfast.statistics`.
 """

@@ -86,7 +86,7 @@ def comparison_page(result: Result) -> Page:
     sides = [Measured(before.folder, before.label), Measured(after.folder, after.label)]
     rows = ordered(result.comparisons)
     primary = primary_of(rows)
-    pairs = list(_pairs(sides, primary))
+    pairs = list(_pairs(sides, primary, allow_unpaired=result.settings.allow_unpaired))
     flips = []
     for pair in pairs:
         if pair.row.flips:
@@ -132,7 +132,7 @@ class _Pair:
     file: str
 
 
-def _pairs(sides: Sequence[Measured], primary: Rows) -> Iterator[_Pair]:
+def _pairs(sides: Sequence[Measured], primary: Rows, *, allow_unpaired: float) -> Iterator[_Pair]:
     """Entries whose rows of both models are there and fit together."""
     entries = set()
     for row, name in zip(primary, short_names(primary), strict=True):
@@ -147,7 +147,7 @@ def _pairs(sides: Sequence[Measured], primary: Rows) -> Iterator[_Pair]:
         if left is None or right is None:
             continue
         try:
-            samples = paired(left, right, what=name)
+            samples = paired(left, right, what=name, allow_unpaired=allow_unpaired)
         except DataError as error:
             sides[1].problems.append(f"{error} Its questions are not shown.")
             continue

@@ -70,17 +70,25 @@ class Flips:
         return sum(before[self.metric] == 1 for before, _ in self.questions)
 
 
-def paired(before: Rows, after: Rows, *, what: str) -> tuple[list[Row], list[Row]]:
+def paired(
+    before: Rows, after: Rows, *, what: str, allow_unpaired: float = 0.0
+) -> tuple[list[Row], list[Row]]:
     """Rows of the same samples side by side.
 
+    Args:
+        before, after: rows of two models.
+        what: the entry's name.
+        allow_unpaired: share of the samples that may have no partner.
+
     Raises:
-        DataError: the two did not answer the same samples with the same prompts, or rows have no
+        DataError: more of the two are not the same samples with the same prompts, or rows have no
             `doc`.
     """
-    from holdfast.evaluation.compare.samples import join as join_rows
+    from holdfast.evaluation.compare.samples import join_allowing
 
     try:
-        return join_rows(before, after, what=what)
+        joined = join_allowing(before, after, what=what, allow_unpaired=allow_unpaired)
+        return joined.before, joined.after
     except KeyError as error:
         raise DataError(
             f"{what}: expected rows with {error}, which samples are joined on. Delete the "

@@ -297,7 +297,9 @@ def compare_entries(
         whose samples do not fit.
     """
     joint = JointScores(
-        (before, after), {pair.key: (pair.before, pair.after) for pair in matching.pairs}
+        (before, after),
+        {pair.key: (pair.before, pair.after) for pair in matching.pairs},
+        allow_unpaired=options.allow_unpaired,
     )
     by_key: dict[Key, list[Comparison]] = {pair.key: [] for pair in matching.pairs}
     influences: dict[Metric, Influence] = {}
@@ -336,7 +338,7 @@ def compare_entries(
     return Compared(
         comparisons=comparisons,
         unmatched=unmatched,
-        notes=notes,
+        notes=[*notes, *joint.remarks.values()],
         adjustment=adjustment,
         decision=decision,
     )

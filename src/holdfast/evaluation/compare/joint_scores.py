@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import DataError
-from holdfast.evaluation.compare.samples import Sheet, join, sheet_of, why_failed
+from holdfast.evaluation.compare.samples import Sheet, join_allowing, sheet_of, why_failed
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
 from holdfast.statistics.estimates import entry_seed, joint_sums
 from holdfast.statistics.paired import Influence
@@ -34,7 +34,9 @@ from holdfast.statistics.paired import Influence
 Key = tuple[str, str]
 """(suite, name) of an entry."""
 
-SAMPLES_DECIDE = frozenset({"data", "fewshot_data", "split", "config", "limit", "max_documents"})
+SAMPLES_DECIDE = frozenset(
+    {"data", "fewshot_data", "split", "config", "limit", "max_documents", "task_hash"}
+)
 """Settings that say which samples there are. Whether they are the same is decided by the samples
 themselves, which are hashed."""
 
@@ -64,6 +66,8 @@ class JointScores:
         entries: the K evaluations of each entry, by the key of the first.
         resamples: bootstrap draws B.
         seed: with the entry's key it decides the draws.
+        allow_unpaired: share of an entry's samples that two models need not have in common (of more
+            models: 0).
     """
 
     def __init__(
@@ -73,11 +77,16 @@ class JointScores:
         *,
         resamples: int = 4000,
         seed: int = 0,
+        allow_unpaired: float = 0.0,
     ) -> None:
+        assert not allow_unpaired or len(folders) == 2, "who has no partner is known of two"
         self.folders = list(folders)
         self.entries = dict(entries)
         self.resamples = resamples
         self.seed = seed
+        self.allow_unpaired = allow_unpaired
+        self.remarks: dict[Key, str] = {}
+        """By entry, what a reader should know of samples without a partner."""
         self._sheets: dict[Key, Sheet] = {}
         self._failed: dict[Key, str | None] = {}
         self._sums: dict[Key, dict[str, np.ndarray]] = {}
@@ -168,11 +177,16 @@ class JointScores:
                 models.append(folder.samples(evaluation.suite, evaluation.name))
             except DataError as error:
                 raise DataError(f"{what}: {error}") from None
-        first = models[0]
-        joined: list[list[Any]] = [first]
+        rows_of_all: list[list[Any]] = [models[0]]
         for rows, evaluation in zip(models[1:], evaluations[1:], strict=True):
             try:
-                joined.append(join(first, rows, what=what)[1])
+                joined = join_allowing(
+                    rows_of_all[0], rows, what=what, allow_unpaired=self.allow_unpaired
+                )
+                rows_of_all[0] = joined.before
+                rows_of_all.append(joined.after)
+                if remark := joined.remark():
+                    self.remarks[key] = f"{what}: {remark}"
             except KeyError as error:
                 raise DataError(
                     f"{what}: sample rows without {error}, which rows are joined on. Evaluate "
@@ -182,7 +196,7 @@ class JointScores:
                 differences = setting_differences(evaluations[0], evaluation, only=SAMPLES_DECIDE)
                 hint = f" They differ in {differences}." if differences else ""
                 raise DataError(f"{error}{hint}") from None
-        return joined
+        return rows_of_all
 
     def _known_members(self, key: Key, metric: str) -> tuple[Metric, list[tuple[str, str, str]]]:
         """The metric of an average and its members, which are the same for all models."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from holdfast.checkpoints.locate import is_hub_id
 from holdfast.checkpoints.named import made_folder
@@ -19,6 +19,9 @@ from holdfast.records.margins import parse_margins
 from holdfast.records.run import RunFolder
 from holdfast.support.files import read_as
 from holdfast.support.paths import expanded
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.foreign.registry import Reader
 
 
 def _margins(value: Any) -> tuple[str, ...]:
@@ -33,7 +36,7 @@ class CompareSettings:
     """How models are compared."""
 
     models: Annotated[tuple[str, ...], Meta(positional=True, metavar="A B")] = ()
-    """Run folders, or models of 'holdfast evaluate'; see above."""
+    """Run folders, models of 'holdfast evaluate', or logs of other tools; see above."""
     fail_if: Annotated[tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="RULE")] = ()
     """Exits with 3 where the rule holds; may be given several times."""
     strict: bool = False
@@ -49,6 +52,9 @@ class CompareSettings:
     ] = ()
     """A loss that does not matter to a verdict: of shares (default 1pt), of all else in % of
     before, of one unit; 0."""
+    allow_unpaired: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.01
+    """Of an entry's samples without a partner, how many are named and left out; more is an
+    error."""
     family_wise: FamilyWise = "holm"
     """How p-values are adjusted for the number of tests."""
     resamples: Annotated[int, Meta(ge=100, section="statistics")] = 4000
@@ -65,6 +71,13 @@ class Side:
     label: str
     notes: tuple[str, ...] = ()
     """What a reader should know of it, such as an evaluation that was interrupted."""
+    log: Path | None = None
+    """Where it was read, of another tool's log, whose `folder` is a temporary one."""
+
+    @property
+    def path(self) -> Path:
+        """Where its evaluations come from."""
+        return self.folder.path if self.log is None else self.log
 
 
 def find_sides(words: Sequence[str]) -> tuple[list[Side], list[str]]:
@@ -119,7 +132,7 @@ def is_unmeasured_model(word: str) -> bool:
     if not path.is_dir():
         return made_folder(word) is not None
     is_model = (path / "config.json").is_file() or (path / "adapter_config.json").is_file()
-    return is_model and not _is_evaluated(path)
+    return is_model and not _is_evaluated(path) and _reader_of(path) is None
 
 
 def _next_command(words: Sequence[str], models: Sequence[str]) -> str:
@@ -151,7 +164,11 @@ def find_models(word: str, *, only: bool) -> list[Side]:
         path = path.parent
     if not path.is_dir():
         if path.exists():
-            raise ConfigError(f"expected a folder, got the file {path}")
+            reader = _reader_of(path)
+            if reader is None:
+                expected = "expected a folder, or a log of another tool"
+                raise ConfigError(f"{expected}, got the file {path}. {_readable()}")
+            return _of_log(path, reader, only=only)
         hub = (
             f" If it is a model of the hub, measure it first: 'holdfast evaluate {word}'."
             if is_hub_id(word)
@@ -164,14 +181,48 @@ def find_models(word: str, *, only: bool) -> list[Side]:
         return _of_run(path, label, only=only)
     if (path / "evaluate.json").is_file():
         return _of_output(path, label, only=only)
+    if not label and (reader := _reader_of(path)) is not None:
+        return _of_log(path, reader, only=only)
     folder = EvaluationFolder(path)
     if label or not folder.files():
         folders = filter(Path.is_dir, path.iterdir())
         inside = sorted(map(str, filter(_is_evaluated, folders)))
         listed = f" Inside are: {', '.join(inside[:10])}." if inside else ""
         expected = "expected a run (run.json), or what 'holdfast evaluate' wrote (evaluate.json)"
-        raise ConfigError(f"{expected}, in {path}, found neither.{listed}")
+        raise ConfigError(f"{expected}, in {path}, found neither.{listed} {_readable()}")
     return [Side(folder=folder, label=path.name)]
+
+
+def _reader_of(path: Path) -> Reader | None:
+    """Who reads another tool's log; imported where one is met: `--help` does without NumPy."""
+    from holdfast.evaluation.foreign.registry import reader_of
+
+    return reader_of(path)
+
+
+def _readable() -> str:
+    """Which logs of other tools are read."""
+    from holdfast.evaluation.foreign.registry import READERS
+
+    forms = [f"{reader.tool}: {reader.expects}" for reader in READERS]
+    return f"Logs of other tools that are read: {'; '.join(forms)}."
+
+
+def _of_log(path: Path, reader: Reader, *, only: bool) -> list[Side]:
+    """The models of another tool's log."""
+    from holdfast.evaluation.foreign.log import as_folder
+
+    logs = reader.read(path)
+    if len(logs) != 1 and not (only and len(logs) == 2):
+        listed = ", ".join([str(log.path) for log in logs])
+        raise ConfigError(
+            f"{path} holds logs of {len(logs)} models: name the one to compare, {listed}"
+        )
+    sides = []
+    for log in logs:
+        notes = tuple([f"{log.model}: {note}" for note in log.notes])
+        sides.append(Side(folder=as_folder(log), label=log.model, notes=notes, log=log.path))
+    return sides
 
 
 def _is_evaluated(path: Path) -> bool:

@@ -82,11 +82,14 @@ class Result:
 
         from holdfast import __version__
 
-        settings = ("metrics", "confidence", "margin", "family_wise", "resamples", "seed", "strict")
+        settings = (
+            *("metrics", "confidence", "margin", "family_wise", "resamples", "seed", "strict"),
+            "allow_unpaired",
+        )
         libraries = {name: importlib.metadata.version(name) for name in ("numpy", "scipy")}
         return {
             "labels": [s.label for s in self.sides],
-            "folders": [s.folder.path for s in self.sides],
+            "folders": [s.path for s in self.sides],
             "failed": self.failed,
             "not_finite": self.not_finite,
             "rules": to_record(self.gates, strict=self.settings.strict),
@@ -123,6 +126,7 @@ def compare_sides(
         family_wise=settings.family_wise,
         resamples=settings.resamples,
         seed=settings.seed,
+        allow_unpaired=settings.allow_unpaired,
     )
     matching, aims = _prepared(sides, rules, options.margins)
     with progress("Comparing", total=len(matching.pairs)) as advance:
@@ -169,7 +173,7 @@ def _prepared(
             evaluations.append(read_evaluations(side.folder))
             if mixed := mixed_weights(evaluations[-1]):
                 problems.append(
-                    f"expected evaluations of one model in {side.folder.path}, got those of "
+                    f"expected evaluations of one model in {side.path}, got those of "
                     f"several weights: {mixed}. Measure the model that you mean under another "
                     "label, or into another --output_dir."
                 )

@@ -53,6 +53,9 @@ class ComparisonOptions:
     """Losses that do not matter."""
     family_wise: FamilyWise = "holm"
     """How p-values of many entries are adjusted (`statistics.family_wise`)."""
+    allow_unpaired: float = 0.0
+    """Share of an entry's samples, in [0, 1], that may have no partner and are left out then; more
+    is an error."""
     resamples: int = 4000
     """Draws of `max_t`."""
     seed: int = 0
@@ -82,7 +85,13 @@ def compare_samples(
             them.
     """
     evaluations = (evaluation_before, evaluation_after)
-    rows = join(before_rows, after_rows, what=f"{evaluation_before.suite}/{evaluation_before.name}")
+    joined = join_allowing(
+        before_rows,
+        after_rows,
+        what=f"{evaluation_before.suite}/{evaluation_before.name}",
+        allow_unpaired=options.allow_unpaired,
+    )
+    rows = joined.before, joined.after
     if reason := why_failed(evaluations, rows):
         return failed_comparisons(evaluations, reason, confidence=options.confidence)
     sheet = sheet_of(rows, evaluations, one_tokenizer=False)
@@ -334,43 +343,138 @@ def compared(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """Rows of the same samples side by side, and how many have no partner."""
+
+    before: list[Any]
+    after: list[Any]
+    only_before: int = 0
+    only_after: int = 0
+    changed: dict[str, int] = field(default_factory=dict)
+    """By a column of `ASKED` how many samples of both sides differ in it."""
+
+    @property
+    def unpaired(self) -> int:
+        """Samples that are left out."""
+        return self.only_before + self.only_after + sum(self.changed.values())
+
+    @property
+    def n(self) -> int:
+        """Distinct samples of both sides."""
+        return len(self.before) + self.unpaired
+
+    def remark(self) -> str | None:
+        """What a reader should know of samples that are left out; None where there are none."""
+        if not self.unpaired:
+            return None
+        parts = []
+        for count, meaning in (
+            (self.only_before, "only before"),
+            (self.only_after, "only after"),
+            *((count, ASKED[column]) for column, count in self.changed.items()),
+        ):
+            if count:
+                parts.append(f"{count:,} {meaning}")
+        return (
+            f"{self.unpaired:,} of {self.n:,} samples ({self.unpaired / self.n:.2%}) have no "
+            f"partner and are left out: {', '.join(parts)}."
+        )
+
+
+ASKED = {
+    "prompt": "with another prompt",
+    "target": "with another right answer or other options",
+}
+"""Columns that decide what a sample asks, and what differs where they do."""
+
+
 def join(before: Rows, after: Rows, *, what: str = "the evaluation") -> tuple[list[Any], list[Any]]:
+    """`join_allowing` where every sample must have its partner."""
+    joined = join_allowing(before, after, what=what)
+    return joined.before, joined.after
+
+
+def join_allowing(
+    before: Rows, after: Rows, *, what: str = "the evaluation", allow_unpaired: float = 0.0
+) -> Joined:
     """Rows of the same samples side by side, in the order of `before`.
 
     Joined on the document's hash (and the subtask's name); documents that occur more than once are
     joined in the order of their occurrence.
 
+    Args:
+        before, after: rows of two models.
+        what: the entry's name.
+        allow_unpaired: as of `ComparisonOptions`.
+
     Raises:
-        DataError: one side has samples that the other lacks, or prompts differ.
+        DataError: more samples than allowed occur on one side only, or with other prompts or right
+            answers.
     """
+    samples_before, samples_after = _samples(before), _samples(after)
+    earlier, later, only_before, only_after = before, after, 0, 0
+    if samples_before != samples_after:  # as a rule: the same samples in the same order
+        keys = _numbered(samples_before)
+        numbers = {key: number for number, key in enumerate(_numbered(samples_after))}
+        earlier, later = [], []
+        for row, key in zip(before, keys, strict=True):
+            if key in numbers:
+                earlier.append(row)
+                later.append(after[numbers[key]])
+        only_before, only_after = len(keys) - len(earlier), len(numbers) - len(earlier)
+    joined = _without_changed(earlier, later, only_before, only_after)
+    if joined.unpaired > allow_unpaired * joined.n:
+        limit = (
+            f" At most {allow_unpaired:.3g} of all samples may have no partner (--allow_unpaired)."
+            if allow_unpaired
+            else ""
+        )
+        raise DataError(f"{what}: {_why_not_joined(joined, len(before), len(after))}{limit}")
+    return joined
+
+
+def _without_changed(
+    before: Rows, after: Rows, only_before: int = 0, only_after: int = 0
+) -> Joined:
+    """Pairs that were asked alike."""
+    changed = dict.fromkeys(ASKED, 0)
+    alike: tuple[list[Any], list[Any]] = ([], [])
+    for earlier, later in zip(before, after, strict=True):
+        for column in ASKED:
+            if earlier.get(column) != later.get(column):
+                changed[column] += 1
+                break
+        else:
+            alike[0].append(earlier)
+            alike[1].append(later)
+    return Joined(
+        before=alike[0],
+        after=alike[1],
+        only_before=only_before,
+        only_after=only_after,
+        changed=changed,
+    )
+
+
+def _why_not_joined(joined: Joined, before: int, after: int) -> str:
+    """Why two models with so many samples cannot be compared, and what to do."""
     advice = (
         "Evaluate both with the same data, limit and settings; delete the older evaluation to have "
         "it made again."
     )
-    samples_before, samples_after = _samples(before), _samples(after)
-    if samples_before == samples_after:  # as a rule: the same samples in the same order
-        matched = list(after)
-    else:
-        keys = _numbered(samples_before)
-        numbers = {key: number for number, key in enumerate(_numbered(samples_after))}
-        only_before = sum(key not in numbers for key in keys)
-        only_after = len(numbers) - (len(keys) - only_before)
-        if only_before or only_after:
-            raise DataError(
-                f"{what}: the two evaluations did not answer the same samples: {only_before} of "
-                f"{len(keys)} occur only before, {only_after} of {len(numbers)} only after. "
+    if joined.only_before or joined.only_after:
+        return (
+            f"the two evaluations did not answer the same samples: {joined.only_before} of "
+            f"{before} occur only before, {joined.only_after} of {after} only after. {advice}"
+        )
+    for column, count in joined.changed.items():
+        if count:
+            return (
+                f"{count} of {before} samples were asked {ASKED[column]} before than after. "
                 f"{advice}"
             )
-        matched = [after[numbers[key]] for key in keys]
-    changed = 0
-    for earlier, later in zip(before, matched, strict=True):
-        changed += earlier.get("prompt") != later.get("prompt")
-    if changed:
-        raise DataError(
-            f"{what}: {changed} of {len(matched)} samples were asked with another prompt before "
-            f"than after. {advice}"
-        )
-    return list(before), matched
+    raise AssertionError("samples were refused although all have a partner")
 
 
 def _samples(rows: Rows) -> list[tuple[Any, ...]]:

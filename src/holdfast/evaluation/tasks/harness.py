@@ -34,9 +34,10 @@ from holdfast.errors import ConfigError, ModelError
 from holdfast.evaluation.eval_mode import evaluation_mode
 from holdfast.evaluation.measures import Outcome, Report, Subject
 from holdfast.evaluation.remarks import remarks_on_examples, remarks_on_part
+from holdfast.evaluation.tasks.harness_metrics import ROLLING, label_of, leading, unit_of
 from holdfast.evaluation.text.thoughts import refuse_open_thought
 from holdfast.records.evaluation import Metric
-from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, figure_for
+from holdfast.statistics.estimates import Ratio, figure_for
 
 if TYPE_CHECKING:
     from holdfast.evaluation.kinds.task import TaskEntry
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 
 MOST_EXAMPLES = 20_000
 """Of those to choose from, how many are looked at for copies."""
-_ROLLING = {"word_perplexity": "words", "byte_perplexity": "bytes", "bits_per_byte": "bytes"}
-"""Metrics of rolling log-likelihood: the harness gives (log-likelihood, weight) a document."""
 
 
 def scores(entry: TaskEntry, tasks: dict[str, Any], on: Subject) -> Outcome:
@@ -242,7 +241,7 @@ def _rows_and_figures(
         rows += _rows_of_task(name, task, results, metrics, is_subtask=len(tasks) > 1)
     figures: dict[str, Ratio | Metric] = {}
     for label, metric in metrics.items():
-        unit, higher = _unit(label), metric.higher_is_better
+        unit, higher = unit_of(label), metric.higher_is_better
         ratio = figure_for(label, rows, higher_is_better=higher, unit=unit)
         if ratio is not None:
             counts = f"{label}#"
@@ -290,7 +289,7 @@ def _rows_of_task(
             if is_subtask:
                 rows[document]["task"] = name
         for metric in sample["metrics"]:
-            label = metric if filtered_by == "none" else f"{metric},{filtered_by}"
+            label = label_of(metric, filtered_by)
             if label not in metrics:
                 metrics[label] = _TaskMetric(
                     higher_is_better=bool(task.higher_is_better().get(metric, True))
@@ -316,8 +315,8 @@ def _row(task: Any, sample: Mapping[str, Any]) -> dict[str, Any]:
 
 def _columns(metric: str, label: str, value: Any, aggregation: str) -> dict[str, Any] | None:
     """What a question's figure is in its row; None where the metric is no mean over questions."""
-    if metric in _ROLLING and isinstance(value, tuple):
-        return {"nats": -float(value[0]), _ROLLING[metric]: int(value[1])}
+    if metric in ROLLING and isinstance(value, tuple):
+        return {"nats": -float(value[0]), ROLLING[metric]: int(value[1])}
     if aggregation == "nanmean" and _is_scalar(value):  # NaN: the question has no such figure
         is_missing = math.isnan(float(value))
         return {label: 0.0 if is_missing else float(value), f"{label}#": int(not is_missing)}
@@ -367,26 +366,15 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, (int, float)) or getattr(value, "shape", None) == ()
 
 
-def _unit(label: str) -> str:
-    metric = label.split(",")[0]
-    if metric in TEXT_FIGURES:
-        return TEXT_FIGURES[metric].unit
-    return "accuracy" if metric.startswith("acc") else metric
-
-
 def _primary(figures: Mapping[str, Any], entry: TaskEntry) -> str:
-    """The metric asked for, else the first of those that are usual, else the task's first."""
-    for name in (
-        (entry.metric,) if entry.metric is not None else ("acc", "exact_match", "bits_per_byte")
-    ):
-        for label in figures:
-            if name in (label, label.split(",")[0]):
-                return label
-    if entry.metric is not None:
+    """The metric asked for, else the usual one."""
+    wanted = () if entry.metric is None else (entry.metric,)
+    lead = leading(figures, *wanted)
+    if lead is None:
         raise ConfigError(
             f"The task '{entry.task}' has no metric '{entry.metric}'. It has: {', '.join(figures)}."
         )
-    return next(iter(figures))
+    return lead
 
 
 def _same_or_all(values: Mapping[str, Any]) -> Any:

@@ -1,0 +1,67 @@
+"""JSON as other tools write it: NaN and infinities as bare words, rows as lines or as one array."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import DataError, first_line
+
+
+def read_log_json(path: Path) -> Any:
+    """A file of JSON.
+
+    Raises:
+        DataError: it cannot be read, or is none.
+    """
+    return _parsed(_text(path), str(path))
+
+
+def read_log_rows(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file: one a line, or one array of them.
+
+    Raises:
+        DataError: it cannot be read, holds none, or holds something else; names the line.
+    """
+    text = _text(path)
+    rows: list[Any] = []
+    if text.lstrip().startswith("["):
+        rows = _parsed(text, str(path))
+    else:
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                rows.append(_parsed(line, f"{path}, line {number}"))
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise DataError(
+                f"{path}, sample {number}: expected a JSON object, got {row!r:.60}. Log it again."
+            )
+    if not rows:
+        raise DataError(f"{path}: expected a JSON object a sample, got an empty file.")
+    return rows
+
+
+def hash_of(text: str) -> str:
+    """SHA-256 of a text (hex)."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: expected UTF-8, got {first_line(error)}.") from error
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{where}: expected JSON, but it cannot be parsed: {first_line(error)}. The log is "
+            "cut short or damaged: fetch it again, or make it again."
+        ) from error

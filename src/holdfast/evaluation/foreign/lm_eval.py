@@ -1,0 +1,374 @@
+"""Logs of lm-evaluation-harness: `results_*.json` with the figures of one run, and a file of samples
+for every task of it (`lm_eval --output_path OUT --log_samples`).
+
+Layouts:
+
+    since 0.4.3      OUT/MODEL/results_DATE.json, OUT/MODEL/samples_TASK_DATE.jsonl
+                     STEM_DATE.json beside samples_TASK_DATE.jsonl, for --output_path STEM.json
+    before           results.json, and MODEL_ARGS_TASK.jsonl, which is one JSON array
+    from Python      what `simple_evaluate` returned, written as JSON: samples lie in it
+
+A group that the harness has a figure for is one entry, the mean over all questions of its subtasks;
+a note says so where the harness averages them in another way. Any other task is an entry.
+
+https://github.com/EleutherAI/lm-evaluation-harness (lm_eval/loggers/evaluation_tracker.py,
+lm_eval/result_schema.py).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import DataError
+from holdfast.evaluation.foreign.files import read_log_json, read_log_rows
+from holdfast.evaluation.foreign.lm_eval_samples import LoggedTask, TaskRows, read_task
+from holdfast.evaluation.foreign.log import ForeignEntry, ForeignLog
+from holdfast.evaluation.tasks.harness_metrics import leading
+from holdfast.statistics.estimates import Ratio, figure_for
+
+SUITE = "lm_eval"
+
+_DATE = re.compile(r"_(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d[\d.]*)$")
+_SAMPLES = re.compile(r"samples_(.+)_\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d[\d.]*\.jsonl$")
+
+
+@dataclass(frozen=True)
+class _Results:
+    """One results file."""
+
+    path: Path
+    content: Mapping[str, Any]
+
+    @property
+    def date(self) -> str:
+        """When it was written, as its name has it; empty where that has none."""
+        found = _DATE.search(self.path.stem)
+        return found.group(1) if found else ""
+
+    @property
+    def model(self) -> str:
+        """The model's name, of a folder the last part."""
+        config = self.content.get("config") or {}
+        name = self.content.get("model_name")
+        if not name:
+            arguments = config.get("model_args") or ""
+            if isinstance(arguments, str):
+                pairs = [pair.partition("=") for pair in arguments.split(",")]
+                arguments = {key.strip(): value for key, _, value in pairs}
+            names = [arguments[key] for key in ("peft", "pretrained", "model") if key in arguments]
+            name = names[0] if names else self.path.parent.name
+        name = str(name).rstrip("/")
+        return name if name.count("/") < 2 else name.rpartition("/")[2]
+
+    @property
+    def tasks(self) -> list[str]:
+        """Every task, subtasks of groups each."""
+        return list(self.content.get("configs") or self.content["results"])
+
+    def groups(self) -> dict[str, list[str]]:
+        """The outermost groups that have figures, with all their tasks."""
+        inside: Mapping[str, Sequence[str]] = self.content.get("group_subtasks") or {}
+        with_figures = self.content.get("groups") or {}
+        members = {name: _leaves(name, inside) for name in inside if name in with_figures}
+        groups = {}
+        for name, tasks in members.items():
+            is_part = any(name in _below(other, inside) for other in members if other != name)
+            if not is_part and tasks and set(tasks) <= set(self.tasks):
+                groups[name] = tasks
+        return groups
+
+    def samples(self, task: str) -> tuple[Path, list[dict[str, Any]]]:
+        """The samples of a task, and the file that they lie in.
+
+        Raises:
+            DataError: there are none, or they cannot be read.
+        """
+        inside = (self.content.get("samples") or {}).get(task)
+        if inside:
+            return self.path, inside
+        arguments = re.sub("/|=", "__", str((self.content.get("config") or {}).get("model_args")))
+        names = [
+            f"samples_{task}_{self.date}.jsonl",
+            f"samples_{re.sub(r'[^A-Za-z0-9_]', '_', task)}_{self.date}.jsonl",
+            f"{arguments}_{task}.jsonl",
+        ]
+        for name in names:
+            file = self.path.with_name(name)
+            if file.is_file():
+                return file, read_log_rows(file)
+        raise DataError(
+            f"{self.path}: expected the samples of {task} beside it ({names[0]}), found none. "
+            "Two models are paired sample by sample: evaluate with --log_samples, and keep its "
+            "files together."
+        )
+
+
+def _below(group: str, inside: Mapping[str, Sequence[str]]) -> list[str]:
+    """Everything in a group, groups in it too."""
+    names = []
+    for name in inside.get(group) or ():
+        names += [name, *_below(name, inside)]
+    return names
+
+
+def _leaves(group: str, inside: Mapping[str, Sequence[str]]) -> list[str]:
+    """The tasks of a group and of those in it."""
+    return [name for name in dict.fromkeys(_below(group, inside)) if not inside.get(name)]
+
+
+# ------------------------------------------------------------------------------------------ finding
+
+
+def recognises(path: Path) -> bool:
+    """Whether it is a results file, a file of samples, or a folder with results or with folders
+    that have them."""
+    if path.is_dir():
+        return bool(_result_files(path))
+    return bool(_SAMPLES.match(path.name)) or _holds_results(path)
+
+
+def _result_files(folder: Path) -> list[Path]:
+    """Results in a folder and in the folders in it."""
+    files = []
+    for path in (*sorted(folder.glob("*.json")), *sorted(folder.glob("*/*.json"))):
+        if (path.name.startswith("results") or _DATE.search(path.stem)) and _holds_results(path):
+            files.append(path)
+    return files
+
+
+def _holds_results(path: Path) -> bool:
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    try:
+        content = read_log_json(path)
+    except DataError:
+        return path.name.startswith("results_")  # whoever reads it says what is wrong
+    if not isinstance(content, dict) or "config_general" in content:  # lighteval's
+        return False
+    return "results" in content and ("configs" in content or "versions" in content)
+
+
+def read(path: Path) -> list[ForeignLog]:
+    """The logs of a results file, a file of samples (of its task alone), or a folder; one a model.
+
+    Raises:
+        DataError: results without samples, or samples that do not fit; see `read_task`.
+    """
+    only = None
+    files = [path]
+    if path.is_dir():
+        files = _result_files(path)
+    elif found := _SAMPLES.match(path.name):
+        files, only = [_results_of_samples(path)], found.group(1)
+    by_model: dict[tuple[Path, str], list[_Results]] = {}
+    for file in files:
+        results = _Results(file, _content(file))
+        by_model.setdefault((file.parent, results.model), []).append(results)
+    folders = [folder for folder, _ in by_model]
+    logs = []
+    for (folder, _), runs in by_model.items():
+        is_alone = path.is_dir() and folders.count(folder) == 1
+        logs.append(_log(runs, only, folder if is_alone else runs[-1].path))
+    return logs
+
+
+def _results_of_samples(path: Path) -> Path:
+    """The results file that a file of samples was written with."""
+    date = _DATE.search(path.stem)
+    files = []
+    for file in sorted(path.parent.glob("*.json")):
+        if date and file.stem.endswith(date.group(0)) and _holds_results(file):
+            files.append(file)
+    if not files:
+        raise DataError(
+            f"{path}: expected the results file of its run beside it (results{date.group(0)}.json),"
+            " found none. It says what was asked and how: keep both together."
+            if date
+            else f"{path}: expected a date in its name."
+        )
+    return files[0]
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    content: Mapping[str, Any] = read_log_json(path)
+    return content
+
+
+# ------------------------------------------------------------------------------------------ reading
+
+
+def _log(runs: Sequence[_Results], only: str | None, path: Path) -> ForeignLog:
+    """All runs of one model; of a task that several have, the latest."""
+    entries: dict[str, tuple[_Results, ForeignEntry]] = {}
+    notes = []
+    for run in sorted(runs, key=lambda run: run.date):
+        for entry in _entries(run, only):
+            if entry.name in entries:
+                older = entries[entry.name][0].path
+                notes.append(
+                    f"{entry.name} was measured several times in {run.path.parent}: read "
+                    f"{run.path.name}, not {older.name}."
+                )
+            entries[entry.name] = (run, entry)
+    latest = max(runs, key=lambda run: run.date)
+    return ForeignLog(
+        model=latest.model,
+        path=path,
+        entries=[entry for _, entry in entries.values()],
+        circumstances=_circumstances(latest.content),
+        notes=notes,
+    )
+
+
+def _circumstances(content: Mapping[str, Any]) -> dict[str, Any]:
+    config = content.get("config") or {}
+    known = {
+        "dtype": str(config.get("model_dtype") or "").removeprefix("torch.") or None,
+        "context": content.get("max_length"),
+    }
+    return {key: value for key, value in known.items() if value is not None}
+
+
+def _entries(run: _Results, only: str | None) -> list[ForeignEntry]:
+    groups = run.groups() if only is None else {}
+    grouped = set()
+    for tasks in groups.values():
+        grouped.update(tasks)
+    alone = [task for task in run.tasks if task not in grouped and only in (None, task)]
+    entries = []
+    for name, tasks in groups.items():
+        entries += _group(run, name, tasks)
+    for task in alone:
+        read = _read(run, task)
+        entries.append(_entry(run, task, [task], read.rows, read.figures, read.notes))
+    return entries
+
+
+def _read(run: _Results, name: str) -> TaskRows:
+    file, samples = run.samples(name)
+    content = run.content
+    counts = (content.get("n-samples") or {}).get(name) or {}
+    task = LoggedTask(
+        name=name,
+        file=file,
+        values=content["results"].get(name) or {},
+        config=(content.get("configs") or {}).get(name) or {},
+        higher_is_better=(content.get("higher_is_better") or {}).get(name) or {},
+        n=counts.get("effective"),
+    )
+    read = read_task(task, samples)
+    if not read.figures:
+        raise DataError(
+            f"{file}: expected a metric that is a mean over samples, got none. "
+            f"{' '.join(read.notes)} Compare other tasks, or one more metric of this one."
+        )
+    return read
+
+
+def _group(run: _Results, name: str, tasks: Sequence[str]) -> list[ForeignEntry]:
+    """A group as one entry; where its tasks have no figure in common, an entry each."""
+    parts = {task: _read(run, task) for task in tasks}
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    of_parts: dict[str, Ratio] = {}
+    for task, read in parts.items():
+        for row in read.rows:
+            rows.append({**row, "task": task})
+        notes += [f"{task}: {note}" for note in read.notes]
+        of_parts |= read.figures
+    figures = {}
+    for label, figure in of_parts.items():
+        shared = all(label in read.figures for read in parts.values())
+        ratio = figure_for(label, rows, higher_is_better=figure.higher_is_better, unit=figure.unit)
+        if shared and ratio is not None:
+            figures[label] = ratio
+    if not figures:
+        return [
+            _entry(run, task, [task], read.rows, read.figures, read.notes)
+            for task, read in parts.items()
+        ]
+    notes += _other_averages(run, name, rows, figures)
+    return [_entry(run, name, tasks, rows, figures, notes)]
+
+
+def _other_averages(
+    run: _Results, name: str, rows: Sequence[Mapping[str, Any]], figures: Mapping[str, Ratio]
+) -> list[str]:
+    """Figures of a group that the harness does not form over all questions."""
+    notes = []
+    for label, figure in figures.items():
+        metric, comma, filtered_by = label.partition(",")
+        value = float(figure.of_sums(figure.columns(rows).sum(0)))
+        logged = run.content["groups"][name].get(f"{metric},{filtered_by if comma else 'none'}")
+        if isinstance(logged, (int, float)) and not math.isclose(value, logged, rel_tol=1e-6):
+            notes.append(
+                f"{label} is {value:.4g} over all questions, which is what is compared; the "
+                f"harness averages subtasks: {logged:.4g}."
+            )
+    return notes
+
+
+def _entry(
+    run: _Results,
+    name: str,
+    tasks: Sequence[str],
+    rows: list[dict[str, Any]],
+    figures: Mapping[str, Ratio],
+    notes: Sequence[str],
+) -> ForeignEntry:
+    lead = leading(figures)
+    assert lead is not None, "an entry without figures"
+    content = run.content
+    versions = {}
+    for library in ("lm_eval", "transformers"):
+        if version := content.get(f"{library}_version"):
+            versions[library] = str(version)
+    return ForeignEntry(
+        suite=SUITE,
+        name=name,
+        rows=rows,
+        figures=figures,
+        primary=lead,
+        settings=_settings(content, tasks),
+        notes=notes,
+        versions=versions,
+    )
+
+
+def _settings(content: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, Any]:
+    """What must be the same where two logs are compared."""
+    configs = content.get("configs") or {}
+
+    def of_tasks(values: Mapping[str, Any]) -> Any:
+        return _same_or_all({task: values.get(task) for task in tasks})
+
+    def of_configs(key: str) -> Any:
+        return _same_or_all({task: (configs.get(task) or {}).get(key) for task in tasks})
+
+    shots = content.get("n-shot")
+    return {
+        "tool": "lm-evaluation-harness",
+        "task_version": of_tasks(content.get("versions") or {}),
+        "task_hash": of_tasks(content.get("task_hashes") or {}),
+        "num_fewshot": of_configs("num_fewshot") if shots is None else of_tasks(shots),
+        "output_type": of_configs("output_type"),
+        "filter_list": of_configs("filter_list"),
+        "generation_kwargs": of_configs("generation_kwargs"),
+        "repeats": of_configs("repeats"),
+        "chat_template": content.get("chat_template_sha"),
+        "system_instruction": content.get("system_instruction_sha"),
+        "limit": (content.get("config") or {}).get("limit"),
+        "subtasks": sorted(tasks) if len(tasks) > 1 else [],
+    }
+
+
+def _same_or_all(values: Mapping[str, Any]) -> Any:
+    """The value that all tasks have, else the values by task."""
+    distinct: Iterable[Any] = values.values()
+    first, *others = distinct
+    return first if all(other == first for other in others) else dict(values)

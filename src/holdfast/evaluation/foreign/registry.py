@@ -1,0 +1,41 @@
+"""Which tools' logs are read: one line a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.evaluation.foreign import lm_eval
+from holdfast.evaluation.foreign.log import ForeignLog
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """How the logs of one tool are read."""
+
+    tool: str
+    expects: str
+    """What it reads, for messages."""
+    recognises: Callable[[Path], bool]
+    """Whether a file or a folder is a log of it; reads no samples."""
+    read: Callable[[Path], list[ForeignLog]]
+    """What was logged there, a log a model."""
+
+
+READERS = (
+    Reader(
+        tool="lm-evaluation-harness",
+        expects="results_*.json beside samples_*.jsonl (lm_eval --output_path OUT --log_samples)",
+        recognises=lm_eval.recognises,
+        read=lm_eval.read,
+    ),
+)
+
+
+def reader_of(path: Path) -> Reader | None:
+    """Who reads a file or a folder; None where nobody does."""
+    for reader in READERS:
+        if reader.recognises(path):
+            return reader
+    return None
