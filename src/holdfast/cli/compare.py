@@ -36,7 +36,8 @@ never compared.
 A and B are each
   a run folder            its result; RUN:start is the model before training. A single run: start against result
   OUT:label, OUT/label    a model of 'holdfast evaluate ... --output_dir OUT'. A single OUT with two models: both
-  a log of another tool   lm-evaluation-harness: results_*.json with samples_*.jsonl, or their folder
+  a log of another tool   lm-evaluation-harness: results_*.json with samples_*.jsonl, or their folder;
+                          a table: CSV or JSON Lines with the columns id and score
 
 Exit code 0: done; 3: a rule of --fail_if failed; 4: a figure, or a sample behind one, is NaN or infinite, whatever the
 rules say; 2: the request has to change.

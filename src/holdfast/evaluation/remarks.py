@@ -50,7 +50,12 @@ def remarks_on_samples(rows: Rows) -> list[str]:
     clusters = clusters_of(rows)
     distinct = len(rows) if clusters is None else int(clusters.max()) + 1
     remarks = []
-    if distinct < len(rows):
+    if any("cluster" in row for row in rows):
+        remarks.append(
+            f"{len(rows):,} samples in {distinct:,} clusters: intervals and comparisons take "
+            "clusters, not samples, as independent."
+        )
+    elif distinct < len(rows):
         remarks.append(
             f"{len(rows) - distinct:,} of {len(rows):,} samples are duplicates of others: "
             f"intervals and comparisons count the {distinct:,} distinct ones once each."

@@ -25,10 +25,20 @@ _OTHER = re.compile(
     r"bleu\w*|bleurt|rouge\w*|chrf\W*|ter|mcc|brier\w*|likelihood\w*|\w*perplexity|nats?|bits?|tokens?|bytes?|words?"
     r"|seconds?|percent\w*|loss|eqbench"
 )
+_LOWER = re.compile(
+    r"\w*perplexity|ppl|ter|brier\w*|ece|wer|cer|loss|nll|nats?|bits?|errors?|seconds?|latency"
+)
 
 
 RESTATED = {"perplexity": "nats_per_token", "bits_per_byte": "nats_per_token"}
 """Metrics that say in another unit what another one of the same entry says, by that one."""
+
+
+def is_lower_better(metric: str) -> bool:
+    """Whether a metric is better when it is lower, by its name alone: for logs that do not say
+    so."""
+    name = metric.strip().lower().split(",")[0]
+    return any(_LOWER.fullmatch(part) for part in (name, *re.split(r"[^a-z]+", name)))
 
 
 def is_share(

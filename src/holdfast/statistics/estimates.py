@@ -19,8 +19,10 @@ resample differs, so it gets the exact limits of Clopper and Pearson instead of 
 
 A copy says nothing that the sample it repeats does not say. Copies are one cluster (`clusters_of`):
 a figure is that of all rows, its interval draws clusters, and comparisons of models count each
-cluster once (`by_cluster`). Other dependence between samples (several questions on one passage) is
-not modelled: intervals are then too narrow.
+cluster once (`by_cluster`). Rows may name a "cluster" of their own (several tries at one question,
+several questions on one passage): it is drawn and tested as a whole, and weighs as many rows as it
+has (`cluster_weights`). Other dependence between samples is not modelled: intervals are then too
+narrow.
 """
 
 from __future__ import annotations
@@ -148,7 +150,10 @@ def figure_for(
 
 
 def sample_of(row: Mapping[str, Any]) -> str:
-    """What tells the sample of a row from others: its document, or the one that it is a copy of."""
+    """What tells the sample of a row from others: its cluster, or its document, or the one that it
+    is a copy of."""
+    if "cluster" in row:
+        return f"cluster {row['cluster']}"
     return str(row.get("copy_of", row.get("doc")))
 
 
@@ -162,6 +167,20 @@ def clusters_of(rows: Rows) -> np.ndarray | None:
             return None
         clusters.append(numbers.setdefault(sample_of(row), len(numbers)))
     return np.array(clusters) if len(numbers) < len(rows) else None
+
+
+def cluster_weights(rows: Rows, clusters: np.ndarray | None) -> np.ndarray | float:
+    """What each cluster weighs in a figure, `[m, 1]` float64 with the mean 1: as many rows as it has
+    where rows name clusters, else 1, as for copies.
+
+    Args:
+        rows: with their "cluster", if they have one.
+        clusters: as of `clusters_of`.
+    """
+    if clusters is None or not any("cluster" in row for row in rows):
+        return 1.0
+    sizes = np.bincount(clusters)[:, None]
+    return np.asarray(sizes / sizes.mean())
 
 
 def by_cluster(columns: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:

@@ -12,7 +12,8 @@ the two are counted as answers of which none flipped.
 
 One sample of anything else says nothing: its interval is NaN and its p is 1. Copies of a sample
 count once, as their mean (`statistics.estimates.clusters_of`): where some samples have more copies
-than others, before and after are not the figures of all rows. Where a sample or a figure of either
+than others, before and after are not the figures of all rows. Clusters that rows name count once
+too, with the weight of their rows. Where a sample or a figure of either
 model is NaN or infinite nothing is compared, and `Comparison.failed` says why. Does not correct for
 looking at many metrics at once: see `compare.decision`.
 """
@@ -37,6 +38,7 @@ from holdfast.statistics.estimates import (
     Ratio,
     Rows,
     by_cluster,
+    cluster_weights,
     clusters_of,
     figure_for,
 )
@@ -204,6 +206,7 @@ def sheet_of(
     columns: dict[str, np.ndarray] = {}
     left_out: dict[str, str] = {}
     clusters = clusters_of(rows[0])
+    weights = cluster_weights(rows[0], clusters)
     first, *others = evaluations
     for name, metric in sorted(first.metrics.items(), key=lambda item: item[0] != first.primary):
         if not all(name in evaluation.metrics for evaluation in others):
@@ -228,7 +231,8 @@ def sheet_of(
                 f"counts other {ratios[0].denominator} in the same text (another tokenizer)"
             )
             continue
-        figures[name], columns[name] = ratios[0], by_cluster(np.hstack(parts), clusters)
+        figures[name] = ratios[0]
+        columns[name] = by_cluster(np.hstack(parts), clusters) * weights
     n = len(rows[0]) if clusters is None else int(clusters.max()) + 1
     return Sheet(n=n, figures=figures, columns=columns, left_out=left_out)
 
@@ -280,7 +284,7 @@ def _test(
     """The test of one metric's difference: of answers that flipped, or of what each sample
     contributes."""
     figure, columns = sheet.figures[metric], sheet.columns[metric]
-    if figure.denominator is None:
+    if figure.denominator is None and bool((columns[:, [1, 3]] == 1).all()):
         scores = columns[:, [0, 2]]
         changes = scores[:, 1] - scores[:, 0]
         is_unchanged_share = not changes.any() and is_share(
@@ -385,6 +389,7 @@ class Joined:
 ASKED = {
     "prompt": "with another prompt",
     "target": "with another right answer or other options",
+    "cluster": "in another cluster",
 }
 """Columns that decide what a sample asks, and what differs where they do."""
 

@@ -16,7 +16,7 @@ def read_log_json(path: Path) -> Any:
     Raises:
         DataError: it cannot be read, or is none.
     """
-    return _parsed(_text(path), str(path))
+    return _parsed(read_log_text(path), str(path))
 
 
 def read_log_rows(path: Path) -> list[dict[str, Any]]:
@@ -25,7 +25,7 @@ def read_log_rows(path: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: it cannot be read, holds none, or holds something else; names the line.
     """
-    text = _text(path)
+    text = read_log_text(path)
     rows: list[Any] = []
     if text.lstrip().startswith("["):
         rows = _parsed(text, str(path))
@@ -48,13 +48,20 @@ def hash_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _text(path: Path) -> str:
+def read_log_text(path: Path) -> str:
+    """A file's text, without a byte order mark.
+
+    Raises:
+        DataError: it cannot be read, or is no UTF-8.
+    """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: expected UTF-8, got {first_line(error)}.") from error
+        raise DataError(
+            f"{path}: expected UTF-8 ({first_line(error)}). Save it as UTF-8."
+        ) from error
 
 
 def _parsed(text: str, where: str) -> Any:

@@ -20,14 +20,13 @@ from holdfast.errors import DataError
 from holdfast.evaluation.foreign.files import hash_of
 from holdfast.evaluation.foreign.log import score_of
 from holdfast.evaluation.tasks.harness_metrics import ROLLING, label_of, unit_of
+from holdfast.records.metrics import is_lower_better
 from holdfast.statistics.estimates import Ratio, figure_for
 
 Sample = Mapping[str, Any]
 
 _MEANS = ("acc", "acc_norm", "exact_match")
 """Metrics that are means wherever nothing else is said."""
-_LOWER_IS_BETTER = (*ROLLING, "perplexity", "ter", "brier_score", "wer", "cer")
-"""For logs that do not say so."""
 _NO_SCORES = "bypass"
 """The harness's metric of runs without scores (--predict_only)."""
 
@@ -87,7 +86,7 @@ class LoggedTask:
         for word in said:
             if isinstance(word, bool):
                 return word
-        return metric not in _LOWER_IS_BETTER
+        return not is_lower_better(metric)
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.evaluation.foreign import lm_eval
+from holdfast.evaluation.foreign import lm_eval, table
 from holdfast.evaluation.foreign.log import ForeignLog
 
 
@@ -29,6 +29,12 @@ READERS = (
         expects="results_*.json beside samples_*.jsonl (lm_eval --output_path OUT --log_samples)",
         recognises=lm_eval.recognises,
         read=lm_eval.read,
+    ),
+    Reader(
+        tool="a table",
+        expects=".csv, .tsv or .jsonl with the columns id and score",
+        recognises=table.recognises,
+        read=table.read,
     ),
 )
 
