@@ -23,6 +23,8 @@ TENSOR = re.compile(
     r"|\.token_adapter\.(?P<tokens>trainable_tokens_delta))"
 )
 """Names of the tensors that belong to a module, without `PREFIX`."""
+WRAPPERS = re.compile(r"\.(?:token_adapter\.base_layer|base_layer|modules_to_save)(?=\.)")
+"""What PEFT puts into the name of a tensor of the model that an adapter holds."""
 EXPERTS = ".experts."
 
 

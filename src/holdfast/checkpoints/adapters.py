@@ -15,7 +15,7 @@ tensor, which changes both (it warns then).
 Other adapters are refused by name: those that are no LoRA, that change the base when they are made
 (PiSSA, CorDA, OLoRA, LoRA-GA, LoftQ, KaSA), that depend on the input (aLoRA, Arrow), and LoRA on
 anything but linear layers (embeddings, convolutions, GPT-2's Conv1D, bare parameters as of fused
-experts, `lora_bias`). Merge those once with PEFT.
+experts, `lora_bias`). `peft_command` says how to merge those once with PEFT, where it can.
 
 Source: Hu et al. (2021), "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1;
 Kalajdzievski (2023), "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA"; Liu et al.
@@ -43,6 +43,7 @@ from holdfast.checkpoints.adapter_settings import (
     FILE,
     PREFIX,
     TENSOR,
+    WRAPPERS,
     adapter_config,
     fuses_experts,
     lacking,
@@ -51,6 +52,7 @@ from holdfast.checkpoints.adapter_settings import (
 from holdfast.checkpoints.companions import changed_config
 from holdfast.checkpoints.dtypes import compute_dtype, decode
 from holdfast.checkpoints.element_types import DTYPES, Operand
+from holdfast.checkpoints.peft_command import CHANGES_BASE, merge_advice
 from holdfast.checkpoints.reader import CheckpointReader, only_pickles
 from holdfast.checkpoints.sources import bullets, config_of, same_values, stretches
 from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS, first_matrix
@@ -72,8 +74,6 @@ _REFUSED = {
     "lora_bias": "factors with a bias",
     "fan_in_fan_out": "layers that are stored [in, out], as GPT-2's Conv1D",
 }
-_CHANGES_BASE = ("pissa", "corda", "olora", "lora_ga", "loftq")
-"""Initialisations that leave a base other than the stored one."""
 _READ = frozenset(
     {
         *_REFUSED,
@@ -111,7 +111,6 @@ _READ = frozenset(
         "runtime_config",
     }
 )
-_WRAPPERS = re.compile(r"\.(?:token_adapter\.base_layer|base_layer|modules_to_save)(?=\.)")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer)\.weight$")
 _ROWS = 8
 """Rows that one product computes. Fixed, so that a row's bits do not depend on the stretch it is
@@ -175,7 +174,7 @@ class AdaptedSource:
         self.label = f"{folder} on {base.label}"
         self._notes: list[str] = []
         self._settings = adapter_config(folder)
-        self.adapter = _opened(self.folder, self._settings)
+        self.adapter = _opened(self.folder, self._settings, base)
         base_config = config_of(base)
         changes, problems = _changes(self._settings, base, self.adapter)
         problems += lacking(self._settings, self.adapter.names(), base.entries)
@@ -379,7 +378,7 @@ def _multiply(values: NDArray[Any], gain: NDArray[Any] | None, start: int, colum
 # ---------------------------------------------------------------------------- what the adapter says
 
 
-def _opened(folder: Path, settings: Mapping[str, Any]) -> CheckpointReader:
+def _opened(folder: Path, settings: Mapping[str, Any], base: Source) -> CheckpointReader:
     """The adapter's tensors.
 
     Raises:
@@ -396,7 +395,7 @@ def _opened(folder: Path, settings: Mapping[str, Any]) -> CheckpointReader:
         )
     reasons += [f"{key}: {what}" for key, what in _REFUSED.items() if settings.get(key)]
     start = settings.get("init_lora_weights")
-    if isinstance(start, str) and start.lower().startswith(_CHANGES_BASE):
+    if isinstance(start, str) and start.lower().startswith(CHANGES_BASE):
         reasons.append(
             f"init_lora_weights is {start!r}, which changes the base when the adapter is made, so "
             "that the stored base is not the one it belongs to"
@@ -412,8 +411,7 @@ def _opened(folder: Path, settings: Mapping[str, Any]) -> CheckpointReader:
         raise ModelError(
             f"The adapter {folder} cannot be merged while reading:",
             bullets(reasons),
-            f'Merge it once with: python -c "from peft import AutoPeftModelForCausalLM as M; '
-            f"M.from_pretrained('{folder}').merge_and_unload().save_pretrained('{folder}-merged')\"",
+            merge_advice(adapter, settings, base, tied=_is_tied(base)),
         )
     return adapter
 
@@ -435,7 +433,7 @@ def _changes(
         elif any(word.startswith("lora_") for word in plain.split(".")):
             problems.append(f"{name}: not a tensor that LoRA has, as it is known here")
         else:
-            trained[_WRAPPERS.sub("", plain)] = name
+            trained[WRAPPERS.sub("", plain)] = name
     targets = _names_in_base(
         [*dict.fromkeys([*(f"{module}.weight" for module in modules), *trained])], base.entries
     )
@@ -633,6 +631,12 @@ def _head_name(embedding: str) -> str:
         if embedding.startswith("language_model.model.")
         else "lm_head.weight"
     )
+
+
+def _is_tied(base: Source) -> bool:
+    """Whether a base that predicts tokens has no head of its own."""
+    has_embedding, has_head = _embedding(base.entries) is not None, _head(base.entries) is not None
+    return has_embedding and not has_head and _predicts_tokens(config_of(base))
 
 
 def _predicts_tokens(config: Mapping[str, Any]) -> bool:
