@@ -43,6 +43,7 @@ ONLY_IN: dict[str, set[str]] = {
     "openai": {"support"},
     "accelerate": {"training", "runs"},
     "lm_eval": {"evaluation"},
+    "inspect_ai": {"evaluation"},
     "plotly": {"reports"},
     "transformers": {
         "checkpoints",

@@ -37,6 +37,7 @@ A and B are each
   a run folder            its result; RUN:start is the model before training. A single run: start against result
   OUT:label, OUT/label    a model of 'holdfast evaluate ... --output_dir OUT'. A single OUT with two models: both
   a log of another tool   lm-evaluation-harness: results_*.json with samples_*.jsonl, or their folder;
+                          Inspect: .eval or .json logs, or their folder;
                           a table: CSV or JSON Lines with the columns id and score
 
 Exit code 0: done; 3: a rule of --fail_if failed; 4: a figure, or a sample behind one, is NaN or infinite, whatever the

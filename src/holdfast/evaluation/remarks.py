@@ -50,7 +50,7 @@ def remarks_on_samples(rows: Rows) -> list[str]:
     clusters = clusters_of(rows)
     distinct = len(rows) if clusters is None else int(clusters.max()) + 1
     remarks = []
-    if any("cluster" in row for row in rows):
+    if distinct < len(rows) and any("cluster" in row for row in rows):
         remarks.append(
             f"{len(rows):,} samples in {distinct:,} clusters: intervals and comparisons take "
             "clusters, not samples, as independent."

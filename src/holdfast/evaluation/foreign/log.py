@@ -93,6 +93,17 @@ def _evaluation(entry: ForeignEntry, log: ForeignLog) -> Evaluation:
     )
 
 
+_OF_ROWS = frozenset(
+    {"doc", "prompt", "target", "cluster", "task", "content", "copy_of"}
+    | {"question", "choices", "loglikelihoods", "gold", "answer", "output"}
+)
+
+
+def column_of(metric: str) -> str:
+    """The name of a metric's column, which is none of the others of a row."""
+    return f"{metric} score" if metric in _OF_ROWS else metric
+
+
 def score_of(value: Any, *, metric: str, unit: str, where: str) -> float:
     """A sample's score as a number; NaN and infinities are numbers here.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.evaluation.foreign import lm_eval, table
+from holdfast.evaluation.foreign import inspect_ai, lm_eval, table
 from holdfast.evaluation.foreign.log import ForeignLog
 
 
@@ -24,6 +24,12 @@ class Reader:
 
 
 READERS = (
+    Reader(  # first: it looks at the beginning of a file alone
+        tool="Inspect",
+        expects=".eval or .json logs, or a folder of them (the package inspect_ai reads them)",
+        recognises=inspect_ai.recognises,
+        read=inspect_ai.read,
+    ),
     Reader(
         tool="lm-evaluation-harness",
         expects="results_*.json beside samples_*.jsonl (lm_eval --output_path OUT --log_samples)",

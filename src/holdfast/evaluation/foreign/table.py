@@ -27,7 +27,7 @@ from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.evaluation.foreign.files import hash_of, read_log_rows, read_log_text
-from holdfast.evaluation.foreign.log import ForeignEntry, ForeignLog, score_of
+from holdfast.evaluation.foreign.log import ForeignEntry, ForeignLog, column_of, score_of
 from holdfast.records.metrics import is_lower_better, is_share
 from holdfast.statistics.estimates import Ratio
 
@@ -61,7 +61,8 @@ def read(path: Path) -> list[ForeignLog]:
         for column in REQUIRED:
             if column not in row:
                 raise DataError(f"{where}: expected a value as {column}, got none.")
-        by_metric.setdefault(str(row.get("metric", "score")), []).append((where, row))
+        metric = column_of(str(row.get("metric", "score")))
+        by_metric.setdefault(metric, []).append((where, row))
     entries = [_entry(path, metric, members) for metric, members in by_metric.items()]
     notes = [f"columns that are not read: {', '.join(unread)}."] if unread else []
     return [ForeignLog(model=path.stem, path=path, entries=entries, notes=notes)]
