@@ -18,6 +18,9 @@ missed    the share of intervals, one side of them at 2.5 %, that leave out the 
           Student's by more than three standard errors, and 5 % from 200 samples on
 power     a true loss of what a comparison calls detectable, on one of 12 entries: the share of repetitions in which it
           is shown. Bar: 70 to 90 %, 80 % being what is said
+policies  a policy with 12 critical entries of 200 questions of which 15 % flip, margins of 0 and 2 points: equal models
+          that hold, and models that lost exactly the margin on one entry and ship. Bar: 5 %
+decided   how often as many samples as an undecided entry is told would decide, do. Bar: 77 to 83 %
 
 `--tests` holds candidates against each other: false alarms on their worse side, 2.5 % asked, where nothing changed.
 ours        Student's t, also with skewness removed; the larger p, degrees of freedom of the spread
@@ -30,6 +33,7 @@ bootstrap-t that of (difference - ours) / its error, against ours (Efron and Tib
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import math
 import platform
@@ -43,11 +47,12 @@ import numpy as np
 
 from holdfast.evaluation.compare.decision import Adjustment, with_decision
 from holdfast.evaluation.compare.folders import Compared
-from holdfast.evaluation.compare.gate import Aim, judge, parse_rules
+from holdfast.evaluation.compare.gate import Aim, Rule, judge, parse_rules, verdict_of
 from holdfast.evaluation.compare.samples import ComparisonOptions, compare_columns, sheet_of
-from holdfast.records.comparison import GAINED, LOST, Comparison, FamilyWise
+from holdfast.evaluation.compare.samples import compared as paired
+from holdfast.records.comparison import GAINED, HOLD, LOST, SHIP, Comparison, FamilyWise
 from holdfast.records.evaluation import Evaluation, Metric
-from holdfast.records.margins import parse_margins
+from holdfast.records.margins import Margins, parse_margins
 from holdfast.statistics.paired import Flips, moments
 from holdfast.support.files import write_json
 
@@ -93,8 +98,7 @@ def compared(name: str, metric: str, before: Rows, after: Rows, influences: dict
 def fails(comparisons: Sequence[Comparison], adjustment: Adjustment) -> bool:
     """Whether the gate 'any drop > 0' is closed."""
     [rule] = parse_rules(["any drop > 0"])
-    keys = [(c.suite, c.name) for c in comparisons]
-    aim = Aim(rule=rule, keys=keys, metrics={(c.suite, c.name): c.metric for c in comparisons}, missing=[], notes=[])
+    aim = Aim(rule=rule, metrics={(c.suite, c.name): c.metric for c in comparisons}, missing=[])
     compared_ = Compared(comparisons=list(comparisons), unmatched=[], notes=[], adjustment=adjustment)
     return any(outcome.outcome == "failed" for outcome in judge([aim], compared_)[0])
 
@@ -292,8 +296,77 @@ def power(repetitions: int) -> float:
             after = [{"doc": str(i), "acc": float(lost <= i < lost + gained)} for i in range(n)]
             found.append(compared(f"e{place}", "acc", before, after, {}))
         _, decision = with_decision(found, Adjustment())
-        seen += decision is not None and "s/e0" in decision.shown
+        seen += decision is not None and "e0" in [loss.name for loss in decision.shown]
     return seen / repetitions
+
+
+def policies(repetitions: int) -> dict[str, Any]:
+    """Verdicts of a policy with twelve critical entries: of equal models that hold, and of models that lost exactly
+    the margin on one entry and ship."""
+    for name in ("p_below", "limits"):  # the same few counts of flips come again and again
+        setattr(Flips, name, functools.cache(getattr(Flips, name)))
+    rng = np.random.default_rng(3)
+    found: dict[str, Any] = {"repetitions": repetitions, "held": {}, "shipped": {}}
+    for margin in (0.0, 0.02):
+        words = [verdict(flipped(rng, [0.0] * ENTRIES), margin) for _ in range(repetitions)]
+        found["held"][f"{100 * margin:g} pt"] = words.count(HOLD) / repetitions
+        losses = [margin, *[-0.13] * (ENTRIES - 1)]  # the others are better, so that the one entry decides
+        words = [verdict(flipped(rng, losses), margin) for _ in range(repetitions)]
+        found["shipped"][f"{100 * margin:g} pt"] = words.count(SHIP) / repetitions
+    return found
+
+
+def flipped(rng: np.random.Generator, losses: Sequence[float], n: int = QUESTIONS) -> list[Flips]:
+    """The flips of entries of n questions of which 15 % flip, with true losses."""
+    found = []
+    for loss in losses:
+        rate = max(0.15, abs(loss))
+        lost, gained, _ = rng.multinomial(n, [(rate + loss) / 2, (rate - loss) / 2, 1 - rate])
+        found.append(Flips(lost=int(lost), gained=int(gained), n=n))
+    return found
+
+
+def verdict(entries: Sequence[Flips], margin: float) -> str:
+    """SHIP, HOLD or CANNOT TELL of critical entries with a margin."""
+    comparisons = []
+    for place, test in enumerate(entries):
+        known = {"acc": Metric(value=0.5, n=test.n, unit="accuracy", higher_is_better=True)}
+        entry = Evaluation(
+            suite="s", name=f"e{place}", kind="task", primary="acc", metrics=known, settings={}, model={}, key="k"
+        )
+        how = {"n": test.n, "unit": "accuracy", "higher_is_better": True, "options": ComparisonOptions()}
+        comparisons.append(paired(test, entry, "acc", values=(0.5, 0.5 + test.estimate), **how))
+    rule = Rule(
+        text="any", what="any", direction="drop", operator=">", threshold=0.0, unit="", margins=Margins(share=margin)
+    )
+    aim = Aim(rule=rule, metrics={(c.suite, c.name): "acc" for c in comparisons}, missing=[])
+    outcomes, _ = judge([aim], Compared(comparisons=comparisons, unmatched=[], notes=[]))
+    return verdict_of(outcomes).word
+
+
+POWER_CASES = (
+    ("a loss beyond the margin", 0.05, 0.01, 0.15),
+    ("a gain", -0.03, 0.01, 0.15),
+    ("no change", 0.0, 0.02, 0.1),
+)
+"""A true loss, a margin, and the share of questions that flip."""
+
+
+def decided(repetitions: int) -> dict[str, dict[str, float]]:
+    """How often as many samples as are said to decide do decide, 80 % being what is said."""
+    rng = np.random.default_rng(4)
+    found = {}
+    for name, loss, margin, rate in POWER_CASES:
+        measured = Flips(lost=round(1000 * (rate + loss) / 2), gained=round(1000 * (rate - loss) / 2), n=1000)
+        times = measured.decides(-margin, LEVEL)
+        n = math.ceil(1000 * times)
+        hits = 0
+        for _ in range(repetitions):
+            lost, gained, _ = rng.multinomial(n, [(rate + loss) / 2, (rate - loss) / 2, 1 - rate])
+            test = Flips(lost=int(lost), gained=int(gained), n=n)
+            hits += (test.p_below(-margin) if loss > margin else test.p_above(-margin)) < LEVEL
+        found[name] = {"n": n, "share": hits / repetitions}
+    return found
 
 
 # ----------------------------------------------------------------------------------------------------------------- main
@@ -309,6 +382,8 @@ def measure(*, quick: bool) -> dict[str, Any]:
         "copies": copies(),
     }
     found["missed"] = {name: [missed(name, n, trials if n < 2000 else trials // 4) for n in sizes] for name in DRAWS}
+    found["policies"] = policies(100 if quick else 2000)
+    found["decided"] = decided(200 if quick else 2000)
     return found | {"power": power(100 if quick else 500)}
 
 
@@ -335,6 +410,15 @@ def shortfalls(found: dict[str, Any]) -> list[str]:
             bar = min(bar, ALARMS + noise) if row["n"] >= ENOUGH else bar
             if row["ours"] > bar:
                 short.append(f"missed, {name}, n {row['n']}: {100 * row['ours']:.1f} %, allowed {100 * bar:.1f} %")
+    policy = found["policies"]
+    noise = 2 * math.sqrt(ALARMS * (1 - ALARMS) / policy["repetitions"]) if policy["repetitions"] < 300 else 0.0
+    for kind in ("held", "shipped"):
+        for margin, share in policy[kind].items():
+            if share > ALARMS + noise:
+                short.append(f"a policy with margins of {margin}: {100 * share:.1f} % wrongly {kind}, allowed 5 %")
+    for name, row in found["decided"].items():
+        if abs(row["share"] - 0.8) > (0.03 if policy["repetitions"] >= 300 else 0.1):
+            short.append(f"{row['n']} samples decide on {name} in {100 * row['share']:.1f} %, said are 80 %")
     if not POWER[0] <= found["power"] <= POWER[1]:
         short.append(f"power: {100 * found['power']:.0f} %, expected {100 * POWER[0]:.0f} to {100 * POWER[1]:.0f} %")
     return short
@@ -352,6 +436,13 @@ def show(found: dict[str, Any]) -> None:
     for name, rows in found["missed"].items():
         cells = "   ".join(f"n {r['n']:>4}: {100 * r['ours']:4.1f} / {100 * r['student']:4.1f} %" for r in rows)
         print(f"  {name:<22} {cells}")
+    policy = found["policies"]
+    held = ", ".join(f"{margin} {100 * share:.1f} %" for margin, share in policy["held"].items())
+    shipped = ", ".join(f"{margin} {100 * share:.1f} %" for margin, share in policy["shipped"].items())
+    print(f"\na policy of {ENTRIES} critical entries, {policy['repetitions']} times: equal models held: {held};")
+    print(f"  models that lost the margin on one entry shipped: {shipped}")
+    for name, row in found["decided"].items():
+        print(f"{row['n']:,} samples are said to decide on {name} with 80 %, and do in {100 * row['share']:.1f} %")
     print(f"\na loss that is called detectable, on one of {ENTRIES} entries, is shown in {100 * found['power']:.0f} %")
 
 

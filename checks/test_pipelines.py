@@ -120,6 +120,14 @@ def test_the_action_fails_where_something_was_lost(server: dict[str, str], model
     assert case.get("name") == "prose nats_per_token" and case.find("failure") is not None
 
 
+def test_the_action_holds_a_model_against_a_policy(server: dict[str, str], models: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "gate.yaml"
+    policy.write_text("entries: {prose: 2%}\n")
+    inputs = {"before": "base", "after": "worse", "suite": "suite.yaml", "output_dir": str(tmp_path / "gate")}
+    assert action(server, models, **inputs, policy=str(policy)) == [0, 0, 3, 0]
+    assert "**HOLD**" in (tmp_path / "summary.md").read_text()
+
+
 @pytest.mark.slow
 def test_a_rule_that_speaks_of_nothing_is_no_outcome(server: dict[str, str], models: Path, tmp_path: Path) -> None:
     inputs = {"before": "base", "after": "worse", "suite": "suite.yaml", "output_dir": str(tmp_path / "gate")}

@@ -211,3 +211,45 @@ def test_it_does_without_torch(here, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=here)
     assert done.stdout.splitlines()[-1] == "code 3"
+
+
+# --------------------------------------------------------------------------------------------------------------- policy
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "word"),
+    [
+        ("entries: {quiz: 50pt}", 0, "SHIP"),
+        ("entries: {quiz: 1pt}", 3, "HOLD"),
+        ("entries: {quiz: 20pt}", 5, "CANNOT TELL"),
+        ("entries: {quiz: 50pt, keep/mmlu: 1pt}", 3, "HOLD"),
+        ("entries: {quiz: {teir: critical}}", 2, ""),
+    ],
+)
+def test_a_policy_decides_how_it_ends(here: Path, tmp_path: Path, capsys, text: str, code: int, word: str):
+    policy = tmp_path / "gate.yaml"
+    policy.write_text(text)
+    out = tmp_path / "out"
+    assert call("two", "--policy", str(policy), "--output-dir", str(out)) == code
+    if code == 2:
+        assert "unknown key 'teir'. Did you mean 'tier'?" in capsys.readouterr().err
+        return
+    assert read_json(out / "comparison.json")["verdict"]["word"] == word
+    assert f"**{word}**" in (out / "comparison.md").read_text()
+    assert f">{word}</span>" in (out / "comparison.html").read_text()
+    suite = ET.parse(out / "comparison.xml").getroot()[0]
+    assert (int(suite.get("failures")) > 0) == (code != 0)
+    assert f"{word}: " in " ".join(capsys.readouterr().out.split())
+
+
+def test_accepting_asks_who_and_why_and_ends_as_accepted(here: Path, tmp_path: Path, capsys):
+    policy = tmp_path / "gate.yaml"
+    policy.write_text("entries: {quiz: 1pt}")
+    words = ("two", "--policy", str(policy), "--accept", "quiz")
+    assert call(*words) == 2
+    assert "--accept: expected --by with it: who accepts the loss." in capsys.readouterr().err
+    assert call("two", "--accept", "quiz", "--by", "Ada", "--because", "so") == 2
+    assert "there is no --policy" in capsys.readouterr().err
+    assert call(*words, "--by", "Ada", "--because", "a smaller model") == 0
+    assert "ACCEPTED" in capsys.readouterr().out
+    assert call("two", "--policy", str(policy)) == 0

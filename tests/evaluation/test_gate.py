@@ -23,11 +23,11 @@ from holdfast.evaluation.compare.folders import (
 from holdfast.evaluation.compare.gate import (
     bind_rules,
     by_rule,
-    is_failed,
     judge,
     outcome_of,
     parse_rules,
     to_record,
+    verdict_of,
 )
 from holdfast.evaluation.compare.samples import compare_samples
 from holdfast.records.comparison import Comparison, GateOutcome, Shown
@@ -35,6 +35,10 @@ from holdfast.records.evaluation import Evaluation, Metric
 from holdfast.reports.decision_text import decision_in_words, reason_in_words
 
 NAN = math.nan
+
+
+def is_failed(outcomes: list[GateOutcome], *, strict: bool = False) -> bool:
+    return verdict_of(outcomes, strict=strict).word == "HOLD"
 
 
 def rule(text: str) -> Any:
@@ -308,7 +312,10 @@ def test_value_and_interval_are_in_the_rule_s_unit_and_direction():
         1.0,
         "pt",
     )
-    assert reason_in_words(found) == "drop 2 pt [1, 3]: 1 pt lies inside the interval; more samples would decide."
+    assert reason_in_words(found) == (
+        "drop 2 pt [1, 3]: 1 pt lies inside the interval; about 1,100 samples would decide if the change stays as it "
+        "is."
+    )
     found = judged("mmlu gain < 2%", moved(-0.03, -0.01))
     assert (found.value, found.interval, found.unit) == (pytest.approx(-4.0), pytest.approx((-6.0, -2.0)), "%")
     assert (found.suite, found.name, found.metric, found.rule) == ("keep", "mmlu", "acc", "mmlu gain < 2%")

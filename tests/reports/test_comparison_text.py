@@ -106,7 +106,7 @@ def test_markdown_survives_any_name():
     outside = re.sub(r"(?<!\\)`[^`]*`", "", text)  # inside a code span everything is text
     assert "alert(1)" in outside and "<script" not in outside
     assert "@all" not in outside, "nobody is called"
-    assert not re.search(r"(?<!\\)[*_`]", outside.replace("**1 rule: 1 failed**", ""))
+    assert not re.search(r"(?<!\\)[*_`]", outside.replace("**1 rule: 1 failed**", "").replace("**HOLD**", ""))
 
 
 def test_long_markdown_shows_what_changed_and_folds_the_rest():

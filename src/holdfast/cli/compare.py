@@ -23,6 +23,7 @@ from holdfast.config.help import Section
 from holdfast.errors import ConfigError, NotFinite, Problem
 from holdfast.evaluation.compare.request import CompareSettings, Side, find_sides
 from holdfast.printable import Lines
+from holdfast.records.comparison import CANNOT_TELL, HOLD, SHIP
 
 if TYPE_CHECKING:
     from holdfast.evaluation.compare.gate import Rule
@@ -36,12 +37,15 @@ never compared.
 A and B are each
   a run folder            its result; RUN:start is the model before training. A single run: start against result
   OUT:label, OUT/label    a model of 'holdfast evaluate ... --output_dir OUT'. A single OUT with two models: both
-  a log of another tool   lm-evaluation-harness: results_*.json with samples_*.jsonl, or their folder;
-                          Inspect: .eval or .json logs, or their folder;
-                          a table: CSV or JSON Lines with the columns id and score
+  a log of another tool   lm-evaluation-harness, Inspect, a table: --help logs
 
-Exit code 0: done; 3: a rule of --fail_if failed; 4: a figure, or a sample behind one, is NaN or infinite, whatever the
-rules say; 2: the request has to change.
+Exit code 0: done, or SHIP; 3: HOLD; 5: CANNOT TELL; 4: NaN or infinity, without a policy; 2: the request has to change.
+"""
+LOGS = """\
+logs of other tools, in place of a folder of holdfast's
+  lm-evaluation-harness  results_*.json with samples_*.jsonl, or their folder
+  Inspect                .eval or .json logs, or their folder
+  a table                CSV or JSON Lines with the columns id and score
 """
 RULES = """\
 rules, as in --fail_if 'mmlu drop > 1pt'
@@ -54,14 +58,28 @@ A rule is judged on the interval of the change: it fails only where the whole in
 still does when all rules on all entries are accounted for (--family_wise), passes where none of it is, and is undecided
 otherwise. Undecided passes; under --strict it fails, so that passing means shown to be no worse than the threshold.
 """
+POLICY = """\
+a policy, as in --policy gate.yaml ('holdfast schema policy' has every key)
+  entries:
+    keep/mmlu: {tier: critical, margin: 1pt}       # an entry, suite/entry
+    keep: {tier: supporting, margin: 2%}           # a suite: its other entries
+    any: {tier: advisory}                          # all others
+  fail_if: ['learn gain < 2pt']
+  supporting_losses: 2
+
+HOLD: a critical entry is shown to have lost more than its margin, so many supporting ones are, a required entry was not
+measured or is not finite, or a rule failed. CANNOT TELL: a critical entry is shown neither to have lost more nor to
+have lost no more. SHIP: all else. What is not advisory is required, unless it says required: false. --accept records a
+loss that is to count as accepted from now on, with --by and --because, in accepted.json beside the policy.
+"""
 EPILOG = """\
 examples
   # start against result
   holdfast compare runs/direct
-  holdfast compare runs/direct runs/label-annealing --metrics all
   holdfast compare evaluated:base evaluated:tuned --html comparison.html
   # two logs of lm_eval --log_samples
   holdfast compare logs/base logs/tuned
+  holdfast compare evaluated --policy gate.yaml
   holdfast compare runs/tuned --fail_if 'any drop > 2%' \\
       --fail_if 'learn gain < 2pt' --markdown comment.md
 """
@@ -72,7 +90,8 @@ FILES = {
     "json": "comparison.json",
 }
 """Option: its file in --output_dir."""
-GATE_FAILED = 3
+CODES = {SHIP: 0, HOLD: 3, CANNOT_TELL: 5}
+"""Exit codes of verdicts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +112,14 @@ class CompareRequest(CompareSettings):
     """Rules as test cases, for a build server."""
     json: Annotated[str | None, Meta(metavar="FILE|-")] = None
     """Everything, for programs."""
+    accept: Annotated[
+        tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="ENTRY", section="policy")
+    ] = ()
+    """Records this entry's loss as accepted, in the policy's file of accepted losses."""
+    by: Annotated[str, Meta(metavar="WHO", section="policy")] = ""
+    """Who accepts it."""
+    because: Annotated[str, Meta(metavar="WHY", section="policy")] = ""
+    """Why it is accepted."""
 
     @property
     def files(self) -> dict[str, str]:
@@ -116,6 +143,7 @@ class CompareRequest(CompareSettings):
             problems.append(Problem("junit", "expected a file, got -."))
         if files.get("json") == files.get("markdown") == "-":
             problems.append(Problem("json", "only one of --json and --markdown can go to stdout."))
+        problems += self._acceptance_problems()
         if self.strict and not self.fail_if:
             example = "add --fail_if 'any drop > 2%' or the like."
             problems.append(
@@ -125,6 +153,22 @@ class CompareRequest(CompareSettings):
             )
         problems += [Problem("fail_if", text) for text in self._rules[1]]
         return problems + [Problem("models", text) for text in self._sides[1]]
+
+    def _acceptance_problems(self) -> list[Problem]:
+        """What `--accept` lacks."""
+        if not self.accept:
+            given = [name for name in ("by", "because") if getattr(self, name)]
+            return [
+                Problem(name, "says something of --accept, which is not there.") for name in given
+            ]
+        problems = []
+        if self.policy is None:
+            text = "records a loss in the file that a policy names, and there is no --policy."
+            problems.append(Problem("accept", text))
+        for name, what in (("by", "who accepts the loss"), ("because", "why it is accepted")):
+            if not getattr(self, name).strip():
+                problems.append(Problem("accept", f"expected --{name} with it: {what}."))
+        return problems
 
     @property
     def sides(self) -> list[Side]:
@@ -156,7 +200,9 @@ COMMAND = Command(
     description=DESCRIPTION,
     epilog=EPILOG,
     sections=(
+        Section(name="logs", summary="which logs of other tools are read", text=LOGS),
         Section(name="rules", summary="what --fail_if takes, and how it is judged", text=RULES),
+        Section(name="policy", summary="what --policy takes", text=POLICY),
     ),
     usage="A B [options]",
 )
@@ -176,10 +222,13 @@ def run(argv: list[str]) -> int:
 
     with stoppable():
         result = compare_sides(request.sides, request.rules, request)
+        if request.accept:
+            result.accept(request.accept, by=request.by, why=request.because)
+            result = compare_sides(request.sides, request.rules, request)
     write_and_print(result, request.files, seconds=time.monotonic() - began)
-    if result.not_finite:
+    if result.not_finite and result.policy is None:
         raise NotFinite(not_finite_text(result.not_finite))
-    return GATE_FAILED if result.failed else 0
+    return 0 if result.verdict is None else CODES[result.verdict.word]
 
 
 def write_and_print(result: Result, files: dict[str, str], *, seconds: float) -> None:

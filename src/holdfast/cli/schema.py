@@ -30,6 +30,7 @@ kinds
   ladder    'holdfast study run', a ladder
   stages    'holdfast diagnose --config'
   overtraining  'holdfast study run', overtraining
+  policy    'holdfast compare --policy'
   suite     'holdfast evaluate --suite', and what stands under evaluation: of a run
   merge     'holdfast merge --config'
 
@@ -83,6 +84,7 @@ SCHEMAS = (
     "stages",
     "ladder",
     "overtraining",
+    "policy",
     "suite",
     "merge",
 )
@@ -100,6 +102,10 @@ def schema_of(kind: str) -> dict[str, Any]:
         from holdfast.cli.merge import merge_schema
 
         return merge_schema()
+    if kind == "policy":
+        from holdfast.evaluation.compare.policy import policy_schema
+
+        return policy_schema()
     from holdfast.evaluation.suite import suite_schema
 
     suite = suite_schema()
@@ -134,7 +140,7 @@ COMMAND = Command(
     request=SchemaRequest,
     description=DESCRIPTION,
     epilog=EPILOG,
-    usage=f"{'|'.join(SCHEMAS)} [--output FILE]",
+    usage="KIND [--output FILE]",
     yaml=False,
 )
 

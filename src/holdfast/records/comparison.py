@@ -22,12 +22,21 @@ LITTLE_LOST, LITTLE_GAINED = "lost within the margin", "gained within the margin
 BEYOND, WITHIN, INSIDE = "beyond", "within", "threshold inside"
 ON_ITS_OWN = "beyond on its own"
 NO_INTERVAL, ONE_SAMPLE, RELATIVE_TO_ZERO = "no interval", "one sample", "relative to 0"
-ONLY_BEFORE, ONLY_AFTER = "only before", "only after"
+ONLY_BEFORE, ONLY_AFTER, NEITHER = "only before", "only after", "neither"
+REFUSED = "refused"
+ACCEPTED = "accepted"
+"""The outcome, and the reason, of a loss that somebody accepted (`AcceptedLoss`)."""
 GATE_REASONS = (
     BEYOND, ON_ITS_OWN, WITHIN, INSIDE, NO_INTERVAL, ONE_SAMPLE, RELATIVE_TO_ZERO, NOT_FINITE,
-    ONLY_BEFORE, ONLY_AFTER,
+    ONLY_BEFORE, ONLY_AFTER, NEITHER, REFUSED, ACCEPTED,
 )  # fmt: skip
 """Why a rule's outcome is what it is; `reports.decision_text` has the sentences."""
+SHIP, HOLD, CANNOT_TELL = "SHIP", "HOLD", "CANNOT TELL"
+Tier = Literal["critical", "supporting", "advisory"]
+"""What follows where a rule fails (`evaluation.compare.policy`)."""
+CRITICAL: Tier = "critical"
+SUPPORTING: Tier = "supporting"
+ADVISORY: Tier = "advisory"
 FamilyWise = Literal["holm", "max_t", "none"]
 """How p-values of several tests are adjusted (`statistics.family_wise`)."""
 VERDICTS = (LOST, GAINED, LITTLE_LOST, LITTLE_GAINED, KEPT, NOT_SHOWN, NOT_FINITE)
@@ -148,6 +157,37 @@ class Comparison(Displayed):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class AcceptedLoss:
+    """A loss that somebody accepted, of one model before."""
+
+    suite: str
+    name: str
+    metric: str
+    unit: str
+    loss: float
+    """As it was measured, in `unit`; more than 0."""
+    before: str | None
+    """What tells the weights of the model before from others."""
+    labels: tuple[str, str]
+    """Of the two models."""
+    by: str
+    why: str
+    date: str
+    """ISO 8601."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AcceptedLosses:
+    """The file of a policy's accepted losses."""
+
+    losses: list[AcceptedLoss]
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> AcceptedLosses:
+        return record_from(AcceptedLosses, value)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GateOutcome:
     """What a rule such as "mmlu drop > 1pt" says of one comparison."""
 
@@ -170,18 +210,30 @@ class GateOutcome:
     """The change that the rule speaks of, signed so that the rule's direction is positive, in the
     rule's unit."""
     interval: tuple[float, float]
-    """Of `value`, at the comparison's confidence."""
+    """Of `value`, at `level` on each side."""
     threshold: float
     unit: str
     """"pt" (hundredths of a share), "%" of the value before, or the metric's own."""
     why: str
     """One of `GATE_REASONS`."""
+    tier: Tier = CRITICAL
+    required: bool = True
+    """Whether it matters that it was not measured, or is not finite."""
+    of_policy: bool = False
+    """Whether a policy asks for it, so that it has to be shown to pass."""
+    level: float = 0.025
+    """Of one side of the interval, and of the adjusted p-value."""
     failed: str | None = None
-    """What is not finite, as `Comparison.failed` says it."""
+    """What is not finite, as `Comparison.failed` says it; or why the two were not compared."""
+    accepted: AcceptedLoss | None = None
+    """What was accepted here; the threshold has its loss in it."""
     p_value: float = math.nan
     """One-sided, of "the rule does not hold"; NaN where nothing was tested."""
     p_adjusted: float = math.nan
     """The same for all tests of the gate together (`Decision`)."""
+    needed: int | None = None
+    """Where it is undecided: how many samples would decide with a chance of 80 %, were the change
+    as it was measured; None where so many cannot be had, or nothing is known of the spread."""
     tests: int = 0
     """Tests that `p_adjusted` accounts for: all of the gate, 1 where none is adjusted."""
 
@@ -214,6 +266,16 @@ class Decision:
     shown: list[Shown]
     p_value: float
     """The smallest adjusted p-value, one-sided."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a gate says."""
+
+    word: str
+    """SHIP, HOLD or CANNOT TELL."""
+    because: list[GateOutcome]
+    """The outcomes that make it so; empty for SHIP."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.errors import DataError
-from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, Decision, GateOutcome
+from holdfast.records.comparison import (
+    ACCEPTED,
+    CANNOT_TELL,
+    HOLD,
+    NOT_FINITE,
+    NOT_MEASURED,
+    SHIP,
+    Comparison,
+    Decision,
+    GateOutcome,
+    Verdict,
+)
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.measure import interval_text, number
 from holdfast.reports.blocks import (
@@ -29,6 +40,7 @@ from holdfast.reports.blocks import (
     Section,
     Text,
     Tiles,
+    Tone,
     chip,
     figure,
     fold_facts,
@@ -54,7 +66,7 @@ from holdfast.reports.compared import (
     suite_tile,
     without_means,
 )
-from holdfast.reports.decision_text import reason_in_words
+from holdfast.reports.decision_text import reason_in_words, verdict_in_words
 from holdfast.reports.flips import (
     Flips,
     documents_panel,
@@ -63,7 +75,7 @@ from holdfast.reports.flips import (
     has_documents,
     paired,
 )
-from holdfast.reports.format import joined, last_part, p_value, plural, shorten, tally
+from holdfast.reports.format import joined, last_part, p_value, plural, shorten
 from holdfast.reports.measured import Measured, settings_of, subject_names
 
 if TYPE_CHECKING:
@@ -74,9 +86,11 @@ OUTCOMES = {
     "failed": "bad",
     NOT_MEASURED: "bad",
     "undecided": "warn",
+    ACCEPTED: "warn",
     "passed": "good",
 }
 """Outcomes of rules, worst first, with their tones."""
+VERDICT_TONES: dict[str, Tone] = {SHIP: "good", HOLD: "bad", CANNOT_TELL: "warn"}
 
 
 def comparison_page(result: Result) -> Page:
@@ -91,9 +105,11 @@ def comparison_page(result: Result) -> Page:
     for pair in pairs:
         if pair.row.flips:
             flips.append(flips_of(pair.name, pair.file, pair.row.raw.metric, *pair.samples))
-    outcome = NOT_FINITE if result.not_finite else ""
-    if gates and not outcome:
-        outcome = _worst_first(gates)[0].outcome
+    verdict, status = result.verdict, None
+    if result.not_finite and result.policy is None:
+        status = NOT_FINITE, "bad"
+    elif verdict is not None:
+        status = verdict.word, VERDICT_TONES[verdict.word]
     samples = {(row.raw.suite, row.raw.name): row.raw.n for row in without_means(primary)}
     counted = f"{sum(samples.values()):,} paired samples" if primary else ""
     tiles = [suite_tile(members) for members in by_suite(primary).values()]
@@ -101,8 +117,8 @@ def comparison_page(result: Result) -> Page:
         tab=f"{labels[0]} → {labels[1]}: holdfast comparison",
         eyebrow="holdfast comparison",
         title=f"{labels[0]} → {labels[1]}",
-        status=(outcome, OUTCOMES.get(outcome, "flat")) if outcome else None,
-        lead=comparison_verdict(result.comparisons, gates),
+        status=status,
+        lead=comparison_verdict(result.comparisons, verdict),
         details=joined(counted, f"{len(unmatched):,} not compared" if unmatched else ""),
         blocks=[
             *problems("NaN or infinity: the comparison has failed.", result.not_finite, "bad"),
@@ -158,13 +174,10 @@ def _pairs(sides: Sequence[Measured], primary: Rows, *, allow_unpaired: float) -
 # --------------------------------------------------------------------------------------------- head
 
 
-def comparison_verdict(comparisons: Sequence[Comparison], gates: Sequence[GateOutcome] = ()) -> str:
-    """What rules say, if there are any, and what changed."""
-    outcomes = [gate.outcome for gate in gates]
-    rules = ""
-    if gates:
-        rules = f"{plural(len(gates), 'rule')}: {tally(outcomes, list(OUTCOMES))}. "
-    return f"{rules}{headline(comparisons)}"
+def comparison_verdict(comparisons: Sequence[Comparison], verdict: Verdict | None = None) -> str:
+    """What the gate says, if there is one, and what changed."""
+    said = "" if verdict is None else f"{verdict_in_words(verdict)} "
+    return f"{said}{headline(comparisons)}"
 
 
 def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:

@@ -19,9 +19,16 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.evaluation.compare.gate import by_rule, outcome_of
+from holdfast.evaluation.compare.gate import by_rule, outcome_of, verdict_of
 from holdfast.printable import Lines, lines, printable
-from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, GateOutcome
+from holdfast.records.comparison import (
+    ACCEPTED,
+    NOT_FINITE,
+    NOT_MEASURED,
+    SHIP,
+    Comparison,
+    GateOutcome,
+)
 from holdfast.reports import markdown
 from holdfast.reports.blocks import (
     Block,
@@ -47,8 +54,8 @@ from holdfast.reports.compared import (
     lost_and_gained,
     verdicts_of,
 )
-from holdfast.reports.comparison_report import OUTCOMES
-from holdfast.reports.decision_text import decision_in_words, reason_in_words
+from holdfast.reports.comparison_report import OUTCOMES, VERDICT_TONES
+from holdfast.reports.decision_text import decision_in_words, reason_in_words, verdict_reason
 from holdfast.reports.format import plural, tally
 from holdfast.reports.terminal import Printer
 
@@ -60,9 +67,10 @@ if TYPE_CHECKING:
 FOLD_FROM = 25
 """Tables longer than this show what changed and fold the rest away."""
 SYMBOLS = {"passed": "✅", "failed": "❌", "undecided": "⚠️", NOT_FINITE: "⛔", NOT_MEASURED: "❌"}
-WORDS = {"passed": "PASS", "failed": "FAIL", "undecided": "UNDECIDED"}
+SYMBOLS |= {ACCEPTED: "☑️"}
+WORDS = {"passed": "PASS", "failed": "FAIL", "undecided": "UNDECIDED", ACCEPTED: "ACCEPTED"}
 WORDS |= {NOT_FINITE: "NOT FINITE", NOT_MEASURED: "FAIL"}
-COUNTED = ("passed", "failed", NOT_MEASURED, "undecided", NOT_FINITE)
+COUNTED = ("passed", ACCEPTED, "failed", NOT_MEASURED, "undecided", NOT_FINITE)
 
 
 # ------------------------------------------------------------------------------------------- shared
@@ -90,10 +98,12 @@ def not_finite_text(sentences: Sequence[str]) -> Lines:
 def _head(result: Result) -> list[Block]:
     """Who was compared, what changed, and what all tests say together."""
     note = decision_note(result.decision)
-    head: list[Block] = [
-        Heading(" → ".join(result.labels)),
-        Paragraph(headline(result.comparisons)),
-    ]
+    head: list[Block] = [Heading(" → ".join(result.labels))]
+    if result.verdict is not None:
+        tone = VERDICT_TONES[result.verdict.word]
+        word = Span(result.verdict.word, "strong")
+        head.append(Paragraph((word, f": {verdict_reason(result.verdict)}"), tone))
+    head.append(Paragraph(headline(result.comparisons)))
     return head if note is None else [*head, note]
 
 
@@ -112,12 +122,12 @@ class _Rule:
     @property
     def fails(self) -> bool:
         """Whether it is undecided and that counts as failed."""
-        return self.strict and self.outcome == "undecided"
+        return self.strict and self.outcome == "undecided" and not self.gates[0].of_policy
 
     @property
     def consequence(self) -> str:
         """What an undecided rule comes to, to be put after it."""
-        if self.outcome != "undecided":
+        if self.outcome != "undecided" or self.gates[0].of_policy:
             return ""
         return ", which fails" if self.strict else ", which passes without --strict"
 
@@ -331,9 +341,10 @@ def _case(
     outcome = outcome_of(gates) if gates else "passed"
     reasons = [f"{gate.rule}: {reason_in_words(gate)}" for gate in gates if gate.outcome == outcome]
     text = lines(*reasons, *map(comparison_line, comparisons))
-    if outcome == "passed":
+    passes = verdict_of(gates, strict=strict).word == SHIP
+    if passes and outcome != "undecided":
         return _Case("system-out", classname, name, text)
-    if outcome == "undecided" and not strict:
+    if passes:
         return _Case("skipped", classname, name, about={"message": f"undecided: {reasons[0]}"})
     kind = "error" if outcome == NOT_FINITE else "failure"
     return _Case(kind, classname, name, text, {"message": reasons[0], "type": outcome})

@@ -6,20 +6,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.records.comparison import (
+    ACCEPTED,
     BEYOND,
-    INSIDE,
+    NEITHER,
     NO_INTERVAL,
     NOT_FINITE,
     ON_ITS_OWN,
     ONE_SAMPLE,
     ONLY_AFTER,
     ONLY_BEFORE,
+    REFUSED,
     RELATIVE_TO_ZERO,
+    SHIP,
     WITHIN,
     Decision,
     FamilyWise,
     GateOutcome,
     Shown,
+    Verdict,
 )
 from holdfast.records.measure import between
 
@@ -36,38 +40,83 @@ _NOT_JUDGED = {
     ONE_SAMPLE: "one sample has no interval",
     RELATIVE_TO_ZERO: "nothing is relative to 0",
 }
-_ONE_SIDED = {ONLY_BEFORE: "before", ONLY_AFTER: "after"}
+_NOT_MEASURED = {
+    ONLY_BEFORE: "measured only before",
+    ONLY_AFTER: "measured only after",
+    NEITHER: "measured neither before nor after",
+}
 
 
 def reason_in_words(gate: GateOutcome) -> str:
     """Why a rule's outcome is what it is, a sentence out of its figures."""
-    if gate.why == NOT_FINITE:
+    if gate.why in (NOT_FINITE, REFUSED):
         return str(gate.failed)
-    if gate.why in _ONE_SIDED:
-        return (
-            f"measured only {_ONE_SIDED[gate.why]}. What was not measured is not passed: evaluate "
-            "both models on it."
+    if gate.why in _NOT_MEASURED:
+        passed = (
+            ""
+            if not gate.required
+            else " What was not measured is not passed: evaluate both models on it."
         )
+        return f"{_NOT_MEASURED[gate.why]}.{passed}"
     change = f"{gate.direction} {_figure(gate.value, gate.unit)}"
     if gate.why in _NOT_JUDGED:
         return f"{change}; {_NOT_JUDGED[gate.why]}, so this cannot be judged."
     low, high = gate.interval
     threshold = _figure(gate.threshold, gate.unit)
     beyond = f"{_BEYOND[gate.operator]} {threshold}"
-    wheres = {
-        BEYOND: f"the whole interval is {beyond}{_adjusted(gate)}",
-        ON_ITS_OWN: (
+    if gate.why == BEYOND:
+        where = f"the whole interval is {beyond}{_adjusted(gate)}"
+    elif gate.why == ON_ITS_OWN:
+        where = (
             f"the whole interval is {beyond} on its own; of {gate.tests:,} tests chance alone does "
-            f"that (adjusted p {gate.p_adjusted:.3f})"
-        ),
-        WITHIN: f"none of the interval is {beyond}",
-        INSIDE: f"{threshold} lies inside the interval; more samples would decide",
-    }
-    return f"{change} {between(f'{low:.3g}', f'{high:.3g}')}: {wheres[gate.why]}."
+            f"that (adjusted p {gate.p_adjusted:.3f}); {_more_samples(gate)}"
+        )
+    elif gate.why == WITHIN:
+        where = f"none of the interval is {beyond}"
+    elif gate.why == ACCEPTED:
+        where = f"not shown to be more than what was accepted ({_accepted(gate)})"
+    else:
+        where = f"{threshold} lies inside the interval; {_more_samples(gate)}"
+    return f"{change} {between(f'{low:.3g}', f'{high:.3g}')}: {where}."
 
 
 def _adjusted(gate: GateOutcome) -> str:
-    return f" (adjusted p {_p_value(gate.p_adjusted)})" if gate.tests > 1 else ""
+    p = f" (adjusted p {_p_value(gate.p_adjusted)})" if gate.tests > 1 else ""
+    return p if gate.accepted is None else f"{p}, more than what was accepted ({_accepted(gate)})"
+
+
+def _accepted(gate: GateOutcome) -> str:
+    loss = gate.accepted
+    assert loss is not None
+    scale, unit = (100.0, "pt") if gate.unit == "pt" else (1.0, loss.unit)
+    return f"{_figure(scale * loss.loss, unit)} by {loss.by} on {loss.date}: {loss.why}"
+
+
+def _more_samples(gate: GateOutcome) -> str:
+    """How many samples would decide, with two digits."""
+    if gate.needed is None:
+        return "more samples would decide"
+    size = 10 ** max(0, len(str(gate.needed)) - 2)
+    samples = -(-gate.needed // size) * size
+    return f"about {samples:,} samples would decide if the change stays as it is"
+
+
+def verdict_in_words(verdict: Verdict) -> str:
+    """A gate's verdict with what made it so: `HOLD: keep/mmlu drop 3 pt [2, 4]: ...`."""
+    return f"{verdict.word}: {verdict_reason(verdict)}"
+
+
+def verdict_reason(verdict: Verdict) -> str:
+    """What made a verdict so."""
+    if verdict.word == SHIP:
+        return "nothing that the gate asks for was lost."
+    reasons = []
+    for gate in verdict.because[:_MOST]:
+        entry = "/".join(filter(None, (gate.suite, gate.name)))
+        reasons.append(f"{entry}: {reason_in_words(gate).rstrip('.')}")
+    more = len(verdict.because) - _MOST
+    also = f"; and {more} more" if more > 0 else ""
+    return f"{'; '.join(reasons)}{also}."
 
 
 def _figure(value: float, unit: str) -> str:

@@ -117,6 +117,12 @@ class PairedTest:
         """How many times as many samples would see a `change` > 0 with a chance of `POWER`."""
         return (self.detectable(level) / change) ** 2
 
+    def decides(self, value: float, level: float) -> float:
+        """How many times as many samples would show with a chance of `POWER`, one-sided at `level`,
+        on which side of `value` the true difference lies, were it as measured; infinite where it
+        is `value`."""
+        raise NotImplementedError
+
     def p_value(self) -> float:
         """Two-sided, of "no difference"."""
         return min(1.0, 2.0 * min(self.p_below(), self.p_above()))
@@ -189,6 +195,22 @@ class Flips(PairedTest):
         alpha, beta = -normal_quantile(level), normal_quantile(POWER)
         root = (alpha * math.sqrt(flips) + beta * math.sqrt(flips - change**2)) / change
         return root**2 / self.n
+
+    def decides(self, value: float, level: float) -> float:
+        estimate = self.estimate
+        distance = abs(estimate - value)
+        if distance == 0.0:
+            return math.inf
+        alpha, beta = -normal_quantile(level), normal_quantile(POWER)
+        flips = max(self._rate, abs(value), abs(estimate))
+        # the two limits of the test, each times sqrt(n), as `_rejection` joins them
+        of_rho = math.sqrt(flips - estimate**2 / flips if value else flips)
+        of_psi = abs(value) * math.sqrt((1.0 - flips) / flips)
+        limits = (of_rho**_JOIN + of_psi**_JOIN) ** (1.0 / _JOIN)
+        root = alpha * limits + beta * math.sqrt(flips - estimate**2)
+        # answers are counted, so that the limits lie one sample further: distance - 1 / n is seen
+        n = ((root + math.sqrt(root**2 + 4.0 * distance)) / (2.0 * distance)) ** 2
+        return n / self.n
 
     @property
     def _turned(self) -> Flips:
@@ -287,6 +309,10 @@ class Moments(PairedTest):
 
     def detectable(self, level: float) -> float:
         return (_t_quantile(self.df, 1.0 - level) + normal_quantile(POWER)) * self.error
+
+    def decides(self, value: float, level: float) -> float:
+        distance = abs(self.difference - value)
+        return math.inf if distance == 0.0 else (self.detectable(level) / distance) ** 2
 
     @property
     def _turned(self) -> Moments:

@@ -39,33 +39,45 @@ A rule says what fails. One that would fail a model for being better without lim
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.compare.decision import Adjustment
-from holdfast.evaluation.compare.folders import Compared, EntryPair, Key, Matching
+from holdfast.evaluation.compare.folders import Compared, EntryPair, Key, Matching, Unmatched
 from holdfast.evaluation.former_names import current_path
 from holdfast.records.comparison import (
+    ACCEPTED,
+    ADVISORY,
     BEYOND,
+    CANNOT_TELL,
+    CRITICAL,
+    HOLD,
     INSIDE,
+    NEITHER,
     NO_INTERVAL,
     NOT_FINITE,
     NOT_MEASURED,
     ON_ITS_OWN,
     ONE_SAMPLE,
+    REFUSED,
     RELATIVE_TO_ZERO,
+    SHIP,
+    SUPPORTING,
     WITHIN,
+    AcceptedLoss,
     Comparison,
     Decision,
     GateOutcome,
     Shown,
+    Tier,
+    Verdict,
 )
+from holdfast.records.margins import Margins
 from holdfast.records.metrics import called, is_share
 from holdfast.statistics.decision import level_of
 from holdfast.statistics.paired import paired_test
@@ -107,6 +119,30 @@ class Rule:
     threshold: float
     unit: str
     """"pt", "%", empty, or the metric's own unit."""
+    tier: Tier = CRITICAL
+    alpha: float | None = None
+    """Level of one side; None: the comparison's."""
+    required: bool = True
+    """Whether it matters that an entry was not measured."""
+    margins: Margins | None = None
+    """Of a policy's entry: where its threshold comes from, once the metric is known. That it does
+    not hold has to be shown then."""
+    accepted: AcceptedLoss | None = None
+
+    def of_metric(self, c: Comparison) -> Rule:
+        """The rule with a margin for threshold, in the metric's unit or in points."""
+        if self.margins is None:
+            return self
+        margin = self.margins.of(c.unit, c.metric, c.before, c.after)
+        if is_share(c.unit, c.metric, (c.before, c.after)):
+            return replace(self, threshold=100 * margin, unit="pt")
+        return replace(self, threshold=margin, unit=c.unit)
+
+    def with_accepted_loss(self) -> Rule:
+        """The rule beyond the loss that was accepted."""
+        assert self.accepted is not None
+        scale = 100.0 if self.unit == "pt" else 1.0
+        return replace(self, threshold=self.threshold + scale * self.accepted.loss)
 
     def holds(self, change: float) -> bool:
         """Whether a change is what the rule forbids."""
@@ -229,7 +265,7 @@ def _bind(rule: Rule, matching: Matching) -> Aim | str:
                 missing.append(key)
         if refused:
             return "it speaks of what cannot be compared: " + " ".join(refused)
-        candidates, chosen = _metrics(metric, {key: pairs[key] for key in both})
+        candidates, chosen = meant_metrics(metric, {key: pairs[key] for key in both})
         if chosen or (missing and not both):
             aim = Aim(rule=rule, metrics=chosen, missing=missing)
             return _unit_problem(aim, pairs) or aim
@@ -240,7 +276,7 @@ def _bind(rule: Rule, matching: Matching) -> Aim | str:
             continue
         shared: dict[str, None] = {}
         for key in both:
-            shared |= dict.fromkeys(_shared(pairs[key]))
+            shared |= dict.fromkeys(shared_metrics(pairs[key]))
         near = did_you_mean(metric or "", shared)
         reasons.append(f"'{subject}' has no metric '{metric}'.{near} It has: {', '.join(shared)}")
     return reasons[0] if reasons else _no_entry(rule, known)
@@ -276,11 +312,12 @@ def _entries(subject: str, known: Sequence[Key]) -> list[Key]:
     return exact or [key for key in known if subject in key]
 
 
-def _shared(pair: EntryPair) -> list[str]:
+def shared_metrics(pair: EntryPair) -> list[str]:
+    """Metrics that both models have of an entry."""
     return [metric for metric in pair.before.metrics if metric in pair.after.metrics]
 
 
-def _metrics(
+def meant_metrics(
     word: str | None, pairs: Mapping[Key, EntryPair]
 ) -> tuple[list[str], dict[Key, str | None]]:
     """The metrics that a word may mean where it is not clear, and of the other entries the one that
@@ -290,7 +327,7 @@ def _metrics(
     for key, pair in pairs.items():
         meant: Sequence[str | None] = [None]
         if word is not None:
-            meant = called(word, _shared(pair))
+            meant = called(word, shared_metrics(pair))
             if pair.before.primary in meant:
                 meant = [pair.before.primary]
         if len(meant) == 1:
@@ -355,24 +392,26 @@ def judge(aims: Sequence[Aim], compared: Compared) -> tuple[list[GateOutcome], D
         rule = aim.rule
         for key, metric in aim.metrics.items():
             c = leading.get(key) if metric is None else by_metric.get((key, metric))
-            if c is None:
+            if c is None and rule.margins is not None:
+                outcomes.append(_not_measured(rule, key, refused.get(key, _NO_PAIRS)))
+            elif c is None:
                 why = (
                     f"{'/'.join(key)}: {metric or 'its metric'} cannot be paired sample by sample."
                 )
                 problems.append(f"rule '{rule.text}': {refused.get(key, why)}")
             elif c.failed is not None:
                 outcome = _without_figure(rule, key, NOT_FINITE, NOT_FINITE)
-                outcomes.append(dataclasses.replace(outcome, metric=c.metric, failed=c.failed))
-            elif not _fits(rule.unit, c.unit, (c.before, c.after)):
+                outcomes.append(replace(outcome, metric=c.metric, failed=c.failed))
+            elif rule.margins is None and not _fits(rule.unit, c.unit, (c.before, c.after)):
                 wrong = f"{'/'.join(key)} {c.metric} is in {c.unit}"
                 problems.append(f"rule '{rule.text}': {_misfit(rule, [wrong])}")
             else:
-                outcome, sign = _judge_one(rule, c)
-                if not math.isnan(outcome.p_value):
+                outcome, sign = _judge(rule.of_metric(c), c)
+                if not math.isnan(outcome.p_value) and rule.tier != ADVISORY:
                     tested[len(outcomes)] = (c, sign)
                 outcomes.append(outcome)
         for key in aim.missing:
-            outcomes.append(_without_figure(rule, key, NOT_MEASURED, refused[key].why))
+            outcomes.append(_not_measured(rule, key, refused.get(key)))
     if problems:
         raise DataError(*problems)
     return _together(outcomes, tested, compared.adjustment)
@@ -392,13 +431,17 @@ def _together(
     adjusted = adjustment.adjusted([outcomes[number].p_value for number in tested], tests)
     together = 1 if adjustment.family_wise == "none" else len(tested)
     for number, p in zip(tested, adjusted, strict=True):
-        outcome = dataclasses.replace(outcomes[number], p_adjusted=p, tests=together)
-        if outcome.outcome == FAILED and not p < level:
-            outcome = dataclasses.replace(outcome, outcome=UNDECIDED, why=ON_ITS_OWN)
+        outcome = replace(outcomes[number], p_adjusted=p, tests=together)
+        if outcome.outcome == FAILED and not p < outcome.level:
+            outcome = replace(outcome, outcome=UNDECIDED, why=ON_ITS_OWN)
+            if outcome.accepted is not None:
+                outcome = replace(outcome, outcome=ACCEPTED, why=ACCEPTED)
+        if outcome.outcome == UNDECIDED:
+            outcome = replace(outcome, needed=_needed(outcome, *tested[number], tests=together))
         outcomes[number] = outcome
     shown = []
     for outcome in outcomes:
-        if outcome.outcome == FAILED:
+        if outcome.outcome == FAILED and outcome.tier != ADVISORY:
             suite, name, metric = outcome.suite, outcome.name, outcome.metric
             shown.append(Shown(suite=suite, name=name, metric=metric, rule=outcome.rule))
     decision = Decision(
@@ -412,6 +455,31 @@ def _together(
     return outcomes, decision
 
 
+def _needed(outcome: GateOutcome, c: Comparison, side: float, *, tests: int) -> int | None:
+    """How many samples would decide an outcome with a chance of 80 %, were the change as it was
+    measured: show that it is too much, which all tests account for, or that it is not."""
+    test = paired_test(c)
+    if test is None:
+        return None
+    scale = outcome.value / c.difference if c.difference else 0.0
+    threshold = outcome.threshold / scale if scale else math.nan
+    is_too_much = side * (c.difference - threshold) > 0.0
+    level = outcome.level / tests if is_too_much else outcome.level
+    times = test.decides(threshold, level)
+    return math.ceil(times * c.n) if 1.0 < times < 1e6 else None
+
+
+def _judge(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
+    """As `_judge_one`; what is too much, but not shown to be more than was accepted, is accepted."""
+    outcome, side = _judge_one(rule, c)
+    if rule.accepted is None or outcome.outcome == PASSED:
+        return outcome, side
+    outcome, side = _judge_one(rule.with_accepted_loss(), c)
+    if outcome.outcome != FAILED:
+        outcome = replace(outcome, outcome=ACCEPTED, why=ACCEPTED)
+    return replace(outcome, accepted=rule.accepted), side
+
+
 def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
     """The outcome of one rule on one comparison, on its own, and the sign of the differences that
     break the rule."""
@@ -423,7 +491,8 @@ def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
         scale = 100.0 / abs(c.before) if c.before != 0 else math.nan
         scale = scale if math.isfinite(scale) else math.nan
     value = sign * scale * c.difference + 0.0  # + 0.0: no "-0"
-    low, high = sorted(sign * scale * end + 0.0 for end in c.interval)
+    level = level_of(c.confidence) if rule.alpha is None else rule.alpha
+    low, high = sorted(sign * scale * end + 0.0 for end in _interval(c, rule.alpha))
     unit = rule.unit if rule.unit in ("pt", "%") else c.unit
     side = sign if rule.operator in (">", ">=") else -sign
     p_value = _p_value(rule, c, sign * rule.threshold / scale, side, value)
@@ -452,9 +521,19 @@ def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
         threshold=rule.threshold,
         unit=unit,
         why=why,
+        tier=rule.tier,
+        required=rule.required,
+        of_policy=rule.margins is not None,
+        level=level,
         p_value=p_value,
     )
     return judged, side
+
+
+def _interval(c: Comparison, alpha: float | None) -> tuple[float, float]:
+    """The interval of a difference at a level of one side, or at the comparison's."""
+    test = paired_test(c)
+    return c.interval if alpha is None or test is None else test.interval(1.0 - 2.0 * alpha)
 
 
 def _p_value(rule: Rule, c: Comparison, threshold: float, side: float, value: float) -> float:
@@ -468,6 +547,11 @@ def _p_value(rule: Rule, c: Comparison, threshold: float, side: float, value: fl
     ):  # all samples lie at the threshold itself
         return 0.5**c.n if rule.holds(value) else 1.0
     return test.p_above(threshold) if side > 0 else test.p_below(threshold)
+
+
+_NO_PAIRS = Unmatched(
+    suite="", name="", why="refused", reason="its metric cannot be paired sample by sample."
+)
 
 
 def _without_figure(rule: Rule, key: Key, outcome: str, why: str) -> GateOutcome:
@@ -484,7 +568,18 @@ def _without_figure(rule: Rule, key: Key, outcome: str, why: str) -> GateOutcome
         threshold=rule.threshold,
         unit=rule.unit,
         why=why,
+        tier=rule.tier,
+        required=rule.required,
+        of_policy=rule.margins is not None,
     )
+
+
+def _not_measured(rule: Rule, key: Key, entry: Unmatched | None) -> GateOutcome:
+    """The outcome on an entry that is not compared, and why."""
+    if entry is None:
+        return _without_figure(rule, key, NOT_MEASURED, NEITHER)
+    outcome = _without_figure(rule, key, NOT_MEASURED, entry.why)
+    return replace(outcome, failed=entry.reason if entry.why == REFUSED else None)
 
 
 # ----------------------------------------------------------------------------------------- the gate
@@ -492,9 +587,9 @@ def _without_figure(rule: Rule, key: Key, outcome: str, why: str) -> GateOutcome
 
 def outcome_of(outcomes: Sequence[GateOutcome]) -> str:
     """The outcome of one rule from those of its entries: not finite where any is, else failed, else
-    not measured, else undecided."""
+    not measured, else undecided, else accepted."""
     values = {outcome.outcome for outcome in outcomes}
-    for value in (*_CLOSED, UNDECIDED):
+    for value in (NOT_FINITE, FAILED, NOT_MEASURED, UNDECIDED, ACCEPTED):
         if value in values:
             return value
     return PASSED
@@ -508,20 +603,45 @@ def by_rule(outcomes: Iterable[GateOutcome]) -> Mapping[str, list[GateOutcome]]:
     return rules
 
 
-def is_failed(outcomes: Iterable[GateOutcome], *, strict: bool = False) -> bool:
-    """Whether the gate is closed: a rule failed or speaks of what is not finite or was not
-    measured, or under `strict` is undecided."""
-    closed = (*_CLOSED, UNDECIDED) if strict else _CLOSED
-    return any(o.outcome in closed for o in outcomes)
+def verdict_of(
+    outcomes: Sequence[GateOutcome], *, strict: bool = False, supporting_losses: int = 1
+) -> Verdict:
+    """What the outcomes of rules and of a policy's entries come to.
 
-
-_CLOSED = (NOT_FINITE, FAILED, NOT_MEASURED)
+    Args:
+        outcomes: as `judge` gives them.
+        strict: whether a rule that is undecided holds, too.
+        supporting_losses: failures on supporting entries that hold.
+    """
+    holds: list[GateOutcome] = []
+    unknown: list[GateOutcome] = []
+    supporting: list[GateOutcome] = []
+    for outcome in outcomes:
+        if outcome.outcome in (NOT_FINITE, NOT_MEASURED):
+            if outcome.required:
+                holds.append(outcome)
+        elif outcome.outcome == FAILED and outcome.tier == SUPPORTING:
+            supporting.append(outcome)
+        elif outcome.outcome == FAILED and outcome.tier == CRITICAL:
+            holds.append(outcome)
+        elif outcome.outcome == UNDECIDED and outcome.tier == CRITICAL:
+            if outcome.of_policy:
+                unknown.append(outcome)
+            elif strict:
+                holds.append(outcome)
+    if len(supporting) >= supporting_losses:
+        holds += supporting
+    if holds:
+        return Verdict(word=HOLD, because=holds)
+    if unknown:
+        return Verdict(word=CANNOT_TELL, because=unknown)
+    return Verdict(word=SHIP, because=[])
 
 
 def to_record(outcomes: Sequence[GateOutcome], *, strict: bool) -> list[dict[str, Any]]:
     """One `{"rule", "outcome", "failed"}` a rule, for programs."""
     records = []
     for rule, of_rule in by_rule(outcomes).items():
-        failed = is_failed(of_rule, strict=strict)
+        failed = verdict_of(of_rule, strict=strict).word == HOLD
         records.append({"rule": rule, "outcome": outcome_of(of_rule), "failed": failed})
     return records

@@ -16,18 +16,26 @@ from holdfast.evaluation.compare.folders import (
     match_entries,
     mixed_weights,
     read_evaluations,
+    weights_of,
 )
 from holdfast.evaluation.compare.gate import (
     Aim,
     Rule,
     bind_rules,
-    is_failed,
     judge,
     to_record,
+    verdict_of,
+)
+from holdfast.evaluation.compare.policy import (
+    Policy,
+    accept,
+    accepted_losses,
+    bind_policy,
+    read_policy,
 )
 from holdfast.evaluation.compare.request import CompareSettings, Side
 from holdfast.evaluation.compare.samples import ComparisonOptions
-from holdfast.records.comparison import Comparison, Decision, GateOutcome
+from holdfast.records.comparison import HOLD, Comparison, Decision, GateOutcome, Verdict
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.margins import Margins, parse_margins
 from holdfast.support.progress import progress
@@ -50,6 +58,15 @@ class Result:
     notes: Sequence[str] = ()
     """What to know, a sentence each."""
     settings: CompareSettings = field(default_factory=CompareSettings)
+    policy: Policy | None = None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the gate says; None where nothing is asked."""
+        if not self.gates:
+            return None
+        supporting = 1 if self.policy is None else self.policy.supporting_losses
+        return verdict_of(self.gates, strict=self.settings.strict, supporting_losses=supporting)
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -58,8 +75,10 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether a rule failed, or the comparison itself."""
-        return bool(self.not_finite) or is_failed(self.gates, strict=self.settings.strict)
+        """Whether the gate holds, or without a policy the comparison itself has failed."""
+        if self.policy is None and self.not_finite:
+            return True
+        return self.verdict is not None and self.verdict.word == HOLD
 
     @property
     def not_finite(self) -> list[str]:
@@ -70,6 +89,29 @@ class Result:
             if c.failed is not None:
                 sentences[c.suite, c.name] = f"{c.suite}/{c.name}: {c.failed}"
         return list(sentences.values())
+
+    def accept(self, entries: Sequence[str], *, by: str, why: str) -> None:
+        """Records losses in the policy's file of accepted losses.
+
+        Args:
+            entries: by name or suite/name.
+            by: who accepts them.
+            why: in their words.
+
+        Raises:
+            ConfigError: no such entry, or nothing was lost there; all at once.
+        """
+        assert self.policy is not None
+        evaluations = read_evaluations(self.sides[0].folder)
+        accept(
+            self.policy,
+            entries,
+            self.comparisons,
+            before=weights_of(evaluations[0]),
+            labels=self.labels,
+            by=by,
+            why=why,
+        )
 
     def record(self, seconds: float) -> dict[str, Any]:
         """Everything, for programs; `comparisons` and `gates` have the fields of their records.
@@ -91,6 +133,7 @@ class Result:
             "labels": [s.label for s in self.sides],
             "folders": [s.path for s in self.sides],
             "failed": self.failed,
+            "verdict": self.verdict,
             "not_finite": self.not_finite,
             "rules": to_record(self.gates, strict=self.settings.strict),
             "decision": self.decision,
@@ -120,6 +163,7 @@ def compare_sides(
         DataError: nothing can be compared; says why, entry by entry.
     """
     first, last = sides
+    policy = None if settings.policy is None else read_policy(settings.policy)
     options = ComparisonOptions(
         confidence=settings.confidence,
         margins=parse_margins(settings.margin),
@@ -128,7 +172,7 @@ def compare_sides(
         seed=settings.seed,
         allow_unpaired=settings.allow_unpaired,
     )
-    matching, aims = _prepared(sides, rules, options.margins)
+    matching, aims, notes = _prepared(sides, rules, policy, options.margins)
     with progress("Comparing", total=len(matching.pairs)) as advance:
         compared = compare_entries(
             first.folder,
@@ -147,24 +191,25 @@ def compare_sides(
     for c in compared.comparisons:
         if c.primary or settings.metrics == "all" or (c.suite, c.name, c.metric) in judged:
             comparisons.append(c)
-    notes: list[str] = []
     for side in sides:
         notes += side.notes
     return Result(
         sides=list(sides),
         settings=settings,
+        policy=policy,
         comparisons=comparisons,
         gates=gates,
-        decision=decision if rules else compared.decision,
+        decision=decision if aims else compared.decision,
         unmatched=[str(entry) for entry in compared.unmatched],
         notes=[*notes, *compared.notes],
     )
 
 
 def _prepared(
-    sides: Sequence[Side], rules: Sequence[Rule], margins: Margins
-) -> tuple[Matching, list[Aim]]:
-    """Everything that can be wrong and is known before samples are read."""
+    sides: Sequence[Side], rules: Sequence[Rule], policy: Policy | None, margins: Margins
+) -> tuple[Matching, list[Aim], list[str]]:
+    """What can be compared, what is asked of it, and notes. Everything that can be wrong and is
+    known before samples are read is said at once."""
     evaluations: list[list[Evaluation]] = []
     aims: list[Aim] = []
     problems: list[str] = []
@@ -180,12 +225,18 @@ def _prepared(
     if problems:
         raise ConfigError(problems)
     matching = match_entries(evaluations[0], evaluations[-1])
+    notes: list[str] = []
     with _collected(problems, "--fail_if: "):
         aims = bind_rules(rules, matching)
+    if policy is not None:
+        with _collected(problems, "--policy: "):
+            losses, notes = accepted_losses(policy, matching)
+            aims += bind_policy(policy, matching, margins, losses)
+            aims += bind_rules(policy.rules, matching)
     problems += [f"--margin: {problem}" for problem in _unknown_units(margins, matching)]
     if problems:
         raise ConfigError(problems)
-    return matching, aims
+    return matching, aims, notes
 
 
 def _unknown_units(margins: Margins, matching: Matching) -> list[str]:
