@@ -57,7 +57,7 @@ class CompareSettings:
     allow_unpaired: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.01
     """Of an entry's samples without a partner, how many are named and left out; more is an
     error."""
-    family_wise: FamilyWise = "holm"
+    family_wise: Annotated[FamilyWise, Meta(section="statistics")] = "holm"
     """How p-values are adjusted for the number of tests."""
     resamples: Annotated[int, Meta(ge=100, section="statistics")] = 4000
     """Draws of max_t."""
