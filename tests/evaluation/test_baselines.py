@@ -31,6 +31,7 @@ def test_chance():
     assert chance_level([{"choices": ["a", "b"]}, {"choices": ["a", "b", "c", "d"]}]) == pytest.approx(0.375)
     assert chance_level([{"probabilities": [0.1] * 10}]) == pytest.approx(0.1)
     assert chance_level([{"choices": ["a", "b"]}, {"output": "x"}]) is None
+    assert chance_level([{"chance": 0.25}, {"choices": ["a", "b"]}]) == pytest.approx(0.375), "a cluster of questions"
     assert chance_level([]) is None
 
 

@@ -234,3 +234,24 @@ def test_averages_that_cannot_be_compared_say_why(tmp_path):
     assert "its member keep/shots cannot be compared" in reasons["keep/a"]
     assert "keep/samples: the two evaluations did not answer the same samples" in reasons["keep/b"]
     assert "an average of other entries before than after" in reasons["keep/c"]
+
+
+# -------------------------------------------------------------------------------------------------------------- chance
+
+
+@pytest.mark.parametrize(
+    ("shares", "guessing"),
+    [((0.27, 0.24), ("before", "after")), ((0.5, 0.26), ("after",)), ((0.5, 0.45), ())],
+)
+def test_models_that_are_not_shown_to_beat_guessing_are_named(tmp_path, shares, guessing):
+    hard = np.random.default_rng(0).random(400)
+    for folder, share in zip(both(tmp_path), shares, strict=True):
+        write(folder.path, "keep", "quiz", answers((hard < share).astype(float)))
+        found = folder.find("keep", "quiz")
+        reach = 1.96 * np.sqrt(share * (1 - share) / 400)
+        metric = dataclasses.replace(found.metrics["acc"], interval=(share - reach, share + reach))
+        rows = folder.samples("keep", "quiz")
+        references = {"acc": {"chance": 0.25}}
+        folder.write(dataclasses.replace(found, metrics={"acc": metric}, references=references), rows)
+    [c], _ = compared(tmp_path)
+    assert (c.chance, c.at_chance) == (0.25, guessing)

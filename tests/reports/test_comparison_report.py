@@ -93,17 +93,20 @@ SHARES = {"unit": "accuracy", "metric": "acc", "higher_is_better": True, "flips_
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
-        (["passed", "undecided"], "SHIP: nothing that the gate asks for was lost. "),
-        (["passed", "failed"], "HOLD: knowledge/mmlu: drop 1.75 pt [-0.1, 3.6]: 1 pt lies inside the interval; "),
-        ([], "Learn: arc"),
+        (["passed", "undecided"], " SHIP: what the gate asks for is met."),
+        (
+            ["passed", "failed"],
+            " HOLD: knowledge/mmlu: drop 1.75 pt [-0.1, 3.6]: 1 pt lies inside the interval; "
+            "more samples would decide.",
+        ),
+        ([], ""),
     ],
 )
 def test_the_lead_says_what_the_gate_says_and_what_changed(outcomes, words) -> None:
     gates = [dataclasses.replace(GATES[0], outcome=o) for o in outcomes]
     arc = comparison(**SHARES, name="arc", before=0.6, after=0.55, difference=-0.05, interval=(-0.07, -0.03))
     lead = comparison_verdict([arc], verdict_of(gates) if gates else None)
-    assert lead.startswith(words)
-    assert lead.endswith("Learn: arc −5.0 pt [−7.0, −3.0] (lost).")
+    assert lead == f"Worse on 1 of 1: arc, by 5 pt.{words}"
 
 
 # ------------------------------------------------------------------------------------------------------------- figures

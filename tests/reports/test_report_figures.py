@@ -17,7 +17,7 @@ from holdfast.records.figure import Figure
 from holdfast.records.run import RunFolder
 from holdfast.reports import format as figures
 from holdfast.reports.charts import Value
-from holdfast.reports.compared import ComparisonRow
+from holdfast.reports.compared import ComparisonRow, summary
 from holdfast.reports.methods import method_text
 from holdfast.reports.run_figures import read_run, verdict_sentence
 
@@ -106,6 +106,21 @@ def test_a_row_turns_the_sign_where_lower_is_better() -> None:
     assert (lower.verdict, lower.tone) == ("gained", "good")
     assert higher.gain_interval == (-0.021, 0.0105)
     assert (higher.tone, higher.flips) == ("flat", "21 lost, 18 gained")
+
+
+def test_one_line_says_what_became_of_everything() -> None:
+    prose = comparison(**SOURCE_LOST)
+    guessed = comparison(**SOURCE_NOISE | {"name": "piqa", "chance": 0.5, "at_chance": ("before", "after")})
+    found = [comparison(), prose, comparison(**SOURCE_NOISE), guessed]
+    assert summary(found) == (
+        "Worse on 1 of 4: prose, by 3 %. Better on 1: answers, by 13 %. Both models answer by chance on 1: piqa. "
+        "Cannot be told on 1: arc_easy."
+    )
+    assert summary([comparison()]).startswith("Worse on none of 1. Better on 1: answers, by 13 %.")
+    lost = [comparison(**SOURCE_LOST | {"name": f"p{number}"}) for number in range(5)]
+    assert summary(lost).endswith("p2, by 3 % and 2 more.")
+    assert summary([]) == "Nothing was compared."
+    assert ComparisonRow(guessed).power == "both models answer by chance (50 %): more samples do not help"
 
 
 LOST, NOISE = comparison(**SOURCE_LOST), comparison(**SOURCE_NOISE)

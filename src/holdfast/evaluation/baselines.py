@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.records.evaluation import UNIGRAM
+from holdfast.records.evaluation import CHANCE, UNIGRAM
 
 if TYPE_CHECKING:
     from holdfast.evaluation.text.documents import EncodedDocument
@@ -58,6 +58,9 @@ def chance_level(rows: Sequence[Mapping[str, Any]]) -> float | None:
     choice."""
     chances = []
     for row in rows:
+        if isinstance(row.get(CHANCE), float):  # of a cluster of questions
+            chances.append(row[CHANCE])
+            continue
         lists = [row[name] for name in _OPTIONS if isinstance(row.get(name), list)]
         if not lists or not lists[0]:
             return None

@@ -91,6 +91,11 @@ class Comparison(Displayed):
     metric's unit and at the level that the adjustment leaves."""
     needed: int | None = None
     """Likewise: how many samples show a loss of the margin with a chance of 80 %."""
+    chance: float | None = None
+    """What guessing gives, in the metric's unit; None where there is no such level."""
+    at_chance: tuple[str, ...] = ()
+    """The models, "before" and "after", that are not shown to do better than guessing: their own
+    interval reaches down to it."""
     failed: str | None = None
     """Why nothing follows from it: a figure, or a sample behind one, is NaN or infinite. There is
     no difference then, and no interval (NaN)."""

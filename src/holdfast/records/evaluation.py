@@ -73,8 +73,8 @@ class Evaluation:
       "tokens":
       int}`, nats and tokens of the right option as a text, probabilities over the options alone,
       "task" where questions are grouped. Where several questions are one sample:
-      `{"doc", "prompt", "question": what they are about, "questions": int, "acc": their mean,
-      "nats", "tokens": sums}`.
+      `{"doc", "prompt", "question": what they are about, "questions": int, "chance": what guessing gives, "acc":
+      their mean, "nats", "tokens": sums}`.
     - "multiple_choice_letters": as "answer_distribution", with "choices", "task" and units as of
       "multiple_choice", `"nats": -log p(gold's letter)` and `"tokens": 1`.
     - "instructions":

@@ -13,7 +13,15 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from holdfast.records.comparison import GAINED, LOST, NOT_FINITE, VERDICTS, Comparison, Decision
+from holdfast.records.comparison import (
+    GAINED,
+    LOST,
+    NOT_FINITE,
+    NOT_SHOWN,
+    VERDICTS,
+    Comparison,
+    Decision,
+)
 from holdfast.records.figure import Figure, Interval
 from holdfast.records.measure import Measure, decimals_for, number, point_digits
 from holdfast.records.metrics import RESTATED, is_share
@@ -39,6 +47,8 @@ GROUPS = ("learn", "keep")
 user's own follow."""
 PURPOSE = dict(zip(GROUPS, ("what was to be learnt", "what was to be kept"), strict=True))
 TONES = {GAINED: "good", LOST: "bad", NOT_FINITE: "bad"}
+_MOST_LISTED = 3
+"""Entries that the summary names of a kind."""
 MOST_NAMED = 2
 """Measures of a suite that a headline names one by one."""
 COMPACT_FROM = 15
@@ -137,7 +147,10 @@ class ComparisonRow:
     @property
     def power(self) -> str:
         """`a loss of 1.8 pt would have been seen with 80 %; about 2,400 samples would decide`,
-        where nothing is shown; else empty."""
+        where nothing is shown; that both models guess, where they do; else empty."""
+        if len(self.raw.at_chance) == 2 and self.raw.chance is not None:
+            chance = f"{100 * self.raw.chance:.3g} %"
+            return f"both models answer by chance ({chance}): more samples do not help"
         if self.raw.detectable is None:
             return ""
         visible = f"a loss of {self.in_unit(self.raw.detectable)} would have been seen with 80 %"
@@ -258,6 +271,54 @@ def headline(comparisons: Sequence[Comparison]) -> str:
         title = group_title(suite)
         parts.append(f"{title.lower() if parts and suite in GROUPS else title}: {text}")
     return f"{'; '.join(parts)}." if parts else "Nothing was compared."
+
+
+def summary(comparisons: Sequence[Comparison]) -> str:
+    """What became of everything, for who reads one line: `Worse on 1 of 3: prose, by 9 %. Better on
+    1: code, by 12 %. arc: both models answer by chance.`"""
+    rows = without_means(primary_of(list(map(ComparisonRow, comparisons))))
+    if not rows:
+        return "Nothing was compared."
+    names = dict(zip(map(id, rows), short_names(rows), strict=True))
+    guessed, lost, gained, failed, open_ = [], [], [], [], []
+    for row in rows:
+        name = names[id(row)]
+        if row.verdict == NOT_FINITE:
+            failed.append(name)
+        elif len(row.raw.at_chance) == 2:
+            guessed.append(name)
+        elif row.verdict == LOST:
+            lost.append(f"{name}, by {_by(row)}")
+        elif row.verdict == GAINED:
+            gained.append(f"{name}, by {_by(row)}")
+        elif row.verdict == NOT_SHOWN:
+            open_.append(name)
+    sentences = [f"Worse on {len(lost) or 'none'} of {len(rows)}{_listed(lost, '; ')}."]
+    if gained:
+        sentences.append(f"Better on {len(gained)}{_listed(gained, '; ')}.")
+    if failed:
+        sentences.append(f"NaN or infinity in {len(failed)}{_listed(failed)}.")
+    if guessed:
+        sentences.append(f"Both models answer by chance on {len(guessed)}{_listed(guessed)}.")
+    if open_:
+        sentences.append(f"Cannot be told on {len(open_)}{_listed(open_)}.")
+    return " ".join(sentences)
+
+
+def _listed(names: Sequence[str], between: str = ", ") -> str:
+    """`: a, b and 3 more`."""
+    if not names:
+        return ""
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return f": {between.join(names[:_MOST_LISTED])}{more}"
+
+
+def _by(row: ComparisonRow) -> str:
+    """The size of a change: in points of a share, else in percent of the value before."""
+    gain, before = abs(row.raw.gain), abs(row.raw.before)
+    if row.share:
+        return row.in_unit(gain)
+    return f"{100 * gain / before:.2g} %" if before else row.in_unit(gain)
 
 
 def verdicts_of(rows: Rows) -> str:

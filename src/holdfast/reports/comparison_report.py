@@ -64,6 +64,7 @@ from holdfast.reports.compared import (
     primary_of,
     short_names,
     suite_tile,
+    summary,
     without_means,
 )
 from holdfast.reports.decision_text import reason_in_words, verdict_in_words
@@ -175,9 +176,9 @@ def _pairs(sides: Sequence[Measured], primary: Rows, *, allow_unpaired: float) -
 
 
 def comparison_verdict(comparisons: Sequence[Comparison], verdict: Verdict | None = None) -> str:
-    """What the gate says, if there is one, and what changed."""
-    said = "" if verdict is None else f"{verdict_in_words(verdict)} "
-    return f"{said}{headline(comparisons)}"
+    """What became of everything in a line, and what the gate says, if there is one."""
+    said = "" if verdict is None else f" {verdict_in_words(verdict)}"
+    return f"{summary(comparisons)}{said}"
 
 
 def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:
@@ -232,9 +233,16 @@ def _differences(rows: Rows, primary: Rows, decision: Decision | None) -> Sectio
         text = "No entry of the one model could be compared with one of the other."
         return Section("Before and after", [Paragraph(text, "note")])
     tables = measures_by_suite(rows)
+    changed = headline([row.raw for row in rows])
     return Section(
         "Before and after",
-        [decision_note(decision), *gains(primary), *tables, difference_note(primary)],
+        [
+            Paragraph(changed),
+            decision_note(decision),
+            *gains(primary),
+            *tables,
+            difference_note(primary),
+        ],
     )
 
 

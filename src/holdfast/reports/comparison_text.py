@@ -52,6 +52,7 @@ from holdfast.reports.compared import (
     decision_note,
     headline,
     lost_and_gained,
+    summary,
     verdicts_of,
 )
 from holdfast.reports.comparison_report import OUTCOMES, VERDICT_TONES
@@ -99,6 +100,7 @@ def _head(result: Result) -> list[Block]:
     """Who was compared, what changed, and what all tests say together."""
     note = decision_note(result.decision)
     head: list[Block] = [Heading(" → ".join(result.labels))]
+    head.append(Paragraph(summary(result.comparisons)))
     if result.verdict is not None:
         tone = VERDICT_TONES[result.verdict.word]
         word = Span(result.verdict.word, "strong")

@@ -109,7 +109,7 @@ def verdict_in_words(verdict: Verdict) -> str:
 def verdict_reason(verdict: Verdict) -> str:
     """What made a verdict so."""
     if verdict.word == SHIP:
-        return "nothing that the gate asks for was lost."
+        return "what the gate asks for is met."
     reasons = []
     for gate in verdict.because[:_MOST]:
         entry = "/".join(filter(None, (gate.suite, gate.name)))

@@ -41,7 +41,7 @@ from holdfast.evaluation.compare.samples import (
     failed_comparisons,
 )
 from holdfast.records.comparison import Comparison, Decision
-from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.evaluation import CHANCE, Evaluation, EvaluationFolder
 from holdfast.records.metrics import is_share, readings
 from holdfast.statistics.paired import Flips, Influence, Moments, moments
 from holdfast.support.files import read_as
@@ -358,7 +358,7 @@ def _compare_rows(
     if primary not in sheet.figures:
         raise DataError(f"{what}: {primary} {why}; choose another metric to lead.")
     entry = dataclasses.replace(pair.before, primary=primary)
-    comparisons = compare_columns(sheet, entry, options)
+    comparisons = [_with_chance(c, pair) for c in compare_columns(sheet, entry, options)]
     lead = comparisons[0]
     for other in comparisons[1:]:
         if other.metric in readings(primary, sheet.figures) and other.verdict != lead.verdict:
@@ -369,6 +369,19 @@ def _compare_rows(
                 "alone."
             )
     return comparisons
+
+
+def _with_chance(c: Comparison, pair: EntryPair) -> Comparison:
+    """A comparison with the level of guessing, and which models are not shown to be above it."""
+    chance = pair.before.references.get(c.metric, {}).get(CHANCE)
+    if chance is None or c.failed is not None:
+        return c
+    guessing = []
+    for side, evaluation in (("before", pair.before), ("after", pair.after)):
+        interval = evaluation.metrics[c.metric].interval
+        if interval is not None and interval[0] <= chance:
+            guessing.append(side)
+    return dataclasses.replace(c, chance=chance, at_chance=tuple(guessing))
 
 
 def _compare_average(joint: JointScores, pair: EntryPair, options: ComparisonOptions) -> Comparison:

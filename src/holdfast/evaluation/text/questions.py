@@ -20,6 +20,7 @@ from holdfast.evaluation.images import ImagePrompt, RowImages, image_files
 from holdfast.evaluation.text.documents import chat_prompt
 from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
 from holdfast.evaluation.text.thoughts import refuse_open_thought
+from holdfast.records.evaluation import CHANCE
 from holdfast.support.files import fingerprint
 
 COLUMNS = ("prompt", "options", "answer")
@@ -209,6 +210,7 @@ def by_cluster(
         if "task" in members[0]:
             sample["task"] = members[0]["task"]
         sample |= {"question": cluster, "questions": len(members)}
+        sample[CHANCE] = sum(1 / len(row["choices"]) for row in members) / len(members)
         for name in means:
             sample[name] = sum(row[name] for row in members) / len(members)
         for name in ("nats", "tokens"):
