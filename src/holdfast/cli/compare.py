@@ -37,7 +37,7 @@ never compared.
 A and B are each
   a run folder            its result; RUN:start is the model before training. A single run: start against result
   OUT:label, OUT/label    a model of 'holdfast evaluate ... --output_dir OUT'. A single OUT with two models: both
-  a log of another tool   lm-evaluation-harness, Inspect, a table: --help logs
+  a log of another tool   lm-evaluation-harness, Inspect, lighteval, a table: --help logs
 
 Exit code 0: done, or SHIP; 3: HOLD; 5: CANNOT TELL; 4: NaN or infinity, without a policy; 2: the request has to change.
 """
@@ -45,6 +45,7 @@ LOGS = """\
 logs of other tools, in place of a folder of holdfast's
   lm-evaluation-harness  results_*.json with samples_*.jsonl, or their folder
   Inspect                .eval or .json logs, or their folder
+  lighteval              details_*.parquet with results_*.json, or the folder of a run
   a table                CSV or JSON Lines with the columns id and score
 """
 RULES = """\

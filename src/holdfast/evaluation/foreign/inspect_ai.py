@@ -101,8 +101,8 @@ def load(path: Path) -> dict[str, Any]:
 def _model(log: Mapping[str, Any]) -> str:
     """The model's name, of local weights the last part of their folder."""
     about = log["eval"]
-    place = (about.get("model_args") or {}).get("model_path")
-    return str(place).rstrip("/").rpartition("/")[2] if place else str(about["model"])
+    folder = (about.get("model_args") or {}).get("model_path")
+    return str(folder).rstrip("/").rpartition("/")[2] if folder else str(about["model"])
 
 
 def _of_model(model: str, runs: Sequence[tuple[Path, Mapping[str, Any]]], path: Path) -> ForeignLog:
@@ -187,13 +187,13 @@ def _entry(path: Path, log: Mapping[str, Any]) -> ForeignEntry:
 
 def _check_ids(path: Path, samples: Sequence[Sample]) -> None:
     """A sample stands in a log once an epoch."""
-    seen: set[tuple[str, int]] = set()
+    keys: set[tuple[str, int]] = set()
     twice = []
     for sample in samples:
         key = (str(sample["id"]), sample["epoch"])
-        if key in seen:
+        if key in keys:
             twice.append(key[0])
-        seen.add(key)
+        keys.add(key)
     if twice:
         raise DataError(
             f"{path}: expected every id once an epoch, got {len(twice)} more often: "
@@ -207,11 +207,10 @@ def _row(sample: Sample) -> dict[str, Any]:
     target = sample.get("target")
     gold = target if isinstance(target, str) else ", ".join(map(str, target or ()))
     choices = sample.get("choices") or []
-    asked = _asked(sample)
     row = {
         "doc": str(sample["id"]),
         "cluster": str(sample["id"]),
-        "prompt": hash_of(asked),
+        "prompt": hash_of(_prompt(sample)),
         "target": hash_of(f"{gold}{choices}"),
         "question": _text(sample["input"]),
         "gold": gold,
@@ -219,20 +218,22 @@ def _row(sample: Sample) -> dict[str, Any]:
     }
     if not choices:
         return row
-    places = [_place(score.get("answer"), choices) for score in sample["scores"].values()]
-    answer = next((place for place in places if place is not None), None)
-    return {**row, "choices": choices, "gold": _place(gold, choices), "answer": answer}
+    answer = None
+    for score in sample["scores"].values():
+        if answer is None:
+            answer = _option(score.get("answer"), choices)
+    return {**row, "choices": choices, "gold": _option(gold, choices), "answer": answer}
 
 
-def _place(letter: Any, choices: Sequence[str]) -> int | None:
+def _option(letter: Any, choices: Sequence[str]) -> int | None:
     """The option that a letter names."""
     if not isinstance(letter, str) or len(letter) != 1:
         return None
-    place = ord(letter) - ord("A")
-    return place if 0 <= place < len(choices) else None
+    number = ord(letter) - ord("A")
+    return number if 0 <= number < len(choices) else None
 
 
-def _asked(sample: Sample) -> str:
+def _prompt(sample: Sample) -> str:
     """All that the model read before it first answered."""
     texts = []
     for message in sample.get("messages") or ():
@@ -247,9 +248,9 @@ def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
     texts = []
-    for part in content or ():
-        inner = part.get("content", part.get("text"))
-        texts.append(str(part) if inner is None else _text(inner))
+    for item in content or ():
+        inner = item.get("content", item.get("text"))
+        texts.append(str(item) if inner is None else _text(inner))
     return "\n".join(texts)
 
 
@@ -260,12 +261,12 @@ def _scores(path: Path, sample: Sample) -> dict[str, float]:
         value = score["value"]
         parts = {name: value}
         if isinstance(value, Mapping):
-            parts = {f"{name}.{part}": inner for part, inner in value.items()}
-        for label, part in parts.items():
-            if isinstance(part, list):
+            parts = {f"{name}.{key}": inner for key, inner in value.items()}
+        for label, grade in parts.items():
+            if isinstance(grade, list):
                 continue
             where = f"{path}, sample {sample['id']}, epoch {sample['epoch']}"
-            number = _LETTERS.get(part, part) if isinstance(part, str) else part
+            number = _LETTERS.get(grade, grade) if isinstance(grade, str) else grade
             scores[column_of(label)] = score_of(number, metric=label, unit="", where=where)
     return scores
 
@@ -338,17 +339,14 @@ def _settings(log: Mapping[str, Any]) -> dict[str, Any]:
     scorers = []
     for scorer in about.get("scorers") or ():
         scorers.append([scorer["name"], scorer.get("options")])
-    return {
-        "tool": "Inspect",
-        "task_version": about.get("task_version"),
-        "task_args": about.get("task_args_passed") or about.get("task_args"),
-        "solvers": steps,
-        "scorers": scorers,
-        "generation": {name: generation.get(name) for name in _SAMPLING if generation.get(name)},
-        "epochs": config.get("epochs"),
-        "data": (about.get("dataset") or {}).get("name"),
-        "limit": config.get("limit"),
-    }
+    settings: dict[str, Any] = {"tool": "Inspect", "solvers": steps, "scorers": scorers}
+    settings["task_version"] = about.get("task_version")
+    settings["task_args"] = about.get("task_args_passed") or about.get("task_args")
+    settings["generation"] = {key: generation[key] for key in _SAMPLING if generation.get(key)}
+    settings["data"] = (about.get("dataset") or {}).get("name")
+    for key in ("epochs", "limit"):
+        settings[key] = config.get(key)
+    return settings
 
 
 def _said(config: Any) -> dict[str, Any]:

@@ -47,8 +47,8 @@ class _Results:
     @property
     def date(self) -> str:
         """When it was written, as its name has it; empty where that has none."""
-        found = _DATE.search(self.path.stem)
-        return found.group(1) if found else ""
+        date = _DATE.search(self.path.stem)
+        return date[1] if date else ""
 
     @property
     def model(self) -> str:
@@ -163,8 +163,8 @@ def read(path: Path) -> list[ForeignLog]:
     files = [path]
     if path.is_dir():
         files = _result_files(path)
-    elif found := _SAMPLES.match(path.name):
-        files, only = [_results_of_samples(path)], found.group(1)
+    elif samples := _SAMPLES.match(path.name):
+        files, only = [_results_of_samples(path)], samples[1]
     by_model: dict[tuple[Path, str], list[_Results]] = {}
     for file in files:
         results = _Results(file, _content(file))
@@ -351,20 +351,19 @@ def _settings(content: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, Any
         return _same_or_all({task: (configs.get(task) or {}).get(key) for task in tasks})
 
     shots = content.get("n-shot")
-    return {
+    settings = {
         "tool": "lm-evaluation-harness",
-        "task_version": of_tasks(content.get("versions") or {}),
-        "task_hash": of_tasks(content.get("task_hashes") or {}),
         "num_fewshot": of_configs("num_fewshot") if shots is None else of_tasks(shots),
-        "output_type": of_configs("output_type"),
-        "filter_list": of_configs("filter_list"),
-        "generation_kwargs": of_configs("generation_kwargs"),
-        "repeats": of_configs("repeats"),
-        "chat_template": content.get("chat_template_sha"),
-        "system_instruction": content.get("system_instruction_sha"),
         "limit": (content.get("config") or {}).get("limit"),
         "subtasks": sorted(tasks) if len(tasks) > 1 else [],
     }
+    for name, key in (("task_version", "versions"), ("task_hash", "task_hashes")):
+        settings[name] = of_tasks(content.get(key) or {})
+    for key in ("output_type", "filter_list", "generation_kwargs", "repeats"):
+        settings[key] = of_configs(key)
+    for name in ("chat_template", "system_instruction"):
+        settings[name] = content.get(f"{name}_sha")
+    return settings
 
 
 def _same_or_all(values: Mapping[str, Any]) -> Any:

@@ -79,13 +79,13 @@ class LoggedTask:
 
     def is_better_when_higher(self, metric: str) -> bool:
         """The metric's direction."""
-        said = [self.higher_is_better.get(metric)]
+        directions = [self.higher_is_better.get(metric)]
         for about in self.config.get("metric_list") or ():
             if about.get("metric") == metric:
-                said.append(about.get("higher_is_better"))
-        for word in said:
-            if isinstance(word, bool):
-                return word
+                directions.append(about.get("higher_is_better"))
+        for direction in directions:
+            if isinstance(direction, bool):
+                return direction
         return not is_lower_better(metric)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.evaluation.foreign import inspect_ai, lm_eval, table
+from holdfast.evaluation.foreign import inspect_ai, lighteval, lm_eval, table
 from holdfast.evaluation.foreign.log import ForeignLog
 
 
@@ -35,6 +35,12 @@ READERS = (
         expects="results_*.json beside samples_*.jsonl (lm_eval --output_path OUT --log_samples)",
         recognises=lm_eval.recognises,
         read=lm_eval.read,
+    ),
+    Reader(
+        tool="lighteval",
+        expects="details_*.parquet beside results_*.json (--output-dir OUT --save-details)",
+        recognises=lighteval.recognises,
+        read=lighteval.read,
     ),
     Reader(
         tool="a table",

@@ -98,16 +98,16 @@ def _entry(path: Path, metric: str, rows: Sequence[tuple[str, Cells]]) -> Foreig
 def _sample(row: Cells) -> dict[str, Any]:
     """A row as comparisons read it, without its score."""
     sample: dict[str, Any] = {"doc": str(row["id"])}
-    said = "output" if "output" in row else "answer"
+    output = "output" if "output" in row else "answer"
     if "cluster" in row:
         sample["cluster"] = str(row["cluster"])
     if "category" in row:
         sample["task"] = str(row["category"])
     if "question" in row:
         sample |= {"question": str(row["question"]), "prompt": hash_of(str(row["question"]))}
-    if said in row:
-        sample["output"] = str(row[said])
-    if said == "output" and "answer" in row:
+    if output in row:
+        sample["output"] = str(row[output])
+    if output == "output" and "answer" in row:
         sample |= {"gold": str(row["answer"]), "target": hash_of(str(row["answer"]))}
     return sample
 
