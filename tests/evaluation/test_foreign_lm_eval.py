@@ -16,6 +16,7 @@ from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.compare.request import CompareSettings, find_models, find_sides
 from holdfast.evaluation.compare.result import Result, compare_sides
 from holdfast.evaluation.foreign.lm_eval import read
+from holdfast.evaluation.foreign.registry import reader_of
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +183,38 @@ def test_the_layout_before_0_4_3_pairs_with_the_current_one(out):
     assert {c.name: c.n for c in result.comparisons} == {"colours": 60, "sums": 6, "prose": 20}
 
 
+def as_of_0_5(model: Path) -> None:
+    """The same run in the form of 0.5: tasks of a group have its name before theirs, likelihoods are in one list more,
+    and filters say more."""
+    file = results_of(model)
+    text = file.read_text()
+    for name in ("warm", "cold"):
+        text = text.replace(f'"{name}"', f'"colours::{name}"')
+        samples = samples_of(model, name)
+        rows = lines(samples)
+        rewrite(samples, [{**row, "filtered_resps": [[each] for each in row["filtered_resps"]]} for row in rows])
+        samples.rename(samples.with_name(samples.name.replace(name, f"colours::{name}")))
+    content = json.loads(text)
+    for config in content["configs"].values():
+        for pipeline in config.get("filter_list") or [config.setdefault("filter_list", []) or {}]:
+            steps = [{"function": s.pop("function"), "kwargs": s} for s in pipeline.get("filter", [])]
+            pipeline |= {"filter": steps, "metric_list": []}
+        config["filter_list"] = config["filter_list"] or [{"name": "none", "filter": [], "metric_list": []}]
+    file.write_text(json.dumps(content))
+
+
+def test_the_form_of_0_5_pairs_with_the_current_one(out):
+    first, second = models(out)
+    shutil.rmtree(second)
+    shutil.copytree(first, second)
+    as_of_0_5(second)
+    result = compare(first, second)
+    assert not result.unmatched
+    assert [c.difference for c in result.comparisons] == [0.0] * 5
+    rows = [side.folder.samples("lm_eval", "colours") for side in result.sides]
+    assert rows[0] == rows[1]
+
+
 def test_a_results_file_from_python_holds_its_samples(out, tmp_path):
     first, second = models(out)
     content = json.loads(results_of(first).read_text())
@@ -246,15 +279,19 @@ def test_samples_without_results_say_what_is_missing(out):
         (lambda rows: [{**rows[0], "acc": None}, *rows[1:]], r"expected a number as acc, got nothing \(null\)"),
         (lambda rows: [{**rows[0], "acc": 100.0}, *rows[1:]], r"expected acc between 0 and 1.*got 100"),
         (lambda rows: rows[:-3], r"expected the 40 samples of warm that the results speak of, got 37"),
-        (lambda rows: [{**row, "acc": 1.0} for row in rows], r"They are of another run"),
+        (lambda rows: [{**row, "acc": 1.0} for row in rows], r"got 40 whose mean is 1. They are of another run"),
+        (lambda rows: [{**rows[0], "acc": [1]}, *rows[1:]], r"got 40 of which 1 have none"),
+        (lambda rows: [{**rows[0], "arguments": "none"}, *rows[1:]], r"has another form \(\w+Error"),
     ],
-    ids=["no documents", "twice", "text", "null", "percent", "cut short", "another run"],
+    ids=["no documents", "twice", "text", "null", "percent", "cut short", "another run", "a list", "another form"],
 )
 def test_samples_that_are_wrong(out, spoil, said):
     file = samples_of(models(out)[0], "warm")
     rewrite(file, spoil(lines(file)))
+    reader = reader_of(file)
+    assert reader is not None
     with pytest.raises(DataError, match=said):
-        read(file)
+        reader.logs(file)
 
 
 def test_files_that_are_cut_short_or_empty_are_named(out):
@@ -316,7 +353,7 @@ def test_samples_without_a_partner_are_named_and_above_the_share_an_error(out):
     first, second = models(out)
     without(samples_of(second, "warm"), 2)
     pair = samples_of(first, "warm"), samples_of(second, "warm")
-    with pytest.raises(DataError, match=r"2 of 40 occur only before, 0 of 38 only after.*At most 0.01.*allow_unpaired"):
+    with pytest.raises(DataError, match=r"2 of 40 occur only before, 0 of 38 only after.*At most 1 %.*allow_unpaired"):
         compare(*pair)
     result = compare(*pair, allow_unpaired=0.05)
     [c] = result.comparisons

@@ -214,7 +214,7 @@ def _of_log(path: Path, reader: Reader, *, only: bool) -> list[Side]:
     """The models of another tool's log."""
     from holdfast.evaluation.foreign.log import as_folder
 
-    logs = reader.read(path)
+    logs = reader.logs(path)
     if len(logs) != 1 and not (only and len(logs) == 2):
         listed = ", ".join([str(log.path) for log in logs])
         raise ConfigError(

@@ -431,7 +431,7 @@ def join_allowing(
     joined = _without_changed(earlier, later, only_before, only_after)
     if joined.unpaired > allow_unpaired * joined.n:
         limit = (
-            f" At most {allow_unpaired:.3g} of all samples may have no partner (--allow_unpaired)."
+            f" At most {100 * allow_unpaired:.3g} % may have no partner (--allow_unpaired)."
             if allow_unpaired
             else ""
         )
@@ -465,8 +465,8 @@ def _without_changed(
 def _why_not_joined(joined: Joined, before: int, after: int) -> str:
     """Why two models with so many samples cannot be compared, and what to do."""
     advice = (
-        "Evaluate both with the same data, limit and settings; delete the older evaluation to have "
-        "it made again."
+        "Evaluate both with the same data, limit and settings; 'holdfast evaluate' measures again "
+        "what is deleted."
     )
     if joined.only_before or joined.only_after:
         return (

@@ -278,7 +278,7 @@ def _group(run: _Results, name: str, tasks: Sequence[str]) -> list[ForeignEntry]
     of_parts: dict[str, Ratio] = {}
     for task, read in parts.items():
         for row in read.rows:
-            rows.append({**row, "task": task})
+            rows.append({**row, "task": _short(task)})
         notes += [f"{task}: {note}" for note in read.notes]
         of_parts |= read.figures
     figures = {}
@@ -345,25 +345,43 @@ def _settings(content: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, Any
     configs = content.get("configs") or {}
 
     def of_tasks(values: Mapping[str, Any]) -> Any:
-        return _same_or_all({task: values.get(task) for task in tasks})
+        return _same_or_all({_short(task): values.get(task) for task in tasks})
 
     def of_configs(key: str) -> Any:
-        return _same_or_all({task: (configs.get(task) or {}).get(key) for task in tasks})
+        return _same_or_all({_short(task): (configs.get(task) or {}).get(key) for task in tasks})
 
     shots = content.get("n-shot")
     settings = {
         "tool": "lm-evaluation-harness",
         "num_fewshot": of_configs("num_fewshot") if shots is None else of_tasks(shots),
         "limit": (content.get("config") or {}).get("limit"),
-        "subtasks": sorted(tasks) if len(tasks) > 1 else [],
+        "subtasks": sorted(map(_short, tasks)) if len(tasks) > 1 else [],
     }
     for name, key in (("task_version", "versions"), ("task_hash", "task_hashes")):
         settings[name] = of_tasks(content.get(key) or {})
-    for key in ("output_type", "filter_list", "generation_kwargs", "repeats"):
+    for key in ("output_type", "generation_kwargs", "repeats"):
         settings[key] = of_configs(key)
+    filters = {_short(task): _filters(configs.get(task) or {}) for task in tasks}
+    settings["filters"] = _same_or_all(filters)
     for name in ("chat_template", "system_instruction"):
         settings[name] = content.get(f"{name}_sha")
     return settings
+
+
+def _filters(config: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """By name what answers go through, in one form for all versions; without what does nothing."""
+    filters: dict[str, list[dict[str, Any]]] = {}
+    for pipeline in config.get("filter_list") or ():
+        for step in pipeline.get("filter") or ():
+            arguments = {**step, **(step.get("kwargs") or {})}
+            arguments.pop("kwargs", None)
+            filters.setdefault(pipeline["name"], []).append(arguments)
+    return filters
+
+
+def _short(task: str) -> str:
+    """A task's name without that of its group, which 0.5 puts before it ("group::task")."""
+    return task.rpartition("::")[2]
 
 
 def _same_or_all(values: Mapping[str, Any]) -> Any:

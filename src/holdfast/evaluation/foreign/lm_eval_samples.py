@@ -130,11 +130,11 @@ def read_task(task: LoggedTask, samples: Sequence[Sample]) -> TaskRows:
             value = float(ratio.of_sums(ratio.columns(rows).sum(0)))
         if ratio is not None and _agree(value, figure):
             read.figures[label] = ratio
-        elif ratio is not None and task.aggregation(metric) in ("mean", "nanmean"):
+        elif task.aggregation(metric) in ("mean", "nanmean"):
             raise DataError(
-                f"{task.file}: expected the samples behind {label} {figure:g} of {task.name}, got "
-                f"{len(rows)} whose mean is {value:g}. They are of another run: keep each results "
-                "file beside its own samples."
+                f"{task.file}: expected the samples behind {label} {figure} of {task.name}, got "
+                f"{len(rows)} {_mean_in_words(label, rows, value)}. They are of another run, or "
+                "were changed: keep each results file beside its own samples."
             )
         else:
             read.notes.append(
@@ -143,6 +143,11 @@ def read_task(task: LoggedTask, samples: Sequence[Sample]) -> TaskRows:
             )
     read.rows = list(by_document.values())
     return read
+
+
+def _mean_in_words(label: str, rows: Sequence[dict[str, Any]], mean: float) -> str:
+    missing = sum(not isinstance(row.get(label), float) for row in rows)
+    return f"of which {missing} have none" if missing else f"whose mean is {mean:g}"
 
 
 def _agree(value: float, figure: Any) -> bool:
@@ -217,7 +222,11 @@ def _row(task: LoggedTask, sample: Sample) -> dict[str, Any]:
     if prompt is None and requests:
         prompt = hash_of(str(requests[0][0]))
     right = sample.get("target_hash") or hash_of(str(target))
-    row = {"doc": doc, "prompt": prompt, "target": hash_of(f"{right}{columns.get('choices')}")}
+    row = {
+        "doc": str(doc),
+        "prompt": str(prompt),
+        "target": hash_of(f"{right}{columns.get('choices')}"),
+    }
     if columns:  # the harness's hash is of the whole document, ids and all
         row["content"] = f"{columns.get('choices')}{columns['question']}"
     return {**row, **columns}
@@ -259,7 +268,7 @@ def _choices(task: LoggedTask, sample: Sample, requests: Sequence[Sequence[Any]]
     delimiter = str(task.config.get("target_delimiter", " "))
     choices = [option.removeprefix(delimiter) for option in options]
     responses = sample.get("filtered_resps") or ()
-    likelihoods = [float(response[0]) for response in responses[: len(choices)]]
+    likelihoods = [_first_number(response) for response in responses[: len(choices)]]
     return {
         "question": question.strip(),
         "choices": choices,
@@ -267,6 +276,13 @@ def _choices(task: LoggedTask, sample: Sample, requests: Sequence[Sequence[Any]]
         "gold": _gold(sample.get("target"), choices),
         "answer": likelihoods.index(max(likelihoods)) if likelihoods else None,
     }
+
+
+def _first_number(response: Any) -> float:
+    """The log-likelihood of [log-likelihood, is greedy]; 0.5 has a list of these for each repeat."""
+    while isinstance(response, list):
+        response = response[0]
+    return float(response)
 
 
 def _gold(target: Any, choices: Sequence[str]) -> Any:

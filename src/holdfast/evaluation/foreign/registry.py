@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.errors import DataError, first_line
 from holdfast.evaluation.foreign import inspect_ai, lighteval, lm_eval, table
 from holdfast.evaluation.foreign.log import ForeignLog
 
@@ -20,7 +21,21 @@ class Reader:
     recognises: Callable[[Path], bool]
     """Whether a file or a folder is a log of it; reads no samples."""
     read: Callable[[Path], list[ForeignLog]]
-    """What was logged there, a log a model."""
+
+    def logs(self, path: Path) -> list[ForeignLog]:
+        """What was logged there, a log a model.
+
+        Raises:
+            HoldfastError: it cannot be read; says what is wrong with it.
+        """
+        try:
+            return self.read(path)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"{path}: expected a log of {self.tool}: {self.expects}; what is there has another "
+                f"form ({type(error).__name__}: {first_line(error)}). It is damaged, or of a "
+                "version that is not known here: report it with the tool's version."
+            ) from error
 
 
 READERS = (
