@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from data_files import jsonl
 from holdfast.cli.main import main
 from holdfast.records.evaluation import EvaluationFolder
+from holdfast.statistics.power import smallest_loss
 from holdfast.support.files import read_json
 from tiny import build_model
 
@@ -226,6 +228,21 @@ def test_a_dry_run_checks_everything_and_writes_nothing(
     assert "lacks" in refused("base", "--tasks", "arc_easy", "--data", "arc_easy=bad.jsonl", "--dry_run")
     (desk / "bad.jsonl").unlink()
     assert worked.loaded == [] and sorted(desk.rglob("*")) == before
+
+
+def test_a_plan_says_what_each_entry_can_show_and_how_long_it_takes(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(desk.rglob("*"))
+    evaluate("base", "tuned", "--suite", "suite.yaml", "--plan", "--flips", "0.2")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"for {len(ENTRIES)} entries together" in shown and "20 % of the answers differ" in shown
+    rows = dict(re.findall(r"((?:keep|learn)/\S+) \S+ (\d+ [\d.]+ pt|\d+ -) [\d.]+", shown))
+    assert list(rows) == ENTRIES, shown
+    level = 0.025 / len(ENTRIES)
+    assert rows["keep/colours"] == f"6 {100 * smallest_loss(6, 0.2, level):.3g} pt"
+    assert rows["keep/prose"] == "6 -", "text: known once two models are measured"
+    assert sorted(desk.rglob("*")) == before, "nothing is written"
 
 
 # --------------------------------------------------------------------------------------------- requests that cannot be

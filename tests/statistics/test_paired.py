@@ -194,3 +194,21 @@ def test_records_of_earlier_versions_have_no_test_but_what_flips_say():
     assert paired_test(old) is None and old.verdict == "not shown" and old.tolerated == 0.01
     flips = Comparison.from_json(known | {"test": "McNemar (exact)", "flips_lost": 3, "flips_gained": 1})
     assert paired_test(flips) == Flips(lost=3, gained=1, n=9)
+
+
+@pytest.mark.parametrize(("loss", "margin", "rate"), [(0.05, 0.01, 0.15), (-0.03, 0.01, 0.15), (0.0, 0.02, 0.1)])
+def test_so_many_samples_decide_as_is_said(loss: float, margin: float, rate: float) -> None:
+    measured = Flips(lost=round(500 * (rate + loss)), gained=round(500 * (rate - loss)), n=1000)
+    n = math.ceil(1000 * measured.decides(-margin, 0.025))
+    drawn = np.random.default_rng(0).multinomial(n, [(rate + loss) / 2, (rate - loss) / 2, 1 - rate], 400)
+    hits = 0
+    for lost, gained, _ in drawn:
+        test = Flips(lost=int(lost), gained=int(gained), n=n)
+        hits += test._rejects(-margin, 0.025) if loss > margin else test._turned._rejects(margin, 0.025)
+    assert hits / 400 == pytest.approx(0.8, abs=0.06)
+
+
+def test_moments_decide_on_what_they_measured_and_never_at_the_value_itself() -> None:
+    test = Moments(difference=-0.03, error=0.01, n=100)
+    assert test.decides(0.0, 0.025) == pytest.approx(test.needed(0.03, 0.025))
+    assert test.decides(-0.03, 0.025) == math.inf == Flips(lost=3, gained=0, n=100).decides(-0.03, 0.025)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.output import Output
     from holdfast.evaluation.session import ModelRequest
+    from holdfast.models import Loaded
 
 DESCRIPTION = """\
 Measures models on suites of benchmarks, on held-out text, on their distribution at the answer position.
@@ -83,6 +84,11 @@ class _Where(LoadSettings):
     """Prints the results as JSON."""
     dry_run: bool = False
     """Checks the request and prints the plan."""
+    plan: bool = False
+    """Measures a few samples on the first model, and prints the smallest loss that each entry can
+    show, and its seconds."""
+    flips: Annotated[float, Meta(gt=0, le=1, metavar="SHARE", section="plan")] = 0.1
+    """Share of right / wrong answers that --plan takes to differ between two models."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +127,7 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
         return requests_of(self.model)
 
     @property
-    def plan(self) -> EvaluationPlan:
+    def to_measure(self) -> EvaluationPlan:
         """What to measure."""
         return self._planned[0]
 
@@ -194,7 +200,7 @@ def run(argv: list[str]) -> int:
         NotFinite: figures are NaN or infinite; tables and the page are written.
     """
     request = COMMAND.read(argv)
-    models, plan, folder = request.requests, request.plan, request.output_dir
+    models, plan, folder = request.requests, request.to_measure, request.output_dir
     loading = ModelLoading(
         dtype=request.dtype,
         device=request.device,
@@ -204,7 +210,12 @@ def run(argv: list[str]) -> int:
     )
 
     from holdfast.evaluation.output import Output
-    from holdfast.evaluation.session import check_request, evaluate_models, refuse_foreign
+    from holdfast.evaluation.session import (
+        check_request,
+        evaluate_models,
+        load_model,
+        refuse_foreign,
+    )
 
     if request.dry_run:
         refuse_foreign(folder)
@@ -216,6 +227,10 @@ def run(argv: list[str]) -> int:
         Printer(stdout_console()).show(
             plan_blocks(plan, [(model.label, model.name) for model in models], folder)
         )
+        return 0
+    if request.plan:
+        check_request(models, plan, loading=loading)
+        print_forecasts(plan, load_model(models[0], loading), request.flips)
         return 0
     from holdfast.evaluation.processes import join_launched
 
@@ -260,6 +275,21 @@ def run(argv: list[str]) -> int:
     if not_finite is not None:
         raise not_finite
     return 0
+
+
+def print_forecasts(plan: EvaluationPlan, loaded: Loaded, flips: float) -> None:
+    """Prints what a plan can show, a row an entry."""
+    from holdfast.evaluation.forecast import forecasts
+    from holdfast.reports.evaluation_text import forecast_blocks
+    from holdfast.reports.terminal import Printer
+    from holdfast.support.progress import progress
+
+    found = []
+    with progress("Measuring a few samples", total=len(plan.entries)) as advance:
+        for forecast in forecasts(plan, loaded, flips=flips):
+            found.append(forecast)
+            advance(1)
+    Printer(stdout_console()).show(forecast_blocks(found, flips=flips, confidence=plan.confidence))
 
 
 def report(folder: Path) -> None:

@@ -211,6 +211,10 @@ class Entry:
         """
         return self.scores(self.requests(on.tokenizer, on.processor), on)
 
+    def count(self, requests: Any) -> int:
+        """How many samples come of requests; 0 where only measuring tells."""
+        return len(requests)
+
     def versions(self) -> dict[str, str]:
         """What decides its figures beside the model, the data and libraries: rules and small models
         by version."""

@@ -152,8 +152,8 @@ def measure(entry: Entry, on: Subject) -> Outcome:
     return replace(outcome, settings={**outcome.settings, "notes": notes})
 
 
-def check(entry: Entry, tokenizer: Any, processor: Processor | None = None) -> None:
-    """Loads an entry's data and task without a model.
+def check(entry: Entry, tokenizer: Any, processor: Processor | None = None) -> Any:
+    """Loads an entry's data and task without a model, and gives what is asked (`Entry.requests`).
 
     Args:
         entry: to be measured.
@@ -164,7 +164,9 @@ def check(entry: Entry, tokenizer: Any, processor: Processor | None = None) -> N
         UserError: as `measure` would.
     """
     variables = entry.chat_template_kwargs
-    entry.requests(with_variables(tokenizer, variables), _processor_with(processor, variables))
+    return entry.requests(
+        with_variables(tokenizer, variables), _processor_with(processor, variables)
+    )
 
 
 def _processor_with(processor: Processor | None, variables: Mapping[str, Any]) -> Processor | None:

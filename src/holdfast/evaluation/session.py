@@ -220,6 +220,21 @@ def _send(request: Mapping[str, Any], processes: ProcessGroup) -> None:
     processes.broadcast(lambda: request)
 
 
+def load_model(model: ModelRequest, loading: ModelLoading) -> Loaded:
+    """A model, in memory or behind a server."""
+    from holdfast.models import load
+
+    if is_address(model.name):
+        return connect(model.name, loading.server)
+    return load(
+        model.name,
+        dtype=precision(model.name, loading.dtype, loading.device),
+        device=loading.device,
+        device_map=loading.device_map,
+        trust_remote_code=loading.trust_remote_code,
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Session:
     """One call of `evaluate_models`, in one of its processes."""
@@ -246,25 +261,11 @@ class _Session:
         Raises:
             ConfigError: as `_other_weights`; of a model of the hub the weights are known now.
         """
-        loaded = self._load(model)
+        loaded = load_model(model, self.loading)
         weights = loaded.identity.get("weights", loaded.identity["hash"])
         if wrong := _other_weights(EvaluationFolder(self.out / model.label), self.plan, weights):
             raise ConfigError(f"{model.label}: {wrong}")
         return loaded
-
-    def _load(self, model: ModelRequest) -> Loaded:
-        from holdfast.models import load
-
-        loading = self.loading
-        if is_address(model.name):
-            return connect(model.name, loading.server)
-        return load(
-            model.name,
-            dtype=precision(model.name, loading.dtype, loading.device),
-            device=loading.device,
-            device_map=loading.device_map,
-            trust_remote_code=loading.trust_remote_code,
-        )
 
     def measure(self, model: ModelRequest, loaded: Loaded) -> None:
         from holdfast.evaluation.runner import evaluate

@@ -14,10 +14,11 @@ from holdfast.reports.blocks import Block, Facts, Paragraph, Text, figure, parag
 from holdfast.reports.charts import AS_IT_IS, heads, tabulate
 from holdfast.reports.compared import brief_tables, decision_note, ordered, primary_of
 from holdfast.reports.format import direction, joined
-from holdfast.statistics.decision import loss_decision
+from holdfast.statistics.decision import level_of, loss_decision
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.evaluation.forecast import Forecast
 
 SETTINGS = ("num_fewshot", "limit", "max_documents", "window", "samples", "data")
 """Settings of an entry that a plan shows."""
@@ -91,4 +92,42 @@ def plan_blocks(plan: EvaluationPlan, models: Sequence[tuple[str, str]], out: Pa
         Paragraph("Dry run: the request is sound; nothing was measured."),
         Paragraph(""),
         Facts(facts),
+    ]
+
+
+def forecast_blocks(
+    forecasts: Sequence[Forecast], *, flips: float, confidence: float
+) -> list[Block]:
+    """What a plan can show before it is measured.
+
+    Args:
+        forecasts: one an entry.
+        flips: the share of answers that was taken to differ between two models.
+        confidence: of the plan's intervals.
+    """
+    columns = heads(
+        {
+            "Entry": "entry",
+            "Metric": "metric",
+            "Samples": lambda f: f"{f.samples:,}",
+            "Smallest loss": lambda f: "-" if f.loss is None else f"{100 * f.loss:.3g} pt",
+            "Seconds": lambda f: f"{f.seconds:,.0f}" if f.seconds >= 10 else f"{f.seconds:.1f}",
+        },
+        words=2,
+    )
+    seconds = sum(forecast.seconds for forecast in forecasts)
+    tests = f"{len(forecasts)} entries together" if len(forecasts) > 1 else "the entry"
+    return [
+        tabulate(list(forecasts), columns),
+        Paragraph(
+            f"Smallest loss: shown with a chance of 80 %, where {100 * flips:g} % of the answers "
+            f"differ between two models (--flips), with false alarms in at most "
+            f"{100 * level_of(confidence):.3g} % for {tests}. -: not of right / wrong answers; it "
+            "depends on how much samples differ, which is known once two models are measured, and "
+            "said then.",
+            "note",
+        ),
+        Paragraph(
+            f"Seconds: of one model, about {seconds:,.0f} in all, told by a few samples.", "note"
+        ),
     ]

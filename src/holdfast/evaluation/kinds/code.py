@@ -123,6 +123,10 @@ class CodeEntry(TaskEntry):
         self._prompts(tokenizer, problems[:1], examples, seed=0)
         return problems, examples
 
+    def count(self, requests: tuple[list[CodeProblem], list[CodeProblem]]) -> int:
+        """The problems, as far as the limit goes."""
+        return len(requests[0][: self.limit])
+
     def measure(self, on: Subject) -> Outcome:
         """See `Entry.measure`.
 

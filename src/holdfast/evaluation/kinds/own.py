@@ -46,6 +46,10 @@ class OwnEntry(Entry):
         """None: what a model is asked is the class's affair, which is only checked."""
         self.own.check(tokenizer)
 
+    def count(self, requests: None) -> int:
+        """Only measuring tells."""
+        return 0
+
     def scores(self, requests: None, on: Subject) -> Outcome:
         """See `Entry.scores`.
 

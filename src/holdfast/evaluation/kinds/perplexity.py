@@ -79,6 +79,10 @@ class PerplexityEntry(DataEntry):
             encode_document(document, tokenizer)
         return texts
 
+    def count(self, requests: Texts) -> int:
+        """The documents."""
+        return len(requests.documents)
+
     def scores(self, requests: Texts, on: Subject) -> Outcome:
         """See `Entry.scores`."""
         from holdfast.evaluation.baselines import unigram_levels

@@ -121,6 +121,11 @@ class TaskEntry(Entry):
 
         return load(self, tokenizer)
 
+    def count(self, requests: Any) -> int:
+        """The questions of all tasks, as far as the limit goes."""
+        sizes = [len(task.eval_docs) for task in requests.values()]
+        return sum(size if self.limit is None else min(size, self.limit) for size in sizes)
+
     def measure(self, on: Subject) -> Outcome:
         """See `Entry.measure`. Tasks may shuffle while they are read, so that it is done with the
         random generators seeded."""

@@ -57,6 +57,12 @@ class QuestionsEntry(DataEntry):
             del settings["cluster"]
         return settings
 
+    def count(self, requests: Sequence[Question]) -> int:
+        """The questions, or the clusters."""
+        if self.cluster is None:
+            return len(requests)
+        return len({question.cluster for question in requests})
+
     def text_of(self, row: Row, number: int) -> str:
         """How the question of a sound row is asked; rows count from 0."""
         return str(row["prompt"])
