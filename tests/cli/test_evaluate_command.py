@@ -245,6 +245,23 @@ def test_a_plan_says_what_each_entry_can_show_and_how_long_it_takes(
     assert sorted(desk.rglob("*")) == before, "nothing is written"
 
 
+def test_compare_measures_models_that_were_not_and_measures_nothing_twice(
+    desk: Path, capsys: pytest.CaptureFixture[str], worked: SimpleNamespace
+) -> None:
+    words = ["compare", "base", "tuned", "--suite", "suite.yaml", "--json", "out.json"]
+    assert main(words) == 0
+    assert "base" in capsys.readouterr().out
+    names = [comparison["name"] for comparison in read_json("out.json")["comparisons"]]
+    assert sorted(names) == sorted([*(entry.partition("/")[2] for entry in ENTRIES), "both"])
+    loaded = list(worked.loaded)
+    assert len(loaded) == 2
+    assert main(words) == 0 and worked.loaded == loaded, "both were measured before"
+    assert main(["compare", "evaluated:base", "evaluated:tuned", "--suite", "suite.yaml"]) == 2
+    assert "none of these is one that was not" in capsys.readouterr().err
+    assert main(["compare", "base", "tuned", "--suite", "knowlege"]) == 2
+    assert "Did you mean 'knowledge'?" in capsys.readouterr().err
+
+
 # --------------------------------------------------------------------------------------------- requests that cannot be
 
 

@@ -3,6 +3,7 @@ comment, and as a gate that a build can fail on."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from dataclasses import dataclass
@@ -21,13 +22,19 @@ from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.help import Section
 from holdfast.errors import ConfigError, NotFinite, Problem
-from holdfast.evaluation.compare.request import CompareSettings, Side, find_sides
+from holdfast.evaluation.compare.request import (
+    CompareSettings,
+    Side,
+    find_sides,
+    unmeasured_models,
+)
 from holdfast.printable import Lines
 from holdfast.records.comparison import CANNOT_TELL, HOLD, SHIP
 
 if TYPE_CHECKING:
     from holdfast.evaluation.compare.gate import Rule
     from holdfast.evaluation.compare.result import Result
+    from holdfast.evaluation.entries import EvaluationPlan
 
 DESCRIPTION = """\
 What changed between two models, paired question by question, and is it too much? Joins what both were measured on, and
@@ -37,6 +44,7 @@ never compared.
 A and B are each
   a run folder            its result; RUN:start is the model before training. A single run: start against result
   OUT:label, OUT/label    a model of 'holdfast evaluate ... --output_dir OUT'. A single OUT with two models: both
+  a model                 with --suite: it is measured first
   a log of another tool   lm-evaluation-harness, Inspect, lighteval, a table: --help logs
 
 Exit code 0: done, or SHIP; 3: HOLD; 5: CANNOT TELL; 4: NaN or infinity, without a policy; 2: the request has to change.
@@ -75,8 +83,8 @@ loss that is to count as accepted from now on, with --by and --because, in accep
 """
 EPILOG = """\
 examples
-  # start against result
   holdfast compare runs/direct
+  holdfast compare base tuned --suite knowledge
   holdfast compare evaluated:base evaluated:tuned --html comparison.html
   # two logs of lm_eval --log_samples
   holdfast compare logs/base logs/tuned
@@ -153,6 +161,11 @@ class CompareRequest(CompareSettings):
                 )
             )
         problems += [Problem("fail_if", text) for text in self._rules[1]]
+        if self.suite:
+            problems += self.planned[1]
+            if not self.unmeasured:
+                text = "is what models are measured on, and none of these is one that was not."
+                problems.append(Problem("suite", text))
         return problems + [Problem("models", text) for text in self._sides[1]]
 
     def _acceptance_problems(self) -> list[Problem]:
@@ -178,7 +191,19 @@ class CompareRequest(CompareSettings):
 
     @functools.cached_property
     def _sides(self) -> tuple[list[Side], list[str]]:
-        return find_sides(self.models)
+        return find_sides(self.models, measures=bool(self.suite))
+
+    @functools.cached_property
+    def unmeasured(self) -> list[str]:
+        """The words that name models which are measured first."""
+        return unmeasured_models(self.models, measures=True) if self.suite else []
+
+    @functools.cached_property
+    def planned(self) -> tuple[EvaluationPlan, list[Problem]]:
+        """What they are measured on, and what is wrong with it."""
+        from holdfast.evaluation.request import PlanRequest, plan_of
+
+        return plan_of(PlanRequest(suite=self.suite, confidence=self.confidence, seed=self.seed))
 
     @property
     def rules(self) -> list[Rule]:
@@ -222,14 +247,45 @@ def run(argv: list[str]) -> int:
     from holdfast.reports.comparison_text import not_finite_text
 
     with stoppable():
-        result = compare_sides(request.sides, request.rules, request)
+        sides = measured_sides(request) if request.unmeasured else request.sides
+        result = compare_sides(sides, request.rules, request)
         if request.accept:
             result.accept(request.accept, by=request.by, why=request.because)
-            result = compare_sides(request.sides, request.rules, request)
+            result = compare_sides(sides, request.rules, request)
     write_and_print(result, request.files, seconds=time.monotonic() - began)
     if result.not_finite and result.policy is None:
         raise NotFinite(not_finite_text(result.not_finite))
     return 0 if result.verdict is None else CODES[result.verdict.word]
+
+
+def measured_sides(request: CompareRequest) -> list[Side]:
+    """The two models, once those that were not measured are.
+
+    Raises:
+        ConfigError: a model, a task or its data does not fit; nothing is measured then.
+        Interrupted: Ctrl-C or SIGTERM; the same command continues.
+    """
+    from holdfast.evaluation.session import evaluate_models, requests_of
+    from holdfast.support.progress import ProgressDisplay
+
+    models = requests_of(request.unmeasured)
+    console = stderr_console()
+    display = ProgressDisplay(console=console, say=lambda line: print_line(console, line))
+    with contextlib.suppress(NotFinite):  # the comparison says so
+        evaluate_models(
+            models,
+            request.planned[0],
+            request.measured_dir,
+            suites=request.suite,
+            display=display,
+        )
+    places = {}
+    for word, model in zip(request.unmeasured, models, strict=True):
+        places[word] = f"{request.measured_dir}:{model.label}"
+    sides, problems = find_sides([places.get(word, word) for word in request.models])
+    if problems:
+        raise ConfigError(problems)
+    return sides
 
 
 def write_and_print(result: Result, files: dict[str, str], *, seconds: float) -> None:

@@ -36,7 +36,12 @@ class CompareSettings:
     """How models are compared."""
 
     models: Annotated[tuple[str, ...], Meta(positional=True, metavar="A B")] = ()
-    """Run folders, models of 'holdfast evaluate', or logs of other tools; see above."""
+    """Run folders, models of 'holdfast evaluate', logs of other tools, or models; see above."""
+    suite: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME", section="models")] = ()
+    """What models are measured on that were not: shipped suites or YAML files, as of 'holdfast
+    evaluate'."""
+    measured_dir: Annotated[Path, Meta(metavar="FOLDER", section="models")] = Path("evaluated")
+    """Where they are measured; what is there already is not measured again."""
     fail_if: Annotated[tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="RULE")] = ()
     """Exits with 3 where the rule holds; may be given several times."""
     policy: Annotated[Path | None, Meta(metavar="GATE.yaml")] = None
@@ -45,7 +50,7 @@ class CompareSettings:
     """Rules that the interval leaves undecided fail too."""
     metrics: Literal["primary", "all"] = "primary"
     """The metric that leads each entry, or all."""
-    confidence: Annotated[float, Meta(gt=0, lt=1, metavar="LEVEL")] = 0.95
+    confidence: Annotated[float, Meta(gt=0, lt=1, metavar="LEVEL", section="statistics")] = 0.95
     """Level of all intervals. One side of it, 0.025, is the chance of a false alarm over all
     tests."""
     margin: Annotated[
@@ -54,7 +59,7 @@ class CompareSettings:
     ] = ()
     """A loss that does not matter to a verdict: of shares (default 1pt), of all else in % of
     before, of one unit; 0."""
-    allow_unpaired: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.01
+    allow_unpaired: Annotated[float, Meta(ge=0, le=1, metavar="SHARE", section="statistics")] = 0.01
     """Of an entry's samples without a partner, how many are named and left out; more is an
     error."""
     family_wise: Annotated[FamilyWise, Meta(section="statistics")] = "holm"
@@ -82,20 +87,35 @@ class Side:
         return self.folder.path if self.log is None else self.log
 
 
-def find_sides(words: Sequence[str]) -> tuple[list[Side], list[str]]:
+def unmeasured_models(words: Sequence[str], *, measures: bool) -> list[str]:
+    """The words that name models and nothing that was measured; where models are measured, hub ids
+    among them."""
+    models = []
+    for word in words:
+        is_on_hub = measures and is_hub_id(word) and not expanded(word).exists()
+        if is_on_hub or is_unmeasured_model(word):
+            models.append(word)
+    return models
+
+
+def find_sides(words: Sequence[str], *, measures: bool = False) -> tuple[list[Side], list[str]]:
     """The two models that the words of a command line name, with labels that tell them apart, and a
-    sentence for everything that is wrong with the words."""
+    sentence for everything that is wrong with the words.
+
+    Args:
+        words: of the command line.
+        measures: whether models that were not measured will be; they have no side yet then.
+    """
     sides: list[Side] = []
     problems: list[str] = []
-    models = [word for word in words if is_unmeasured_model(word)]
-    if models:
+    models = unmeasured_models(words, measures=measures)
+    if models and not measures:
         verb = "is a model that was" if len(models) == 1 else "are models that were"
         base = ["BASE"] if len(words) == 1 else []
         problems.append(
-            f"{' and '.join(models)} {verb} not measured, and compare reads what was measured. "
-            f"Measure first: 'holdfast evaluate {' '.join([*base, *models])} --suite knowledge "
-            "--output_dir measured', or the entries of your own; then "
-            f"'{_next_command(words, models)}'"
+            f"{' and '.join(models)} {verb} not measured. Say on what: "
+            f"'holdfast compare {' '.join([*base, *words])} --suite knowledge', or a suite of your "
+            "own, measures and compares"
         )
     for word in words:
         if word in models:
@@ -104,7 +124,7 @@ def find_sides(words: Sequence[str]) -> tuple[list[Side], list[str]]:
             sides += find_models(word, only=len(words) == 1)
         except HoldfastError as error:
             problems.append(str(error))
-    if not problems:
+    if not problems and len(sides) + len(models) != 2:
         problems += _wrong_number(sides, words)
     if len({side.label for side in sides}) < len(sides) == len(words):
         sides = [
@@ -135,15 +155,6 @@ def is_unmeasured_model(word: str) -> bool:
         return made_folder(word) is not None
     is_model = (path / "config.json").is_file() or (path / "adapter_config.json").is_file()
     return is_model and not _is_evaluated(path) and _reader_of(path) is None
-
-
-def _next_command(words: Sequence[str], models: Sequence[str]) -> str:
-    """What compares once models are measured: all of the words, or the measured one beside the
-    others."""
-    if len(words) == len(models) <= 2:
-        return "holdfast compare measured"
-    names = ["measured:LABEL" if word in models else word for word in words]
-    return f"holdfast compare {' '.join(names)}"
 
 
 def find_models(word: str, *, only: bool) -> list[Side]:
