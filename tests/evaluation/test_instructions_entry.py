@@ -111,7 +111,7 @@ def test_arguments_that_are_null_are_not_given():
 
 def replies(model, tokenizer, encoded, *, longest: int, batch: int) -> list[str]:
     on = Subject(model=model, tokenizer=tokenizer, plan=EvaluationPlan(batch_size=batch))
-    return generate(on, encoded, max_new_tokens=longest)[0]
+    return [reply.text for reply in generate(on, encoded, max_new_tokens=longest)]
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from holdfast.evaluation.shipped import changed, description_of, read_suites, sh
 from holdfast.evaluation.suite import parse_evaluation
 
 NAMES = (
+    "behaviour",
     "forgetting_stages",
     "instruction_residual",
     "knowledge",
@@ -72,7 +73,7 @@ def test_unknown_suites_are_named_with_the_nearest(tmp_path: Path, monkeypatch: 
     (tmp_path / "list.yaml").write_text("- arc_easy\n")
     _, problems = read_suites(["knowlege", "nowhere.yaml", "broken.yaml", "list.yaml", "label"])
     assert len(problems) == 5
-    assert "unknown suite 'knowlege'. Did you mean 'knowledge'? Known: forgetting_stages, " in problems[0]
+    assert "unknown suite 'knowlege'. Did you mean 'knowledge'? Known: behaviour, forgetting_stages, " in problems[0]
     assert "no such suite file: nowhere.yaml" in problems[1]
     assert "broken.yaml, line 1, column 8: not valid YAML" in problems[2]
     assert "list.yaml: expected a mapping" in problems[3]

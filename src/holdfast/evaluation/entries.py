@@ -126,6 +126,8 @@ class Entry:
     """Further fields that name local files."""
     name_suffix: ClassVar[str] = ""
     """Behind the name that an entry has by default."""
+    shipped: ClassVar[str] = ""
+    """The word for data that comes with holdfast, in place of a file; empty: none does."""
     without: ClassVar[tuple[str, ...]] = ()
     """Fields that a suite cannot write."""
     batched: ClassVar[bool] = False
@@ -240,7 +242,8 @@ class DataEntry(Entry):
 
     def local_files(self) -> list[Path]:
         """The data file, where it is no hub id."""
-        return [Path(self.data)] if Path(self.data).exists() else []
+        is_here = self.data != self.shipped and Path(self.data).exists()
+        return [Path(self.data)] if is_here else []
 
 
 class OwnMeasure:

@@ -115,9 +115,10 @@ class Outcome:
         if isinstance(figure, Metric):
             return replace(figure, confidence=plan.confidence)
         value, interval = estimate(figure, self.rows, confidence=plan.confidence, seed=plan.seed)
+        applies = figure.columns(self.rows)[:, 1] > 0
         return Metric(
             value=value,
-            n=len(self.rows),
+            n=int(applies.sum()),
             unit=figure.unit,
             higher_is_better=figure.higher_is_better,
             interval=interval,
@@ -145,10 +146,9 @@ def measure(entry: Entry, on: Subject) -> Outcome:
     mark_copies(outcome.rows)
     notes = [*outcome.settings.get("notes", ()), *on.notes, *remarks_on_samples(outcome.rows)]
     if isinstance(entry, DataEntry) and entry.max_documents is not None:
-        from holdfast.data.sources import load_rows
+        from holdfast.evaluation.text.question_files import all_rows
 
-        rows = load_rows(entry.data, split=entry.split, config=entry.config)
-        notes += remarks_on_part(rows, entry.max_documents, setting="max_documents")
+        notes += remarks_on_part(all_rows(entry), entry.max_documents, setting="max_documents")
     return replace(outcome, settings={**outcome.settings, "notes": notes})
 
 

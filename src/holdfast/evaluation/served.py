@@ -132,6 +132,22 @@ class ServedModel:
             requests.append((ids, {"temperature": 0.0, **parameters}, completed))
         return self._ask(requests)
 
+    def replies(
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> list[tuple[str, bool | None]]:
+        """Greedy continuations, each with whether it ended by itself; None where the server does
+        not say.
+
+        Args:
+            prompts: token ids, none empty.
+            max_new_tokens: tokens at most.
+
+        Raises:
+            HoldfastError: see `scores`.
+        """
+        how = {"temperature": 0.0, "max_tokens": max_new_tokens}
+        return self._ask([(ids, how, _finished) for ids in prompts])
+
     def _ask(self, requests: Sequence[Request]) -> list[Any]:
         return ask(self.endpoint, self.name, requests, options=_OPTIONS)
 
@@ -150,6 +166,11 @@ def _scored(body: Any, *, ids: Sequence[int]) -> list[tuple[float, bool]]:
             )
         scores.append((float(value), value >= max(top.values())))
     return scores
+
+
+def _finished(body: Any) -> tuple[str, bool | None]:
+    reason = choice(body).get("finish_reason")
+    return completed(body), None if reason is None else reason == "stop"
 
 
 def _counted(body: Any) -> int:

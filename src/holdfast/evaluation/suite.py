@@ -27,6 +27,7 @@ evaluation:
       name: questions-lettered
     - instructions: asked.jsonl   # prompts whose replies a program checks, as IFEval's
       apply_chat_template: true
+    - behaviour: shipped          # ends of turns, JSON, tool calls, language, refusals, length
     - win_rate: prompts.jsonl     # how often a judge prefers the replies to those of the start
       judge_model: Llama-3-70B-Instruct
       base_url: http://localhost:8000/v1
@@ -342,7 +343,8 @@ def _entry(suite: str, value: Any) -> tuple[Entry | None, list[Problem]]:
     if source is None or problems:
         return None, problems
     is_file = kind.source == "data" or source.endswith(TASK_SUFFIXES)
-    name = fields.pop("name", None) or (_stem(source) if is_file else source) + kind.name_suffix
+    usual_name = (_stem(source) if is_file else source) + kind.name_suffix
+    name = fields.pop("name", None) or (key if source == kind.shipped else usual_name)
     options = fields.get("options")
     if isinstance(options, Mapping):
         fields |= {"options": tuple(options.values()), "labels": tuple(map(str, options))}
@@ -434,6 +436,8 @@ def _own(
 def _source(source: str, key: str, has_split: bool, problems: list[Problem]) -> str:
     """What an entry's own key names: the place of a file, the hub id or the task that it is taken
     for."""
+    if source == KINDS[key].shipped:
+        return source
     path = locate(source)
     if KINDS[key].source == "task":
         if source.endswith(TASK_SUFFIXES):

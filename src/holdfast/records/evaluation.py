@@ -82,6 +82,12 @@ class Evaluation:
       "instructions": [id], "followed_strict": [bool], "prompt_level_strict_acc": 0 or 1,
       "inst_level_strict_acc": instructions followed, "inst_level_strict_acc#": their number,
       ...}`, and the same with "loose" for "strict".
+    - "behaviour":
+      `{"doc", "prompt": hash, "question", "category", "output": str, "turn_ended": 0 or 1,
+      "thoughts_closed": 0 or 1, "json_valid": 0 or 1, "json_valid#": 1 where JSON was asked for,
+      else 0, and the same of "tool_call_valid", "language_kept", "harmful_refused" and
+      "harmless_answered"; "has_thought", "has_list", "has_heading", "refusal": 0 or 1,
+      "reply_characters": int, "reply_tokens": int}`.
     - "win_rate":
       `{"doc", "prompt": hash, "question", "output": str, "win_rate": P(the judge prefers it) over
       both orders, "length_controlled_win_rate": a value whose mean is that figure, "status": as of

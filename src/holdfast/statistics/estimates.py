@@ -297,7 +297,10 @@ def estimate(
     value = float(figure.of_sums(columns.sum(0)))
     if clusters is not None:
         columns = by_cluster(columns, clusters) * np.bincount(clusters)[:, None]
+    columns = columns[columns[:, 1] > 0]  # the figure does not apply to the others
     n = len(columns)
+    if n == 0:
+        return value, None
     if n > 1 and value in (0.0, 1.0) and _unanimous_share(figure, columns):
         return value, clopper_pearson(n * int(value), n, (1 - confidence) / 2)
     draws = figure.of_sums(resampled_sums(columns, resamples=resamples, seed=seed))

@@ -269,7 +269,7 @@ def compare_columns(
                 entry,
                 name,
                 values=(before, after),
-                n=sheet.n,
+                n=int(_applies(columns).sum()),
                 unit=figure.unit,
                 higher_is_better=figure.higher_is_better,
                 options=options,
@@ -284,18 +284,29 @@ def _test(
     """The test of one metric's difference: of answers that flipped, or of what each sample
     contributes."""
     figure, columns = sheet.figures[metric], sheet.columns[metric]
-    if figure.denominator is None and bool((columns[:, [1, 3]] == 1).all()):
+    applies = _applies(columns)
+    columns = columns[applies]
+    is_mean = figure.denominator in (None, f"{metric}#")
+    if is_mean and bool((columns[:, [1, 3]] == 1).all()):
         scores = columns[:, [0, 2]]
         changes = scores[:, 1] - scores[:, 0]
         is_unchanged_share = not changes.any() and is_share(
             figure.unit, metric, (scores.min(), scores.max())
         )
         if is_unchanged_share or bool(np.isin(scores, (0.0, 1.0)).all()):
-            return Flips(lost=int((changes < 0).sum()), gained=int((changes > 0).sum()), n=sheet.n)
+            return Flips(
+                lost=int((changes < 0).sum()), gained=int((changes > 0).sum()), n=len(columns)
+            )
     before, after = values
     difference = 0.0 if np.array_equal(columns[:, :2], columns[:, 2:]) else after - before
-    influence: Influence = {(entry.suite, entry.name): sheet.influence(metric)}
+    influence: Influence = {(entry.suite, entry.name): sheet.influence(metric)[applies]}
     return moments(difference, influence, scale=abs(before) + abs(after))
+
+
+def _applies(columns: np.ndarray) -> np.ndarray:
+    """`[n]` bool: the samples that a figure applies to, of its columns `[n, 4]`; the others count 0
+    parts on both sides."""
+    return np.asarray((columns[:, [1, 3]] > 0).any(axis=1))
 
 
 def compared(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from holdfast.evaluation.entries import Entry
 from holdfast.evaluation.kinds.answer_distribution import AnswerDistributionEntry
+from holdfast.evaluation.kinds.behaviour import BehaviourEntry
 from holdfast.evaluation.kinds.classification import ClassificationEntry
 from holdfast.evaluation.kinds.code import CodeEntry
 from holdfast.evaluation.kinds.instructions import InstructionsEntry
@@ -24,6 +25,7 @@ _CLASSES: tuple[type[Entry], ...] = (
     MultipleChoiceEntry,
     LettersEntry,
     InstructionsEntry,
+    BehaviourEntry,
     WinRateEntry,
     CodeEntry,
     OwnEntry,

@@ -25,7 +25,12 @@ from holdfast.evaluation.entries import DataEntry
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.checkers import RULES, follow, mistake_in
 from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
-from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
+from holdfast.evaluation.text.question_files import (
+    RowMistakes,
+    question_rows,
+    row_messages,
+    shown,
+)
 from holdfast.support.files import fingerprint
 
 if TYPE_CHECKING:
@@ -150,7 +155,7 @@ def read_instructions(entry: InstructionsEntry, tokenizer: Any) -> list[Prompt]:
     mistakes = RowMistakes(entry.data)
     prompts = []
     for number, row in enumerate(rows):
-        messages = _messages(row, number, mistakes)
+        messages = row_messages(row, number, mistakes)
         kwargs = _arguments(row, number, mistakes)
         if messages is None or kwargs is None:
             continue
@@ -166,25 +171,6 @@ def read_instructions(entry: InstructionsEntry, tokenizer: Any) -> list[Prompt]:
         )
     mistakes.check()
     return prompts
-
-
-def _messages(row: Row, number: int, mistakes: RowMistakes) -> list[dict[str, Any]] | None:
-    prompt, messages = row.get("prompt"), row.get("messages")
-    if isinstance(prompt, str) and prompt.strip():
-        return [{"role": "user", "content": prompt}]
-    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        expected = "a prompt that is a text and not empty, or messages with role and content"
-        mistakes.add(expected, row=number, got=shown(prompt if messages is None else messages))
-        return None
-    if messages[-1]["role"] == "assistant":
-        expected = "messages that end with a user's, which the model replies to"
-        mistakes.add(expected, row=number, got="an assistant's last")
-        return None
-    return [{"role": message["role"], "content": message["content"]} for message in messages]
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value.get("role")) and bool(value.get("content"))
 
 
 def _arguments(row: Row, number: int, mistakes: RowMistakes) -> list[dict[str, Any]] | None:

@@ -243,13 +243,18 @@ def border_ids(
     return ids[:start], ids[start:]
 
 
-def chat_prompt(messages: Messages, tokenizer: Any) -> str:
+def chat_prompt(messages: Messages, tokenizer: Any, **variables: Any) -> str:
     """Messages as the chat template writes them, up to where the reply begins.
+
+    Args:
+        messages: of a conversation.
+        tokenizer: with its template.
+        variables: further ones of the template, such as tools.
 
     Raises:
         ModelError: the tokenizer has no chat template.
     """
-    return _render(messages, tokenizer, reply=True)
+    return _render(messages, tokenizer, reply=True, **variables)
 
 
 def prompt_ids(prompt: str, tokenizer: Any, *, chat: bool = False) -> list[int]:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from holdfast.data.layouts import Row
 from holdfast.errors import DataError, did_you_mean
 from holdfast.evaluation.entries import DataEntry
+from holdfast.evaluation.text.behaviour_prompts import shipped_prompts
+
+
+def all_rows(entry: DataEntry) -> Any:
+    """The rows of an entry's data, a file's or those that come with holdfast."""
+    from holdfast.data.sources import load_rows
+
+    if entry.shipped and entry.data == entry.shipped:
+        import datasets
+
+        return datasets.Dataset.from_list(shipped_prompts())
+    return load_rows(entry.data, split=entry.split, config=entry.config)
 
 
 def first_rows(entry: DataEntry) -> Any:
     """The rows of an entry's data, at most `max_documents` of them."""
-    from holdfast.data.sources import load_rows
-
-    rows = load_rows(entry.data, split=entry.split, config=entry.config)
+    rows = all_rows(entry)
     return (
         rows
         if entry.max_documents is None
@@ -130,3 +140,24 @@ def shown(value: Any) -> str:
     """A value for a message, cut to a line."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def row_messages(row: Row, number: int, mistakes: RowMistakes) -> list[dict[str, Any]] | None:
+    """What a row with `prompt` or `messages` asks, as messages; None where it is neither, which
+    `mistakes` then has."""
+    prompt, messages = row.get("prompt"), row.get("messages")
+    if isinstance(prompt, str) and prompt.strip():
+        return [{"role": "user", "content": prompt}]
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+        expected = "a prompt that is a text and not empty, or messages with role and content"
+        mistakes.add(expected, row=number, got=shown(prompt if messages is None else messages))
+        return None
+    if messages[-1]["role"] == "assistant":
+        expected = "messages that end with a user's, which the model replies to"
+        mistakes.add(expected, row=number, got="an assistant's last")
+        return None
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value.get("role")) and bool(value.get("content"))

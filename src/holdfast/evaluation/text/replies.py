@@ -1,11 +1,12 @@
-"""Greedy replies of a model, in memory or behind a server: what `instructions` and `win_rate`
-entries judge.
+"""Greedy replies of a model, in memory or behind a server: what `instructions`, `behaviour` and
+`win_rate` entries judge.
 
 A batch is kept on disk as soon as it is written, so an interruption costs one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,19 +17,47 @@ from holdfast.evaluation.measures import Subject
 from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.evaluation.served import ServedModel, in_groups
 from holdfast.evaluation.text.perplexity import resolve_window
-from holdfast.evaluation.text.thoughts import open_thought, reply_text, without_thought
+from holdfast.evaluation.text.thoughts import (
+    Marks,
+    open_thought,
+    reply_text,
+    state_of_thought,
+    without_thought,
+)
 from holdfast.generation import BROKEN, continued, end_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a model said to one prompt."""
+
+    text: str
+    """Without special tokens and without its thought; empty where that has no end."""
+    tokens: int
+    """All that were written, those of the thought too; the end token is none. Of a server: those of
+    the text that it gave."""
+    ended: bool | None
+    """Whether an end token came before the tokens ran out; None where a server does not say."""
+    thought: str
+    """"closed" or "open" where it begins with a thought, else empty."""
+    broken: bool = False
+    """Whether it was chosen by logits that are not finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replies:
     """What a model said to prompts."""
 
-    texts: list[str]
+    replies: list[Reply]
     """One a prompt, in order."""
     broken: str
     """`Outcome.broken`."""
     notes: list[str]
+
+    @property
+    def texts(self) -> list[str]:
+        """Of the replies."""
+        return [reply.text for reply in self.replies]
 
 
 def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int, *, chat: bool) -> Replies:
@@ -52,24 +81,23 @@ def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int, *, chat: 
             f"{longest}; the prompt needs room too. Lower it."
         )
     room = window - longest
-    texts, broken = generate(
-        on, [ids[-room:] for ids in encoded], max_new_tokens=longest, chat=chat
-    )
+    replies = generate(on, [ids[-room:] for ids in encoded], max_new_tokens=longest, chat=chat)
     notes = remarks_on_cut(sum(len(ids) > room for ids in encoded), len(encoded), room)
-    if chat and open_thought(on.tokenizer) and (unfinished := texts.count("")):
+    unfinished = sum(reply.thought == "open" for reply in replies)
+    if unfinished:
         notes.append(
-            f"{unfinished} of {len(texts)} replies are thoughts without an end: {longest} tokens "
+            f"{unfinished} of {len(replies)} replies are thoughts without an end: {longest} tokens "
             "were allowed."
         )
-    return Replies(texts=texts, broken=BROKEN if broken else "", notes=notes)
+    broken = any(reply.broken for reply in replies)
+    return Replies(replies=replies, broken=BROKEN if broken else "", notes=notes)
 
 
 def generate(
     on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: int, chat: bool = True
-) -> tuple[list[str], bool]:
-    """Greedy continuations as text, special tokens and thoughts left out; each ends before the
-    model's end of sequence, or after `max_new_tokens`. And whether some of them were chosen by
-    logits that are not finite.
+) -> list[Reply]:
+    """Greedy continuations; each ends before the model's end of sequence, or after
+    `max_new_tokens`.
 
     Args:
         on: the model; the batch size is the plan's, and prompts of similar length share a batch.
@@ -89,31 +117,50 @@ def generate(
 
     opened = open_thought(on.tokenizer) if chat else None
 
-    def replies(batch: Sequence[int]) -> list[Any]:
-        """Of prompts that share a forward pass; {"broken": text} where it says nothing."""
+    def replies(batch: Sequence[int]) -> list[dict[str, Any]]:
+        """Of prompts that share a forward pass."""
         prompts = [encoded[i] for i in batch]
         if isinstance(on.model, ServedModel):
-            texts = on.model.completions(prompts, [{"max_tokens": max_new_tokens}] * len(prompts))
-            return [without_thought(text, opened) for text in texts]
+            return _served_replies(on, prompts, max_new_tokens, opened)
         with evaluation_mode(on.model):
             continuations = continued(
                 on.model, on.tokenizer, prompts, max_new_tokens=max_new_tokens
             )
-        texts = []
+        written = []
         for continuation in continuations:
             ids = continuation.ids[:-1] if continuation.ended else continuation.ids
-            texts.append(reply_text(on.tokenizer, ids, opened))
-        if any(continuation.broken for continuation in continuations):
-            return [{"broken": text} for text in texts]
-        return texts
+            reply = Reply(
+                text=reply_text(on.tokenizer, ids, opened),
+                tokens=len(ids),
+                ended=continuation.ended,
+                thought=state_of_thought(on.tokenizer.decode(ids), opened),
+                broken=continuation.broken,
+            )
+            written.append(dataclasses.asdict(reply))
+        return written
 
     order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))
     size = on.model.at_once if isinstance(on.model, ServedModel) else on.plan.batch_size
     batches = list(in_groups(order, size))
     answers = on.partial.resumed(
-        "reply", zip(batches, batches, strict=True), replies, total=len(encoded), report=on.report
+        "written", zip(batches, batches, strict=True), replies, total=len(encoded), report=on.report
     )
-    return unmark_broken(answers)
+    return [Reply(**answer) for answer in answers]
+
+
+def _served_replies(
+    on: Subject, prompts: Sequence[Sequence[int]], max_new_tokens: int, opened: Marks | None
+) -> list[dict[str, Any]]:
+    written = []
+    for text, ended in on.model.replies(prompts, max_new_tokens):
+        reply = Reply(
+            text=without_thought(text, opened),
+            tokens=len(on.tokenizer(text, add_special_tokens=False)["input_ids"]),
+            ended=ended,
+            thought=state_of_thought(text, opened),
+        )
+        written.append(dataclasses.asdict(reply))
+    return written
 
 
 def unmark_broken(answers: Sequence[Any]) -> tuple[list[str], bool]:

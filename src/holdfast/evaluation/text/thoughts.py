@@ -149,6 +149,19 @@ def without_thought(text: str, opened: Marks | None) -> str:
     return text if marks is None else text.partition(marks[1])[2].lstrip()
 
 
+def state_of_thought(text: str, opened: Marks | None) -> str:
+    """ "closed" or "open" for the thought that a reply begins with; empty where there is none.
+
+    Args:
+        text: what the model wrote behind the prompt, special tokens included.
+        opened: the thought that the prompt opens.
+    """
+    marks = _thought_of(text, opened)
+    if marks is None:
+        return ""
+    return "closed" if marks[1] in text else "open"
+
+
 def reply_text(tokenizer: Any, ids: Sequence[int], opened: Marks | None) -> str:
     """The text of a reply's tokens without special ones and without its thought, whose marks may be
     special."""
