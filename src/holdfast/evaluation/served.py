@@ -18,7 +18,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -115,38 +115,26 @@ class ServedModel:
         return int(count)
 
     def completions(
-        self, prompts: Sequence[Sequence[int]], how: Sequence[Mapping[str, Any]]
-    ) -> list[str]:
-        """Continuations.
+        self,
+        prompts: Sequence[Sequence[int]],
+        how: Sequence[Mapping[str, Any]],
+        read: Callable[[Any], Any] = completed,
+    ) -> list[Any]:
+        """Continuations, as texts or as `read` reads them.
 
         Args:
             prompts: token ids, none empty.
             how: of every prompt `max_tokens` and whatever else `/completions` takes (`stop`,
                 `temperature`, `seed`).
+            read: of an answer's body.
 
         Raises:
             HoldfastError: see `scores`.
         """
         requests: list[Request] = []
         for ids, parameters in zip(prompts, how, strict=True):
-            requests.append((ids, {"temperature": 0.0, **parameters}, completed))
+            requests.append((ids, {"temperature": 0.0, **parameters}, read))
         return self._ask(requests)
-
-    def replies(
-        self, prompts: Sequence[Sequence[int]], max_new_tokens: int
-    ) -> list[tuple[str, bool | None]]:
-        """Greedy continuations, each with whether it ended by itself; None where the server does
-        not say.
-
-        Args:
-            prompts: token ids, none empty.
-            max_new_tokens: tokens at most.
-
-        Raises:
-            HoldfastError: see `scores`.
-        """
-        how = {"temperature": 0.0, "max_tokens": max_new_tokens}
-        return self._ask([(ids, how, _finished) for ids in prompts])
 
     def _ask(self, requests: Sequence[Request]) -> list[Any]:
         return ask(self.endpoint, self.name, requests, options=_OPTIONS)
@@ -166,11 +154,6 @@ def _scored(body: Any, *, ids: Sequence[int]) -> list[tuple[float, bool]]:
             )
         scores.append((float(value), value >= max(top.values())))
     return scores
-
-
-def _finished(body: Any) -> tuple[str, bool | None]:
-    reason = choice(body).get("finish_reason")
-    return completed(body), None if reason is None else reason == "stop"
 
 
 def _counted(body: Any) -> int:

@@ -86,6 +86,16 @@ def completed(body: Any) -> str:
     return str(completion["text"])
 
 
+def finished(body: Any) -> tuple[str, bool | None]:
+    """What was written, and whether it ended by itself; None where the server does not say.
+
+    Raises:
+        ValueError: no text.
+    """
+    reason = choice(body).get("finish_reason")
+    return completed(body), None if reason is None else reason == "stop"
+
+
 def prompt_scores(body: Any, count: int) -> tuple[list[Any], list[Any]] | None:
     """Of a prompt of `count` tokens, each but the first: log-probabilities in nats, and the most
     likely tokens' by token, as the server gives them; None where it gives none, or of other tokens.

@@ -19,14 +19,13 @@ then says that there is more of it than before. Whether what a reply says is rig
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.config.declare import Meta
 from holdfast.data.layouts import Row
-from holdfast.errors import DataError, ModelError
+from holdfast.errors import ModelError
 from holdfast.evaluation.entries import DataEntry, Word
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.behaviour_prompts import COLUMNS, shipped_prompts
@@ -34,11 +33,18 @@ from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
 from holdfast.evaluation.text.languages import LANGUAGES, language_of
 from holdfast.evaluation.text.question_files import (
     RowMistakes,
-    question_rows,
+    prompt_rows,
     row_messages,
     shown,
 )
-from holdfast.evaluation.text.reply_form import RULES, has_heading, has_list, is_json, is_refusal
+from holdfast.evaluation.text.reply_form import (
+    RULES,
+    has_heading,
+    has_list,
+    is_json,
+    is_refusal,
+    read_json,
+)
 from holdfast.evaluation.text.tool_calls import Functions, functions_of, is_call
 from holdfast.support.files import fingerprint
 
@@ -194,7 +200,7 @@ def _figures(rows: Sequence[Row]) -> dict[str, Ratio]:
 
 def _remarks(entry: BehaviourEntry, prompts: Sequence[Prompt]) -> list[str]:
     """What a reader should know of the prompts."""
-    unread = sorted(set(question_rows(entry).column_names) - {"prompt", "messages", *COLUMNS})
+    unread = sorted(set(prompt_rows(entry).column_names) - {"prompt", "messages", *COLUMNS})
     remarks = [f"columns that are not read: {', '.join(unread)}."] if unread else []
     unwritten = sum(prompt.unwritten_tools for prompt in prompts)
     if unwritten:
@@ -234,73 +240,54 @@ def read_prompts(entry: BehaviourEntry, tokenizer: Any) -> list[Prompt]:
             "Use an instruction-tuned model's, or say `apply_chat_template: false` to ask with the "
             "bare prompts."
         )
-    rows = question_rows(entry)
-    columns = list(rows.column_names)
-    if "prompt" not in columns and "messages" not in columns:
-        raise DataError(
-            f"{entry.data} lacks the column prompt (or messages): what the model is asked. It has "
-            f"{', '.join(columns)}."
-        )
     mistakes = RowMistakes(entry.data)
     prompts = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(prompt_rows(entry)):
         messages = row_messages(row, number, mistakes)
         values = _values(row, number, mistakes)
         tools = _tools(row, number, mistakes)
-        if messages is not None and values is not None:
-            prompts.append(_prompt(entry, tokenizer, row, messages, tools, values))
+        if messages is None:
+            continue
+        chat = entry.apply_chat_template or not isinstance(row.get("prompt"), str)
+        bare = chat_prompt(messages, tokenizer) if chat else str(row["prompt"])
+        text = chat_prompt(messages, tokenizer, tools=tools) if chat and tools else bare
+        is_written = text != bare
+        prompts.append(
+            Prompt(
+                messages=messages,
+                prompt=text,
+                chat=chat,
+                functions=functions_of(tools) if is_written else None,
+                unwritten_tools=bool(tools) and not is_written,
+                **values,
+            )
+        )
     mistakes.check()
     return prompts
 
 
-def _values(row: Row, number: int, mistakes: RowMistakes) -> dict[str, Any] | None:
-    """What a row asks for, tools aside; None where something does not fit."""
+def _values(row: Row, number: int, mistakes: RowMistakes) -> dict[str, Any]:
+    """What a row asks for, tools aside."""
     values = {}
-    sound = True
     for column, (fits, expected) in _FITS.items():
         value = row.get(column)
         if value is None:
             continue
         if not fits(value):
-            sound = mistakes.add(expected, row=number, got=shown(value))
+            mistakes.add(expected, row=number, got=shown(value))
         values[column] = value
-    return values if sound else None
+    return values
 
 
 def _tools(row: Row, number: int, mistakes: RowMistakes) -> list[Any] | None:
     """The tools of a row; None where there are none."""
     tools = row.get("tools")
-    if not tools:
-        return None
     if isinstance(tools, str):
-        try:
-            tools = json.loads(tools)
-        except ValueError:
-            tools = row["tools"]
-    if tools and functions_of(tools) is None:
+        tools = read_json(tools or "[]")
+    if tools == [] or row.get("tools") is None:
+        return None
+    if functions_of(tools) is None:
         expected = "tools that are a list of functions with names, or JSON text of one"
         mistakes.add(expected, row=number, got=shown(row["tools"]))
         return None
-    return tools or None
-
-
-def _prompt(
-    entry: BehaviourEntry,
-    tokenizer: Any,
-    row: Row,
-    messages: list[dict[str, Any]],
-    tools: list[Any] | None,
-    values: dict[str, Any],
-) -> Prompt:
-    chat = entry.apply_chat_template or not isinstance(row.get("prompt"), str)
-    bare = chat_prompt(messages, tokenizer) if chat else str(row["prompt"])
-    prompt = chat_prompt(messages, tokenizer, tools=tools) if chat and tools else bare
-    is_written = prompt != bare
-    return Prompt(
-        messages=messages,
-        prompt=prompt,
-        chat=chat,
-        functions=functions_of(tools) if is_written else None,
-        unwritten_tools=bool(tools) and not is_written,
-        **values,
-    )
+    return tools

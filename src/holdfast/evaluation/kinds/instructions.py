@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.config.declare import Meta
 from holdfast.data.layouts import Row
-from holdfast.errors import DataError
 from holdfast.evaluation.entries import DataEntry
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.checkers import RULES, follow, mistake_in
 from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
 from holdfast.evaluation.text.question_files import (
     RowMistakes,
-    question_rows,
+    prompt_rows,
     row_messages,
     shown,
 )
@@ -145,13 +144,7 @@ def read_instructions(entry: InstructionsEntry, tokenizer: Any) -> list[Prompt]:
             has it.
         ModelError: messages or the chat template are asked for, and the tokenizer has none.
     """
-    rows = question_rows(entry, ("instruction_id_list", "kwargs"))
-    columns = list(rows.column_names)
-    if "prompt" not in columns and "messages" not in columns:
-        raise DataError(
-            f"{entry.data} lacks the column prompt (or messages): what the model is asked. It has "
-            f"{', '.join(columns)}."
-        )
+    rows = prompt_rows(entry, ("instruction_id_list", "kwargs"))
     mistakes = RowMistakes(entry.data)
     prompts = []
     for number, row in enumerate(rows):

@@ -13,18 +13,19 @@ import re
 from holdfast.evaluation.text.reply_form import prose
 
 _SCRIPTS = {
-    "zh": re.compile("[\u4e00-\u9fff]"),
-    "ja": re.compile("[\u3040-\u30ff]"),
-    "ko": re.compile("[\uac00-\ud7af]"),
-    "ru": re.compile("[\u0400-\u04ff]"),
-    "el": re.compile("[\u0370-\u03ff]"),
-    "ar": re.compile("[\u0600-\u06ff]"),
-    "he": re.compile("[\u0590-\u05ff]"),
-    "hi": re.compile("[\u0900-\u097f]"),
-    "th": re.compile("[\u0e00-\u0e7f]"),
+    "zh": "\u4e00-\u9fff",
+    "ja": "\u3040-\u30ff",
+    "ko": "\uac00-\ud7af",
+    "ru": "\u0400-\u04ff",
+    "el": "\u0370-\u03ff",
+    "ar": "\u0600-\u06ff",
+    "he": "\u0590-\u05ff",
+    "hi": "\u0900-\u097f",
+    "th": "\u0e00-\u0e7f",
 }
 _KANA = 0.1
-"""Japanese has Chinese characters, too: from this share of kana on, a text is Japanese."""
+"""Japanese has Chinese characters, too: with more kana than this share of them, a text is
+Japanese."""
 _FREQUENT = {
     "en": "the of and to in is that it for are with as was this be by on an from how what they has",
     "de": "der die das und ist nicht ein eine von mit den zu im auf für sich dem des auch es sind",
@@ -40,25 +41,21 @@ LANGUAGES = (*_STOP_WORDS, *_SCRIPTS)
 
 
 def language_of(text: str) -> str | None:
-    """The language of a text; None where nothing says which."""
+    """The language of a text: the script of more than half of its letters, else the one that most
+    of its frequent words belong to, at least two; None where nothing says which."""
     text = prose(text).lower()
     letters = sum(map(str.isalpha, text))
     counts = {}
     for language, script in _SCRIPTS.items():
-        counts[language] = len(script.findall(text))
-    if counts["ja"] >= _KANA * (counts["ja"] + counts["zh"]):
-        counts["ja"] += counts["zh"]
-    script = max(counts, key=lambda name: counts[name])
-    if counts[script] > letters / 2:
-        return script if script != "zh" or counts["ja"] < counts["zh"] else "ja"
-    return _latin(text)
-
-
-def _latin(text: str) -> str | None:
-    """The language with the most frequent words of a text, at least two of them."""
+        counts[language] = len(re.findall(f"[{script}]", text))
+    if counts["ja"] > _KANA * counts["zh"]:
+        counts["ja"] += counts.pop("zh")
+    for language, count in counts.items():
+        if count > letters / 2:
+            return language
     words = re.findall(r"[^\W\d_]+", text)
     hits = {}
     for language, stop_words in _STOP_WORDS.items():
         hits[language] = sum(word in stop_words for word in words)
-    first, second = sorted(hits, key=lambda name: -hits[name])[:2]
+    second, first = sorted(hits, key=lambda name: hits[name])[-2:]
     return first if hits[first] >= 2 and hits[first] > hits[second] else None

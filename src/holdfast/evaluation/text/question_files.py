@@ -53,6 +53,22 @@ def question_rows(entry: DataEntry, needed: Sequence[str] = ()) -> Any:
     return rows
 
 
+def prompt_rows(entry: DataEntry, needed: Sequence[str] = ()) -> Any:
+    """As `question_rows`, of prompts or messages.
+
+    Raises:
+        DataError: columns are missing, or there are no rows.
+    """
+    rows = question_rows(entry, needed)
+    columns = list(rows.column_names)
+    if "prompt" not in columns and "messages" not in columns:
+        raise DataError(
+            f"{entry.data} lacks the column prompt (or messages): what the model is asked. It has "
+            f"{', '.join(columns)}."
+        )
+    return rows
+
+
 def refuse_images(entry: DataEntry, rows: Any, prompts: Sequence[str] | None = None) -> None:
     """Stops where rows hold images and an entry asks by text alone, so that it would be asked
     blind.

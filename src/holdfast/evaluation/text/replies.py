@@ -25,6 +25,7 @@ from holdfast.evaluation.text.thoughts import (
     without_thought,
 )
 from holdfast.generation import BROKEN, continued, end_tokens
+from holdfast.support.completions import finished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +153,8 @@ def _served_replies(
     on: Subject, prompts: Sequence[Sequence[int]], max_new_tokens: int, opened: Marks | None
 ) -> list[dict[str, Any]]:
     written = []
-    for text, ended in on.model.replies(prompts, max_new_tokens):
+    how = [{"max_tokens": max_new_tokens}] * len(prompts)
+    for text, ended in on.model.completions(prompts, how, finished):
         reply = Reply(
             text=without_thought(text, opened),
             tokens=len(on.tokenizer(text, add_special_tokens=False)["input_ids"]),

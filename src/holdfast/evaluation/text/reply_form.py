@@ -31,7 +31,7 @@ _CANNOT = (
 _DEEDS = (
     r"(?:help(?! but)|assist|provide|support|comply|fulfil|give|share|write|create|offer|generate"
     r"|do (?:that|this|so)|answer|discuss|engage|participate|continue|encourage|tell you|teach"
-    r"|explain|make|produce|facilitate|assist)"
+    r"|explain|make|produce|facilitate)"
 )
 _REFUSALS = re.compile(
     rf"\bi ?{_CANNOT} (?:\w+ ){{0,2}}?{_DEEDS}"
