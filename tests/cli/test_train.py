@@ -303,8 +303,8 @@ def test_a_dry_run_finds_what_a_run_would_stumble_over(chat: Path, capsys: pytes
     for file in Path("model").glob("*.jinja"):
         file.write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
     Path("model/tokenizer_config.json").write_text(json.dumps({**tokenizer, "chat_template": None}))
-    said = dry(capsys, "--dataset_name", "chat.jsonl", "--assistant_only_loss", code=2)
-    assert "assistant_only_loss: the chat template does not mark the assistant's turns" in said
+    said = dry(capsys, "--dataset_name", "chat.jsonl", "--assistant_only_loss")
+    assert "Rome? 0»Italy. 0«Bern? 0»CH. 0«" in said, "what the assistant says is told without marks, too"
 
 
 def test_a_dry_run_for_another_machine(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,7 +132,7 @@ def _stretch(
     other[number] = {"role": messages[number]["role"], "content": _REPLY}
     before, reply, behind = _rendered(tokenizer, other, **variables).partition(_REPLY)
     # a template may begin an empty thought where there is none
-    begin = _same(before, text)
+    begin = common_prefix(before, text)
     end = len(text) - len(behind)
     earlier = _words(str(messages[number - 1]["content"])) if number else ""
     if not reply or not text.endswith(behind) or begin > end or earlier not in _words(text[:begin]):
@@ -144,6 +144,38 @@ def _stretch(
     return begin, end
 
 
+def end_of_turn(tokenizer: Any) -> int | None:
+    """The token with which the chat template ends a turn of the assistant: the first special or
+    added one behind its words; None where there is none."""
+    words = getattr(tokenizer, "tokenizer", tokenizer)
+    for token in _behind_a_reply(tokenizer) or ():
+        if token in words.all_special_ids or token in words.added_tokens_decoder:
+            return token
+    return None
+
+
+def reply_header(tokenizer: Any) -> str:
+    """What a chat template writes before the assistant's words, where it takes no notice of
+    `add_generation_prompt`; "" where a prompt ends with it."""
+    ask, reply = {"role": "user", "content": "x"}, {"role": "assistant", "content": _REPLY}
+    prompt = _rendered(tokenizer, [ask])
+    header, words, _ = _rendered(tokenizer, [ask, reply]).removeprefix(prompt).partition(_REPLY)
+    asks = prompt != _rendered(tokenizer, [ask], add_generation_prompt=True)
+    return header if words and header.strip() and not asks else ""
+
+
+def _behind_a_reply(tokenizer: Any) -> list[int] | None:
+    """Tokens that the chat template writes behind the assistant's words at the end of a
+    conversation; None where it does not write them."""
+    text = _rendered(
+        tokenizer, [{"role": "user", "content": "x"}, {"role": "assistant", "content": _REPLY}]
+    )
+    if _REPLY not in text:
+        return None
+    words = getattr(tokenizer, "tokenizer", tokenizer)
+    return list(words(text.rpartition(_REPLY)[2], add_special_tokens=False)["input_ids"])
+
+
 def remark_on_end(tokenizer: Any, ends: Collection[int]) -> str | None:
     """A sentence where the token with which the chat template ends a turn of the assistant ends no
     reply.
@@ -152,28 +184,18 @@ def remark_on_end(tokenizer: Any, ends: Collection[int]) -> str | None:
         tokenizer: with a chat template, or a processor with one.
         ends: token ids that end a reply when the model writes.
     """
-    text = _rendered(
-        tokenizer, [{"role": "user", "content": "x"}, {"role": "assistant", "content": _REPLY}]
-    )
-    if _REPLY not in text:
+    ids = _behind_a_reply(tokenizer)
+    if ids is None or any(token in ends for token in ids):
         return None
-    words = getattr(tokenizer, "tokenizer", tokenizer)
-    ids = list(words(text.rpartition(_REPLY)[2], add_special_tokens=False)["input_ids"])
-    if any(token in ends for token in ids):
-        return None
-    special = [
-        token
-        for token in ids
-        if token in words.all_special_ids or token in words.added_tokens_decoder
-    ]
-    known = " or ".join(printable(words.decode([token])) for token in sorted(ends))
-    if not special:
+    words, token = getattr(tokenizer, "tokenizer", tokenizer), end_of_turn(tokenizer)
+    known = " or ".join(printable(words.decode([end])) for end in sorted(ends))
+    if token is None:
         return (
             "The chat template writes no token behind a turn of the assistant that ends a reply "
             f"({known}): the model is not trained to end one. Take a template that does "
             "(chat_template_path)."
         )
-    end = printable(words.decode(special[:1]))
+    end = printable(words.decode([token]))
     return (
         f"The chat template ends a turn of the assistant with {end}, and the model's replies end "
         f"with {known}: it is trained to write the first and asked until the second. Set "
@@ -204,7 +226,7 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
         if row.get("prompt"):
             prompt = _rendered(tokenizer, row["prompt"], add_generation_prompt=True, **variables)
             if not text.startswith(prompt):
-                unlike.append(prompt[_same(prompt, text) :])
+                unlike.append(prompt[common_prefix(prompt, text) :])
     of = (
         f"of {looked:,} rows that were looked at"
         if looked != 1
@@ -226,8 +248,8 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
     return sentences
 
 
-def _same(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+def common_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many characters or tokens two sequences begin with alike."""
     for number, pair in enumerate(zip(one, other, strict=False)):
         if pair[0] != pair[1]:
             return number

@@ -39,12 +39,11 @@ from holdfast.data.messages import (
     Row,
     says_what_is_trained,
     template_value,
-    template_variables,
-    trained_messages,
     with_arguments,
     without_nulls,
 )
 from holdfast.data.sources import data_files, is_path, load_rows, locate_rows
+from holdfast.data.trained_turns import TrainedTurns
 from holdfast.errors import DataError, did_you_mean
 from holdfast.support.environment import quiet_datasets
 from holdfast.support.progress import progress
@@ -87,6 +86,7 @@ def standardise(
     read_from: Sequence[Path] | None = None,
     not_read: unread.Counts | None = None,
     one_bos: bool = True,
+    turns: TrainedTurns | None = None,
 ) -> tuple[datasets.Dataset, str]:
     """Checks every row and gives the data set the columns that `SFTTrainer` takes.
 
@@ -104,13 +104,15 @@ def standardise(
             `data.unread`).
         one_bos: text that begins with the token that the tokenizer itself puts before texts loses
             it.
+        turns: which messages of conversations are trained. None: those that say so where any does,
+            else TRL decides. Rows with images and streamed rows stay as they are.
 
     Returns:
         (the data set, the layout found). Its columns are `text`; or `messages`; or `prompt` and
         `completion` (both text or both lists of messages); or `input_ids` and, where given,
         `labels`. Where rows hold images, `images` and `row` stand beside them, and messages have
         their content in parts. Where messages say which of them are trained (`train`, `weight`),
-        `input_ids` and `labels` stand beside `messages`. What a chat template reads beside messages
+        and with `turns`, `input_ids` and `labels` stand beside them. What a chat template reads beside messages
         (`messages.TEMPLATE_COLUMNS`) is kept. Row i comes from row i. Templates give "text" or
         "prompt_completion".
 
@@ -124,6 +126,7 @@ def standardise(
     plan = _plan(rows, templates, with_images=with_images)
     _refuse_lost_text(rows, plan)
     heeded = not with_images and _may_say_what_is_trained(rows, plan)
+    heeded = heeded and (turns is None or turns.which in (None, "per_message"))
     if not_read is not None:
         _count_unread(not_read, rows, plan, heeded=heeded)
     if with_images:
@@ -131,7 +134,7 @@ def standardise(
     if not rows.streamed:
         plan = _without_full_masks(rows, plan)
     return _as_text_or_messages(
-        rows, plan, not_read, heeded=heeded, one_bos=one_bos
+        rows, plan, not_read, heeded=heeded, one_bos=one_bos, turns=turns
     ), plan.layout.name
 
 
@@ -378,7 +381,13 @@ def _is_full_mask(mask: Any, ids: Any) -> bool:
 
 
 def _as_text_or_messages(
-    rows: _Source, plan: _Plan, not_read: unread.Counts | None, *, heeded: bool, one_bos: bool
+    rows: _Source,
+    plan: _Plan,
+    not_read: unread.Counts | None,
+    *,
+    heeded: bool,
+    one_bos: bool,
+    turns: TrainedTurns | None,
 ) -> Any:
     """The rows in TRL's columns; arguments as of `standardise`."""
     import datasets
@@ -388,9 +397,13 @@ def _as_text_or_messages(
     if plan.message_columns and (rows.streamed or _messages_vary(rows, plan)):
         form = chat_templates.argument_form(tokenizer)
     convert = _converter_as_written(dataset, convert, beside=plan.beside, form=form)
-    if heeded and _messages_say_what_is_trained(dataset, plan.message_columns[0]):
-        convert = _converter_to_tokens(convert, plan.message_columns[0], tokenizer)
-        known = (tokenizer.chat_template, tokenizer.backend_tokenizer.to_str())
+    says = heeded and _messages_say_what_is_trained(dataset, plan.message_columns[0])
+    if says and turns is None:
+        turns = TrainedTurns()
+    if turns is not None and plan.as_messages and not rows.streamed:
+        turns = _turns_that_messages_say(rows, turns, says=says)
+        convert = turns.converter(convert, tokenizer, plan.message_columns[0] if says else None)
+        known = (turns, tokenizer.chat_template, tokenizer.backend_tokenizer.to_str())
     image_token = vision.image_token(tokenizer) if rows.sees and not plan.layout.tokens else None
     if image_token is not None:
         convert = vision.converter_of_text(convert, image_token)
@@ -412,7 +425,12 @@ def _as_text_or_messages(
             dict.fromkeys(("input_ids", "labels"), datasets.List(datasets.Value("int64")))
         )
     decides = (*_decides(plan), image_token, form, bos, known)
-    return _mapped(rows, convert, name=plan.layout.name, features=features, decides=decides)
+    mapped = _mapped(rows, convert, name=plan.layout.name, features=features, decides=decides)
+    if turns is not None and turns.rewritten == "whole" and known is not None:
+        whole = sum(labels[0] != -100 for labels in mapped["labels"])
+        if whole and not_read is not None:  # no turn of the assistant begins at the first token
+            not_read["what the assistant says: trained whole"] = whole
+    return mapped
 
 
 def _decides(plan: _Plan) -> tuple[Any, ...]:
@@ -548,20 +566,21 @@ def _messages_say_what_is_trained(dataset: datasets.Dataset, column: str) -> boo
     return any(says_what_is_trained(row[column]) for row in dataset.select_columns([column]))
 
 
-def _converter_to_tokens(convert: Convert, column: str, tokenizer: Any) -> Convert:
-    """A converter whose conversations stand beside their tokens, with labels at the messages that
-    are to be trained."""
+def _turns_that_messages_say(rows: _Source, turns: TrainedTurns, *, says: bool) -> TrainedTurns:
+    """Where messages say of their own accord which are trained, those are, as they are written.
 
-    def converted(row: Row) -> dict[str, Any]:
-        result = convert(row)
-        messages = result["messages"]
-        trained = trained_messages(row[column], messages)
-        tokens = chat_templates.tokens_of_messages(
-            messages, trained, tokenizer, **template_variables(result)
+    Raises:
+        DataError: they were to say, and none does.
+    """
+    if turns.which == "per_message" and not says:
+        raise DataError(
+            f"{_files_named(rows.files)}train_on: per_message expected conversations (messages) of "
+            "which some say whether they are trained (train: false, weight: 0), and none does. "
+            "Take train_on: all or last."
         )
-        return {**result, **tokens}
-
-    return converted
+    if says and turns.which is None:
+        return dataclasses.replace(turns, which="per_message", rewritten="as_written")
+    return turns
 
 
 def _converter_with_one_bos(convert: Convert, bos: str | None) -> Convert:

@@ -360,6 +360,7 @@ class _Request:
         ):
             self.add(config_checks.check_path("deepspeed", values["deepspeed"], beside=self.source))
         self.add(config_checks.check_chat_template(self.holdfast.chat_template, values))
+        self.add(config_checks.check_turns(self.holdfast, values))
         self.add(config_checks.check_split_off(values, held_out))
         if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":
             text = (

@@ -24,6 +24,7 @@ from holdfast.support.paths import expanded, impossible_path, real
 
 if TYPE_CHECKING:
     from holdfast.retention.protocol import RetentionMethod
+    from holdfast.runs.settings import RunSettings
 
 DATA_ENDINGS = (
     ".jsonl",
@@ -270,6 +271,28 @@ def check_chat_template(text: str | None, values: Mapping[str, Any]) -> list[Pro
             )
         ]
     return []
+
+
+def check_turns(keys: RunSettings, values: Mapping[str, Any]) -> list[Problem]:
+    """What does not go with `train_on`, `train_thoughts` and `rewritten_turns`."""
+    if keys.train_on is not None and keys.trainer != "sft":
+        return [Problem("train_on", f"applies with trainer: sft, got {keys.trainer}.")]
+    if keys.train_on is not None or values.get("assistant_only_loss"):
+        return []
+    problems = []
+    for key, value, default in (
+        ("train_thoughts", keys.train_thoughts, True),
+        ("rewritten_turns", keys.rewritten_turns, "refuse"),
+    ):
+        if value != default:
+            problems.append(
+                Problem(
+                    key,
+                    "only applies where the assistant's words alone are trained. Set "
+                    "assistant_only_loss: true, or train_on.",
+                )
+            )
+    return problems
 
 
 def check_split_off(values: Mapping[str, Any], held_out: str | None) -> list[Problem]:

@@ -23,6 +23,7 @@ from holdfast.support.environment import EFFICIENT_LOADING, loads_on_one_process
 if TYPE_CHECKING:
     from trl import ModelConfig
 
+    from holdfast.data.trained_turns import TrainedTurns
     from holdfast.data.unread import Counts
     from holdfast.runs.config import TrainConfig
 
@@ -206,10 +207,9 @@ def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> Non
         ConfigError: `assistant_only_loss` with rows that are no conversations, or a template that
             marks no part.
     """
-    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
-
-    columns = getattr(rows, "column_names", None)
-    if not getattr(config.training, "assistant_only_loss", False) or not columns:
+    columns, train_on = getattr(rows, "column_names", None) or (), config.holdfast.train_on
+    labelled = "labels" in columns and not {"messages", "prompt"}.isdisjoint(columns)
+    if labelled or not _assistant_only(config) or not (columns or train_on):
         return
     # of prompts and completions that are messages TRL reads the marks, too, unless images are with
     # them
@@ -218,19 +218,24 @@ def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> Non
         and "images" not in columns
         and isinstance(next(iter(rows))["prompt"], list)
     )
-    if "messages" not in columns and not in_turns:
+    if columns and "messages" not in columns and not in_turns:
+        key = f"assistant_only_loss: expected false{', and no train_on' if train_on else ''}"
         raise ConfigError(
             [
-                "assistant_only_loss: expected false, because the rows are no conversations "
+                f"{key}, because the rows are no conversations "
                 "(messages). Of a prompt and its completion only the completion is trained unless "
                 "completion_only_loss says otherwise."
             ]
         )
-    if has_generation_markers(processing.chat_template):
-        return
-    try:
-        get_training_chat_template(processing)  # TRL has marked templates of well-known models
-    except ValueError as error:
+    if train_on or not config.holdfast.train_thoughts:
+        raise ConfigError(
+            [
+                "train_on, train_thoughts: expected rows without images that are not streamed, and "
+                "a fast tokenizer, which says where its tokens begin. Leave them out: "
+                "assistant_only_loss alone trains what the chat template marks."
+            ]
+        )
+    if _marked_template(processing) is None:
         raise ConfigError(
             [
                 "assistant_only_loss: the chat template does not mark the assistant's turns. "
@@ -238,7 +243,56 @@ def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> Non
                 "transformers reads. Give a template that has them (chat_template_path), or train "
                 "whole conversations."
             ]
-        ) from error
+        )
+
+
+def _assistant_only(config: TrainConfig) -> bool:
+    """Whether only what the assistant says is trained."""
+    if config.holdfast.train_on is not None:
+        return True
+    return bool(getattr(config.training, "assistant_only_loss", False))
+
+
+def _marked_template(processing: Any) -> str | None:
+    """A chat template that marks the assistant's turns: the model's own, or TRL's of a model that
+    it knows; None where there is none."""
+    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+    template = processing.chat_template
+    if has_generation_markers(template):
+        return str(template["default"] if isinstance(template, dict) else template)
+    try:
+        return get_training_chat_template(processing)
+    except ValueError:
+        return None
+
+
+def trained_turns(config: TrainConfig, processing: Any) -> TrainedTurns | None:
+    """Which turns of conversations are trained, where that is not left to TRL: it reads the marks
+    of a template, and knows no others.
+
+    Args:
+        config: of the run.
+        processing: tokenizer or processor, with its chat template.
+    """
+    from holdfast.data.trained_turns import TrainedTurns
+
+    keys, script = config.holdfast, config.script
+    streamed = script.dataset_streaming or config.mixture.streaming
+    if not _assistant_only(config) or streamed or not getattr(processing, "is_fast", False):
+        return None
+    if not processing.chat_template or keys.trainer != "sft" or keys.on_policy is not None:
+        return None
+    marked = _marked_template(processing)
+    if marked is not None and keys.train_on is None and keys.train_thoughts:
+        return None
+    return TrainedTurns(
+        which=keys.train_on,
+        thoughts=keys.train_thoughts,
+        rewritten=keys.rewritten_turns,
+        in_prompts=config.training.completion_only_loss is False,
+        marked_template=marked,
+    )
 
 
 def _with_template(processing: Any, config: TrainConfig) -> Any:
@@ -459,7 +513,7 @@ def load_training_data(
     from holdfast.data.unread import columns_with_values
     from holdfast.runs.on_policy import read_prompts
 
-    rows, files = _all_rows(config), None
+    rows, files, turns = _all_rows(config), None, trained_turns(config, tokenizer)
     name, script = config.script.dataset_name, config.script
     reads_files = (
         not script.dataset_streaming
@@ -485,6 +539,7 @@ def load_training_data(
             files=files,
             read_from=_read_from(config),
             not_read=not_read,
+            turns=turns,
         )
 
     if TRAINERS[config.holdfast.trainer].columns:
@@ -503,10 +558,7 @@ def load_training_data(
             )
         answers = config.holdfast.on_policy.self_distillation is not None
         return read_prompts(rows, lambda rows: read(rows)[0], answers=answers), "prompts"
-    standardised, layout = read(rows)
-    if {"messages", "labels"} <= set(standardised.column_names or ()):
-        config.training.assistant_only_loss = False  # each message says whether it is trained
-    return standardised, layout
+    return read(rows)
 
 
 def _read_from(config: TrainConfig) -> list[Path] | None:
@@ -619,7 +671,12 @@ def load_eval_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None 
     if TRAINERS[config.holdfast.trainer].columns:
         return _in_trls_columns(config, rows, files=None, not_read=not_read)
     return standardise(
-        rows, tokenizer, templates=_templates(config), read_from=files, not_read=not_read
+        rows,
+        tokenizer,
+        templates=_templates(config),
+        read_from=files,
+        not_read=not_read,
+        turns=trained_turns(config, tokenizer),
     )[0]
 
 

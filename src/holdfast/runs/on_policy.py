@@ -48,6 +48,7 @@ _ONLY_LABELS = (
     "padding_free",
     "assistant_only_loss",
     "completion_only_loss",
+    "train_on",
     "dataset_streaming",
     "streaming",
     "data",

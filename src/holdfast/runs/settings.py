@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import MAX_SEED, Meta, Setting, settings_of
 from holdfast.config.decode import expected
@@ -246,6 +246,19 @@ class RunSettings:
     chat_template: Annotated[str | None, Meta(metavar="TEXT", section="data")] = None
     """A chat template in place of the model's own, as Jinja text; `chat_template_path` takes it
     from a file."""
+    train_on: Annotated[Literal["last", "all", "per_message"] | None, Meta(section="data")] = None
+    """Which messages of a conversation are trained, and nothing else: the assistant's last one, all
+    of its messages, or those that say so (train, weight). Works with every chat template, as
+    assistant_only_loss does."""
+    train_thoughts: Annotated[bool, Meta(section="data")] = True
+    """Whether thoughts of the assistant are trained: what stands between <think> and </think>, and
+    reasoning_content."""
+    rewritten_turns: Annotated[Literal["refuse", "whole", "as_written"], Meta(section="data")] = (
+        "refuse"
+    )
+    """What becomes of a conversation whose earlier turns the chat template rewrites (leaves out
+    their thoughts): it is refused, trained whole (the user's words, too), or trained on what is
+    written of the assistant's messages. Applies where the template marks none."""
     learning_rate_multipliers: Annotated[
         dict[str, float],
         Meta(

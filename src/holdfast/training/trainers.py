@@ -88,6 +88,12 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         arguments = kwargs.get("args", args[1] if len(args) > 1 else None)
         if getattr(arguments, "loss_type", "nll") == "dft":
             retain = [*retain, TokenWeighting(kind="dft")]
+        datasets = [kwargs.get("train_dataset"), kwargs.get("eval_dataset")]
+        columns = [
+            getattr(rows, "column_names", None) or () for rows in datasets if rows is not None
+        ]
+        if arguments is not None and columns and all("labels" in names for names in columns):
+            arguments.assistant_only_loss = False  # TRL would ask the template for its marks
         self._data_methods: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
         self.data_info: dict[str, Any] = {}
         self.data_notes: list[str] = []
