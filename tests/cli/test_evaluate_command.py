@@ -245,6 +245,23 @@ def test_a_plan_says_what_each_entry_can_show_and_how_long_it_takes(
     assert sorted(desk.rglob("*")) == before, "nothing is written"
 
 
+def test_repeating_says_how_far_figures_move_by_themselves(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("base", "tuned", "--suite", "suite.yaml", "--skip", "reviews", "prose-memorisation", "--repeat", "3")
+    evaluate(*words)
+    assert "base: measured again (2 of 2)" in capsys.readouterr().out
+    found = read_json("evaluated/base/repeats.json")
+    assert found["times"] == 3 and list(found["figures"]) == ENTRIES[:3]
+    assert [len(values) for values in found["figures"]["keep/prose"].values()] == [3, 3, 3]
+    assert not list(Path("evaluated").rglob(".repeat-*"))
+    found["figures"]["keep/prose"]["nats_per_token"] = [1.0, 9.0, 2.0]
+    (desk / "evaluated/base/repeats.json").write_text(json.dumps(found))
+    evaluate(*words)
+    assert "measured again" not in capsys.readouterr().out, "it was repeated as often before"
+    assert main(["compare", "evaluated", "--json", "out.json"]) == 0
+    [note] = [note for note in read_json("out.json")["notes"] if "measured again" in note]
+    assert note.startswith("keep/prose: the difference in nats_per_token (") and note.endswith("measured again (8).")
+
+
 def test_compare_measures_models_that_were_not_and_measures_nothing_twice(
     desk: Path, capsys: pytest.CaptureFixture[str], worked: SimpleNamespace
 ) -> None:

@@ -22,6 +22,7 @@ from holdfast.config.help import Section
 from holdfast.errors import ConfigError, ModelError, NotFinite, Problem
 from holdfast.evaluation.loading import LoadSettings, ModelLoading, ServerSettings
 from holdfast.evaluation.request import PlanRequest, plan_of
+from holdfast.support.environment import quiet_libraries, terminated_is_interrupted
 from holdfast.support.progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ class _Where(LoadSettings):
     """Prints the results as JSON."""
     dry_run: bool = False
     """Checks the request and prints the plan."""
+    repeat: Annotated[int, Meta(ge=1, metavar="TIMES")] = 1
+    """Measures each model so many times, with other batch sizes and seeds of sampling: how far
+    figures move by themselves."""
     plan: bool = False
     """Measures a few samples on the first model, and prints the smallest loss that each entry can
     show, and its seconds."""
@@ -106,6 +110,9 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
                 "expected at least one model, as in 'holdfast evaluate base tuned --suite "
                 "knowledge'."
             )
+        if self.num_processes > 1 and self.repeat > 1:
+            text = "is measured by one process. Leave num_processes out."
+            problems.append(Problem("repeat", text))
         if self.num_processes > 1 and self.device_map is not None:
             text = "each process has the whole model, and device_map spreads one over all devices"
             problems.append(Problem("num_processes", f"{text}. Leave one of them out."))
@@ -230,9 +237,11 @@ def run(argv: list[str]) -> int:
         return 0
     if request.plan:
         check_request(models, plan, loading=loading)
-        print_forecasts(plan, load_model(models[0], loading), request.flips)
+        with quiet_libraries(), terminated_is_interrupted():
+            print_forecasts(plan, load_model(models[0], loading), request.flips)
         return 0
     from holdfast.evaluation.processes import join_launched
+    from holdfast.evaluation.repeats import repeat_models
 
     console = stderr_console() if request.json else stdout_console()
     processes = join_launched()
@@ -251,6 +260,13 @@ def run(argv: list[str]) -> int:
                 say=lambda line: print_line(console, line) if processes.is_main else None,
             ),
         )
+        if request.repeat > 1:
+            say = functools.partial(print_line, console)
+            display = ProgressDisplay(console=stderr_console(), say=say)
+            with quiet_libraries(), terminated_is_interrupted():
+                repeat_models(
+                    models, plan, folder, times=request.repeat, loading=loading, display=display
+                )
     except NotFinite as error:  # what was measured is shown all the same
         not_finite = error
     if not processes.is_main:

@@ -171,7 +171,8 @@ def comparison_blocks(result: Result) -> list[Block]:
         for row in rows:
             if row.power:
                 where = f"{row.raw.suite}/{row.name} {row.raw.metric}"
-                blocks.append(Paragraph(f"Not shown: {where}: {row.power}.", "note"))
+                title = "" if row.raw.at_chance else "Not shown: "
+                blocks.append(Paragraph(f"{title}{where}: {row.power}.", "note"))
         blocks.append(blank)
     for rule in _rules(result):
         blocks += _rule_lines(rule)

@@ -26,6 +26,7 @@ from holdfast.evaluation.compare.gate import (
     to_record,
     verdict_of,
 )
+from holdfast.evaluation.compare.noise import remarks_on_repeats
 from holdfast.evaluation.compare.policy import (
     Policy,
     accept,
@@ -193,6 +194,7 @@ def compare_sides(
             comparisons.append(c)
     for side in sides:
         notes += side.notes
+    repeated = remarks_on_repeats(comparisons, [first.folder, last.folder])
     return Result(
         sides=list(sides),
         settings=settings,
@@ -201,7 +203,7 @@ def compare_sides(
         gates=gates,
         decision=decision if aims else compared.decision,
         unmatched=[str(entry) for entry in compared.unmatched],
-        notes=[*notes, *compared.notes],
+        notes=[*notes, *compared.notes, *repeated],
     )
 
 

@@ -1,0 +1,89 @@
+"""The noise of the instrument: how far the figures of one model move when it is measured again, with
+another batch size, and with another seed where replies are sampled.
+
+`holdfast evaluate --repeat N` leaves `repeats.json` beside a model's evaluations; a comparison says
+where a difference is no larger than what the figure of one model alone moved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.evaluation.compare.noise import FILE, Repeats
+from holdfast.evaluation.entries import Entry, EvaluationPlan
+from holdfast.evaluation.loading import ModelLoading
+from holdfast.evaluation.runner import evaluate
+from holdfast.evaluation.session import ModelRequest, load_model
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.support.files import read_as, write_json
+from holdfast.support.progress import ProgressDisplay
+
+
+def repeat_models(
+    models: Sequence[ModelRequest],
+    plan: EvaluationPlan,
+    out: Path,
+    *,
+    times: int,
+    loading: ModelLoading = ModelLoading(),
+    display: ProgressDisplay = ProgressDisplay(),
+) -> None:
+    """Measures models again and writes `repeats.json`; what an interrupted call had is kept.
+
+    Args:
+        models: measured once already.
+        plan: what was measured.
+        out: the output folder.
+        times: in all, at least 2.
+        loading: as for the first time.
+        display: where progress is shown.
+
+    Raises:
+        NotFinite: figures are not finite.
+    """
+    for model in models:
+        place = out / model.label
+        if (place / FILE).is_file() and read_as(place / FILE, Repeats).times >= times:
+            continue
+        loaded = load_model(model, loading)
+        figures: dict[str, dict[str, list[float]]] = {}
+        for number in range(1, times):
+            display.say(f"{model.label}: measured again ({number} of {times - 1})")
+            again = EvaluationFolder(place / f".repeat-{number}")
+            for entry in plan.entries:
+                evaluate(
+                    dataclasses.replace(loaded, identity={**loaded.identity, "name": model.label}),
+                    _another(plan, entry, number),
+                    folder=again,
+                    console=display.console,
+                    start=EvaluationFolder(out / models[0].label),
+                )
+        for entry in plan.entries:
+            figures[entry.path] = _figures(place, entry, times)
+        write_json(place / FILE, Repeats(times=times, figures=figures))
+        for number in range(1, times):
+            shutil.rmtree(place / f".repeat-{number}")
+
+
+def _another(plan: EvaluationPlan, entry: Entry, number: int) -> EvaluationPlan:
+    """The plan of one entry with another batch size: 1, 2, 4, ... without the one of before."""
+    sizes = [size for size in (2**power for power in range(number + 1)) if size != plan.batch_size]
+    is_sampled = bool(getattr(entry, "samples", None) or getattr(entry, "temperature", None))
+    seed = plan.seed + number if is_sampled else plan.seed
+    return dataclasses.replace(
+        plan, entries=(entry,), averages=(), along=None, batch_size=sizes[number - 1], seed=seed
+    )
+
+
+def _figures(place: Path, entry: Entry, times: int) -> dict[str, list[float]]:
+    folders = [place, *(place / f".repeat-{number}" for number in range(1, times))]
+    figures: dict[str, list[float]] = {}
+    for folder in folders:
+        found = EvaluationFolder(folder).find(entry.suite, entry.name)
+        assert found is not None, "it was just measured"
+        for name, metric in found.metrics.items():
+            figures.setdefault(name, []).append(metric.value)
+    return figures
