@@ -35,6 +35,7 @@ keep:
   - {multiple_choice: texts.jsonl, name: chosen}
   - {classification: texts.jsonl, name: classified, prompt: "{text} is", options: [" the", " a list"]}
   - {instructions: texts.jsonl, name: followed, max_new_tokens: 4}
+  - {behaviour: texts.jsonl, name: replies, max_new_tokens: 4, apply_chat_template: false}
 batch_size: 3
 """
 
@@ -70,7 +71,7 @@ def test_the_figures_are_those_of_the_model_in_memory(desk: Path, served: Comple
     command = ["evaluate", "tuned", f"there={served.url}", "--suite", "suite.yaml", "--output_dir", "out"]
     assert main(command) == 0, capsys.readouterr().err
     here, there = EvaluationFolder(desk / "out" / "tuned"), EvaluationFolder(desk / "out" / "there")
-    assert len(there.all()) == 7
+    assert len(there.all()) == 8
     for one in here.all():
         other = there.find(one.suite, one.name)
         assert other is not None and other.metrics.keys() == one.metrics.keys()
@@ -89,7 +90,7 @@ def test_the_figures_are_those_of_the_model_in_memory(desk: Path, served: Comple
     assert "there: measured before" in capsys.readouterr().out
     with torch_noise(served.model):
         assert main(command) == 0
-    assert "there: 7 entries measured" in capsys.readouterr().out  # other weights behind the same address
+    assert "there: 8 entries measured" in capsys.readouterr().out  # other weights behind the same address
 
 
 class torch_noise:

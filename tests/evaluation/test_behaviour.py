@@ -182,6 +182,7 @@ def test_lists_and_headings(reply, listed, headed):
         (None, "Paris."),
         (None, ""),
         (None, "42"),
+        (None, "the fox the " + "bla " * 30),
         (None, "```\nthe and of to in\n```"),
     ],
 )
@@ -224,6 +225,7 @@ def test_a_figure_counts_where_it_applies():
         rows = [columns(text, harmful=harmful) for text in (refused, answered)]
         assert [row[name] for row in rows] == ([1, 0] if harmful else [0, 1])
         assert [row[f"{name}#"] for row in rows] == [1, 1] and [row["refusal"] for row in rows] == [1, 0]
+    assert columns("", harmful=False)["harmless_answered"] == 0, "an empty reply answers nothing"
     with pytest.raises(ModelError, match="finish_reason"):
         columns(answered, ended=None)
 

@@ -121,7 +121,7 @@ def test_a_suite_that_refuses_programs_is_believed(tmp_path: Path, monkeypatch: 
     (tmp_path / "code.yaml").write_text(f"allow_code_execution: {word}\nsource: [humaneval]\n")
     with pytest.raises(ConfigError, match="'humaneval' runs programs that the model writes"):
         COMMAND.read(["base=.", "--suite", "code.yaml"])
-    assert COMMAND.read(["base=.", "--suite", "code.yaml", "--allow_code_execution"]).plan.allow_code_execution
+    assert COMMAND.read(["base=.", "--suite", "code.yaml", "--allow_code_execution"]).to_measure.allow_code_execution
 
 
 @pytest.mark.parametrize("word", ["true", "yes", "'on'"])
@@ -129,7 +129,7 @@ def test_the_option_takes_a_suite_s_permission_back(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "code.yaml").write_text(f"allow_code_execution: {word}\nsource: [humaneval]\n")
     words = ["base=.", "--suite", "code.yaml"]
-    assert COMMAND.read(words).plan.allow_code_execution is True
+    assert COMMAND.read(words).to_measure.allow_code_execution is True
     (tmp_path / "asked.yaml").write_text("allow_code_execution: false\n")
     for option in (
         ["--no_allow_code_execution"],
@@ -139,7 +139,7 @@ def test_the_option_takes_a_suite_s_permission_back(tmp_path: Path, monkeypatch:
     ):
         with pytest.raises(ConfigError, match="'humaneval' runs programs that the model writes"):
             COMMAND.read([*words, *option])
-        plan = COMMAND.read([*words, *option, "--tasks", "piqa", "--skip", "humaneval"]).plan
+        plan = COMMAND.read([*words, *option, "--tasks", "piqa", "--skip", "humaneval"]).to_measure
         assert plan.allow_code_execution is False
 
 
@@ -156,7 +156,7 @@ def test_the_chat_template_can_be_taken_away_and_reaches_every_entry_that_has_on
     )
 
     def asked(*words: str) -> dict[str, tuple[bool | None, int | None]]:
-        plan = COMMAND.read(["base=.", "--suite", "chat.yaml", *words]).plan
+        plan = COMMAND.read(["base=.", "--suite", "chat.yaml", *words]).to_measure
         return {
             e.name: (getattr(e, "apply_chat_template", None), getattr(e, "num_fewshot", None)) for e in plan.entries
         }

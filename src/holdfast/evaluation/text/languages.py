@@ -42,7 +42,8 @@ LANGUAGES = (*_STOP_WORDS, *_SCRIPTS)
 
 def language_of(text: str) -> str | None:
     """The language of a text: the script of more than half of its letters, else the one that most
-    of its frequent words belong to, at least two; None where nothing says which."""
+    of its frequent words belong to, at least two and a tenth of all words; None where nothing says
+    which."""
     text = prose(text).lower()
     letters = sum(map(str.isalpha, text))
     counts = {}
@@ -58,4 +59,5 @@ def language_of(text: str) -> str | None:
     for language, stop_words in _STOP_WORDS.items():
         hits[language] = sum(word in stop_words for word in words)
     second, first = sorted(hits, key=lambda name: hits[name])[-2:]
-    return first if hits[first] >= 2 and hits[first] > hits[second] else None
+    is_enough = hits[first] >= max(2, len(words) / 10)
+    return first if is_enough and hits[first] > hits[second] else None
