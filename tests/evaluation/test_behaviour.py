@@ -74,6 +74,8 @@ def test_json(reply, keys, valid):
         (CALL.replace('"day"', '"date"'), False),
         (f"<tool_call>{CALL}</tool_call><tool_call>{CALL.replace('day', 'date')}</tool_call>", False),
         (f"<tool_call>{CALL}", False),
+        ("<tool_call>" * 5_000, False),  # a model in a loop costs no time
+        ("<tool_call><function=get_weather><parameter=place>Oslo</parameter></function></tool_call>", False),
         (f"<tool_call>{CALL[:-1]}</tool_call>", False),
         ("<tool_call></tool_call>", False),
         ('{"name": "get_weather", "arguments": ["Oslo", "today"]}', False),

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.evaluation.text.reply_form import read_json, unfenced
 
-_BEGIN = "<tool_call>"
+_BEGIN, _END = "<tool_call>", "</tool_call>"
 _TAGGED = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _XML = re.compile(r"<function=([^>\s]+)>(.*?)</function>", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\s]+)>(.*?)</parameter>", re.DOTALL)
@@ -45,8 +45,9 @@ def functions_of(tools: Any) -> Functions | None:
 def is_call(reply: str, functions: Functions) -> bool:
     """Whether a reply calls functions that exist, each with its required arguments."""
     calls = []
-    bodies = _TAGGED.findall(reply)
-    if len(bodies) != reply.count(_BEGIN):  # one without an end
+    begun = reply.count(_BEGIN)
+    bodies = _TAGGED.findall(reply) if begun == reply.count(_END) else []
+    if len(bodies) != begun:  # one without an end
         return False
     for body in bodies or [unfenced(reply)]:
         calls += _calls_in(body.strip())
@@ -55,8 +56,8 @@ def is_call(reply: str, functions: Functions) -> bool:
 
 def _calls_in(text: str) -> list[Any]:
     """The calls that a text consists of; other values where it consists of none."""
-    functions = _XML.findall(text)
-    if functions:
+    if text.endswith("</function>"):
+        functions = _XML.findall(text)
         return [{"name": name, "arguments": dict(_PARAMETER.findall(b))} for name, b in functions]
     named = _NAMED.fullmatch(text)
     if named:
