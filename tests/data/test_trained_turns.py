@@ -122,6 +122,10 @@ def test_the_assistants_words_and_the_token_that_ends_its_turn(template, end):
 def test_white_space_before_the_words_and_no_token_behind_them():
     assert trained(MISTRAL, CHAT) == [[" In Italy, I think.</s>", " In Switzerland.</s>"]]
     assert trained(GRANITE, CHAT) == [[" In Italy, I think.\n", " In Switzerland.\n"]]
+    spaced = GRANITE.replace(
+        "'ASSISTANT:'", "'ASSISTANT: '"
+    )  # " I" is one token: across the border of prompt and reply
+    assert trained(spaced, [CHAT[0], {"role": "assistant", "content": "is"}]) == [[" is\n"]]
 
 
 def test_a_row_that_the_template_refuses_is_named():
@@ -244,5 +248,5 @@ def test_beside_the_marks_of_trl(name):
     assert all(label in (-100, theirs) for label, theirs in zip(own["labels"], expected, strict=True))
     more = [theirs for label, theirs in zip(own["labels"], expected, strict=True) if label != theirs]
     assert re.fullmatch(r"(\s|<[^>]*>|assistant)*", words.decode(more))
-    if name == "llama3":
+    if name in ("llama3", "cohere"):
         assert own["labels"] == expected

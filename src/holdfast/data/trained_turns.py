@@ -12,13 +12,14 @@ begins with P and with Q, its tokens between the two are the message's:
 
 What Q has behind that may be special tokens and white space: the end of a text, which follows the
 last turn only. White space behind the token that ends the turn is not trained: no model is asked
-for it. A template that rewrites earlier turns (leaves out their thoughts) makes another W than P
-and Q: the model would be trained to answer otherwise than it is asked. Such a row is refused, or
-trained as `rewritten` says.
+for it. A token across the border of prompt and reply is trained, as TRL has it. A template that
+rewrites earlier turns (leaves out their thoughts) makes another W than P and Q: the model would be
+trained to answer otherwise than it is asked. Such a row is refused, or trained as `rewritten` says.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -261,10 +262,16 @@ class _Written:
             raise BadRow(f"its first {count} messages cannot be written alone: {error}") from None
 
     def _same_tokens(self, text: str) -> tuple[int, list[int]]:
-        """With how many tokens of a text the conversation begins, and the text's others."""
-        ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        count = common_prefix(ids, self.ids)
-        return count, ids[count:]
+        """How many tokens of the conversation are in the beginning that it has in common with a
+        text, and the tokens of what the text has behind them."""
+        same = len(text)
+        if not self.text.startswith(text):
+            same = common_prefix(text, self.text)
+        count = bisect.bisect_right(self.offsets, same, key=lambda offset: offset[1])
+        rest = text[self.offsets[count - 1][1] :] if count else text
+        if not rest:
+            return count, []
+        return count, list(self.tokenizer(rest, add_special_tokens=False)["input_ids"])
 
     def _ends_a_text(self, ids: Sequence[int]) -> bool:
         """Whether tokens are special or white space alone."""
