@@ -155,7 +155,7 @@ def test_what_becomes_of_rewritten_turns():
     rows = loaded(CHAT, THOUGHTS[:2])
     out, _ = standardise(rows, words, turns=TrainedTurns(rewritten="whole"), not_read=counts)
     assert out[0]["labels"] == out[0]["input_ids"] and out[1]["labels"] != out[1]["input_ids"]
-    assert counts == {"what the assistant says: trained whole": 1}
+    assert counts == {"the assistant's turns alone (rows trained whole)": 1}
     with pytest.raises(DataError, match="the chat template writes '<think>"):
         trained(R1, CHAT[:2])
     end = "<｜end▁of▁sentence｜>"

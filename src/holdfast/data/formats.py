@@ -429,7 +429,7 @@ def _as_text_or_messages(
     if turns is not None and turns.rewritten == "whole" and known is not None:
         whole = sum(labels[0] != -100 for labels in mapped["labels"])
         if whole and not_read is not None:  # no turn of the assistant begins at the first token
-            not_read["what the assistant says: trained whole"] = whole
+            not_read["the assistant's turns alone (rows trained whole)"] = whole
     return mapped
 
 
