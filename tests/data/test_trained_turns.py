@@ -11,6 +11,7 @@ from holdfast.data.formats import standardise
 from holdfast.data.sources import load_rows
 from holdfast.data.trained_turns import TrainedTurns
 from holdfast.errors import DataError
+from holdfast.support.rendering import guard_models
 from tiny import build_tokenizer
 
 SPECIAL = re.compile(r"<\|[\w ]+\|>|<｜[^｜]+｜>|</?(?:start_of_turn|end_of_turn|think|tool_call)>|\[/?INST\]|</?s>")
@@ -128,8 +129,11 @@ def test_white_space_before_the_words_and_no_token_behind_them():
     assert trained(spaced, [CHAT[0], {"role": "assistant", "content": "is"}]) == [[" is\n"]]
 
 
-def test_a_row_that_the_template_refuses_is_named():
-    with pytest.raises(DataError, match=r"a\.jsonl|row 2: the chat template refuses it: System role not supported"):
+@pytest.mark.parametrize("loaded_as_models_are", [False, True])
+def test_a_row_that_the_template_refuses_is_named(loaded_as_models_are):
+    if loaded_as_models_are:
+        guard_models()
+    with pytest.raises(DataError, match=r"row 2: the chat template refuses it: System role not supported"):
         trained(GEMMA, CHAT, [SYSTEM, *CHAT])
 
 

@@ -301,7 +301,8 @@ def _render(
             tokenizer.apply_chat_template(list(messages), tokenize=False, **variables, **more)
         )
     except (TemplateError, IndexError, TypeError) as error:  # what templates raise
-        raise BadRow(f"the chat template refuses it: {first_line(error)}") from None
+        reason = first_line(error.__cause__ or error)  # without the words of who names the template
+        raise BadRow(f"the chat template refuses it: {reason}") from None
 
 
 def _runs(flags: Sequence[int]) -> Iterator[tuple[int, int]]:
