@@ -4,6 +4,7 @@ differs."""
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from evaluated_folders import answers, write
 from evaluation.conftest import make_model, make_tokenizer
 from holdfast.evaluation.circumstances import circumstances, remarks_on_circumstances
-from holdfast.evaluation.runner import tokenizer_rules
+from holdfast.evaluation.runner import tokenizer_fingerprint, tokenizer_rules
 from holdfast.records.evaluation import Evaluation
+from holdfast.support.files import fingerprint
 
 KNOWN = {"tokenizer": "a", "chat_template": "b", "context": 512, "dtype": "float32", "config": "c"}
 
@@ -60,3 +62,17 @@ def test_circumstances_tell_models_apart_by_what_decides_figures():
     tokenizer.chat_template = "{{ messages }}"
     other = circumstances(again.bfloat16(), tokenizer, tokenizer_rules(tokenizer))
     assert {key for key in found if found[key] != other[key]} == {"config", "chat_template", "dtype"}
+
+
+def test_hashes_of_a_tokenizer_are_those_of_what_it_writes():
+    tokenizer = make_tokenizer()
+    rules = json.loads(tokenizer.backend_tokenizer.to_str())
+    rules = {name: value for name, value in rules.items() if name not in ("padding", "truncation")}
+    special = {name: value for name, value in tokenizer.special_tokens_map.items() if name != "pad_token"}
+    content = {"class": type(tokenizer).__name__, "rules": rules, "special": special}
+    assert tokenizer_rules(tokenizer) == fingerprint(content, length=16)
+    for template in (None, "{{ messages }}"):
+        tokenizer.chat_template = template
+        assert tokenizer_fingerprint(tokenizer) == fingerprint({**content, "chat_template": template})
+    tokenizer.add_tokens(["<|more|>"])
+    assert tokenizer_rules(tokenizer) != fingerprint(content, length=16)

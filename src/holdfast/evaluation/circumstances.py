@@ -7,7 +7,7 @@ it is known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.checkpoints.architecture import meaning_of_weights
@@ -27,18 +27,18 @@ _MEANINGS = {
 }
 
 
-def circumstances(model: Any, tokenizer: Any, tokenizer_rules: Mapping[str, Any]) -> dict[str, Any]:
+def circumstances(model: Any, tokenizer: Any, tokenizer_rules: str) -> dict[str, Any]:
     """What is known of a model that was loaded, by `KEYS`.
 
     Args:
         model: a Hugging Face causal LM, or what stands in for one.
         tokenizer: with its chat template, or none.
-        tokenizer_rules: what makes ids of a text.
+        tokenizer_rules: hash of what makes ids of a text.
     """
     from holdfast.evaluation.text.perplexity import context_of
 
     values: dict[str, Any] = {
-        "tokenizer": fingerprint(tokenizer_rules, length=16),
+        "tokenizer": tokenizer_rules,
         "chat_template": fingerprint(getattr(tokenizer, "chat_template", None), length=16),
         "context": context_of(model),
     }

@@ -407,26 +407,44 @@ def plan_fingerprint(plan: EvaluationPlan) -> str:
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """Hash of all that decides a tokenizer's ids and chat text: vocabulary, rules, special tokens
     and template."""
+    return _hashes(tokenizer)[0]
+
+
+def tokenizer_rules(tokenizer: Any) -> str:
+    """Hash of what decides a tokenizer's ids: its class, vocabulary, rules and special tokens."""
+    return _hashes(tokenizer)[1]
+
+
+def _hashes(tokenizer: Any) -> tuple[str, str]:
+    """The two hashes of a tokenizer."""
     from holdfast.support.dates import dates_in
 
-    template = getattr(tokenizer, "chat_template", None)
-    content = {**tokenizer_rules(tokenizer), "chat_template": template}
-    if dates := dates_in(template):
-        content["dates"] = dates
-    return fingerprint(content)
-
-
-def tokenizer_rules(tokenizer: Any) -> dict[str, Any]:
-    """What decides a tokenizer's ids: its class, vocabulary, rules and special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    rules: Any = sorted(tokenizer.get_vocab().items())
-    if backend is not None:
-        rules = json.loads(backend.to_str())
-        for name in ("padding", "truncation"):  # how it was last called, not what it is
-            rules.pop(name, None)
+    if backend is None:
+        rules = json.dumps(sorted(tokenizer.get_vocab().items()))
+    else:
+        rules = backend.to_str()
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
     special.pop("pad_token", None)  # scored text is never padded, and trainers set it in passing
-    return {"class": type(tokenizer).__name__, "rules": rules, "special": special}
+    template = getattr(tokenizer, "chat_template", None)
+    chat = {"chat_template": template}
+    if dates := dates_in(template):
+        chat["dates"] = dates
+    words = json.dumps([{"class": type(tokenizer).__name__, "special": special}, chat])
+    return _hashed(rules, words)
+
+
+@functools.lru_cache(maxsize=4)  # a large vocabulary takes seconds
+def _hashed(rules: str, words: str) -> tuple[str, str]:
+    """The two hashes of JSON: the rules, and a class and special tokens beside a chat template."""
+    parsed = json.loads(rules)
+    if isinstance(parsed, dict):
+        for name in ("padding", "truncation"):  # how it was last called, not what it is
+            parsed.pop(name, None)
+    content, chat = json.loads(words)
+    content["rules"] = parsed
+    of_rules = fingerprint(content, length=16, plain=True)
+    return fingerprint({**content, **chat}, plain=True), of_rules
 
 
 def _versions(entry: Entry) -> dict[str, str]:
