@@ -11,7 +11,7 @@ of a few tokens, dropout and noise are 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,8 +30,8 @@ _WIDTHS = re.compile(
     r"(?:_(?:size|dim|width|hidden_size|size_mlp))?"
 )
 _MAIN_WIDTHS = ("hidden_size", "d_model", "n_embd", "embedding_dim")
+_VOCABULARIES = re.compile(r"\w*vocab\w*")
 _LIMITS = (
-    (re.compile(r"\w*vocab\w*"), VOCABULARY),
     (re.compile(r"\w*(?:experts_per_tok(?:en)?|moe_(?:topk|top_k|k))"), 2),
     (re.compile(r"\w*experts"), 8),
     (re.compile(r"n_group|topk_group|num_expert_group"), 1),
@@ -63,6 +63,10 @@ class _Scale:
     """Layers that are left."""
     factor: int = 1
     """What heads and widths are divided by."""
+    narrow: int = 1
+    """What widths are divided by beyond that; heads keep theirs where it is a setting."""
+    vocabulary: int = VOCABULARY
+    """Tokens at most."""
 
 
 _SCALES = (
@@ -71,6 +75,16 @@ _SCALES = (
     _Scale(heads=0, step=1, of_each=1),
 )
 """Tried in this order: some architectures want a number of heads, or two layers of a kind."""
+_WHOLE = 1 << 40
+_SHALLOW = (
+    _Scale(heads=0, step=1, of_each=1, vocabulary=_WHOLE),
+    _Scale(heads=4, step=1, of_each=1, vocabulary=_WHOLE),
+    _Scale(heads=1, step=1, of_each=1, vocabulary=_WHOLE),
+    _Scale(heads=1, step=16, of_each=1, vocabulary=_WHOLE, narrow=2),
+    _Scale(heads=1, step=16, of_each=1, vocabulary=_WHOLE, narrow=4),
+    _Scale(heads=1, step=16, of_each=1, vocabulary=_WHOLE, narrow=8),
+)
+"""Tried in this order: a model stays as wide as it may."""
 
 
 def tiny_copy(config: Any, make: Callable[[Any], Any]) -> Any:
@@ -84,16 +98,28 @@ def tiny_copy(config: Any, make: Callable[[Any], Any]) -> Any:
         ValueError: no way of making it small gives a model; what refused the first one is the
             cause.
     """
+    return _first_that_fits(config, make, _SCALES, MOST)
+
+
+def shallow_copy(config: Any, make: Callable[[Any], Any], *, most: int) -> Any:
+    """A copy with the whole vocabulary and few layers, that is narrowed only where it would have
+    more than `most` parameters; otherwise as of `tiny_copy`."""
+    return _first_that_fits(config, make, _SHALLOW, most)
+
+
+def _first_that_fits(
+    config: Any, make: Callable[[Any], Any], scales: Sequence[_Scale], most: int
+) -> Any:
     import torch
 
     failures: list[Exception] = []
-    for scale in _SCALES:
+    for scale in scales:
         try:
             small = type(config).from_dict(_small_settings(config.to_dict(), scale))
             small.dtype = torch.float32
             with torch.device("meta"):
                 size = sum(parameter.numel() for parameter in make(small).parameters())
-            if size > MOST:
+            if size > most:
                 raise ValueError(f"{size:,} parameters are not tiny")
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(0)
@@ -141,18 +167,19 @@ def _small(key: str, value: Any, scale: _Scale) -> Any:
     if _OFF.fullmatch(key) and isinstance(value, float):
         return 0.0
     if key.endswith("token_id") and isinstance(value, int):
-        return value % VOCABULARY
+        return value % scale.vocabulary
     if not _is_size(value):
         return value
     if _LAYERS.fullmatch(key):
         return min(value, scale.kept)
-    limit = next((limit for names, limit in _LIMITS if names.fullmatch(key)), None)
+    limits = ((_VOCABULARIES, scale.vocabulary), *_LIMITS)
+    limit = next((limit for names, limit in limits if names.fullmatch(key)), None)
     if limit is not None:
         return min(value, limit)
     if _HEADS.fullmatch(key):
         return max(1, value // scale.factor)
-    if _WIDTHS.fullmatch(key) and scale.factor > 1:
-        return -(-value // scale.factor // scale.step) * scale.step
+    if _WIDTHS.fullmatch(key) and scale.factor * scale.narrow > 1:
+        return -(-value // (scale.factor * scale.narrow) // scale.step) * scale.step
     return value
 
 
