@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import gc
 import importlib.metadata
 import logging
 import os
@@ -13,7 +14,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -52,6 +53,18 @@ def without_compiler() -> Iterator[None]:
         yield
     finally:
         os.environ.pop(TORCH_COMPILER_OFF, None)
+
+
+@contextlib.contextmanager
+def frozen_heap() -> Iterator[None]:
+    """Inside, the garbage collector passes over what is there already. After the import of torch
+    and its like that is millions of objects, which each large JSON file (a tokenizer's) would have
+    it look at again: a third of the time of commands that compute little."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextlib.contextmanager
@@ -151,6 +164,58 @@ def quiet_datasets(rows: int = 0) -> Iterator[None]:
         yield
     finally:
         enable_progress_bars()
+
+
+@contextlib.contextmanager
+def replaced(holders: Sequence[Any], name: str, value: Any) -> Iterator[None]:
+    """Inside, the attribute `name` of all holders is `value`."""
+    before = [getattr(holder, name) for holder in holders]
+    try:
+        for holder in holders:
+            setattr(holder, name, value)
+        yield
+    finally:
+        for holder, original in zip(holders, before, strict=True):
+            setattr(holder, name, original)
+
+
+@contextlib.contextmanager
+def environment_variable(name: str, value: str) -> Iterator[None]:
+    """Inside, the variable has that value, for child processes too."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Hub libraries refuse the network inside: what is local must not depend on it, and asking
+    costs seconds without one."""
+    import datasets.config
+    import huggingface_hub.constants
+
+    holders = [datasets.config, huggingface_hub.constants]
+    with environment_variable("HF_HUB_OFFLINE", "1"), replaced(holders, "HF_HUB_OFFLINE", True):
+        yield
+
+
+@contextlib.contextmanager
+def forgotten_datasets() -> Iterator[None]:
+    """For rows that nobody asks for again: inside, `datasets` gives each result a random
+    fingerprint. It would hash the tokenizer for each, which takes seconds where that is large."""
+    from datasets import arrow_dataset, fingerprint
+
+    def at_random(*args: Any) -> str:
+        return fingerprint.generate_random_fingerprint()
+
+    with replaced([fingerprint, arrow_dataset], "update_fingerprint", at_random):
+        yield
 
 
 @functools.cache

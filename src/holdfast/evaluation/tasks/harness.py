@@ -25,7 +25,7 @@ import os
 import random
 import socket
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from holdfast.evaluation.tasks.harness_metrics import ROLLING, label_of, leading
 from holdfast.evaluation.text.thoughts import refuse_open_thought
 from holdfast.records.evaluation import Metric
 from holdfast.statistics.estimates import Ratio, figure_for
+from holdfast.support.environment import offline, replaced
 
 if TYPE_CHECKING:
     from holdfast.evaluation.kinds.task import TaskEntry
@@ -386,19 +387,6 @@ def _same_or_all(values: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def _replaced(holders: Sequence[Any], name: str, value: Any) -> Iterator[None]:
-    """Inside, the attribute `name` of all holders is `value`."""
-    before = [getattr(holder, name) for holder in holders]
-    try:
-        for holder in holders:
-            setattr(holder, name, value)
-        yield
-    finally:
-        for holder, original in zip(holders, before, strict=True):
-            setattr(holder, name, original)
-
-
-@contextmanager
 def _quiet_harness() -> Iterator[None]:
     """The harness's log at errors only, its bars and those of `datasets` off; all of it
     restored."""
@@ -419,7 +407,7 @@ def _quiet_harness() -> Iterator[None]:
     try:
         with (
             quiet_datasets(),
-            _replaced([module for module in modules if hasattr(module, "tqdm")], "tqdm", silent),
+            replaced([module for module in modules if hasattr(module, "tqdm")], "tqdm", silent),
         ):
             yield
     finally:
@@ -452,27 +440,8 @@ def hub_answers(*, seconds: float = 5.0) -> bool:
 def _hub_where_wanted(entry: TaskEntry) -> Iterator[None]:
     """The network as it is for an entry that may read the hub where that answers; none for any
     other entry."""
-    with nullcontext() if entry.may_read_hub() and hub_answers() else _offline():
+    with nullcontext() if entry.may_read_hub() and hub_answers() else offline():
         yield
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Hub libraries refuse the network inside: an entry with local data must not depend on it, and
-    asking costs seconds without one."""
-    import datasets.config
-    import huggingface_hub.constants
-
-    variable = os.environ.get("HF_HUB_OFFLINE")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    try:
-        with _replaced([datasets.config, huggingface_hub.constants], "HF_HUB_OFFLINE", True):
-            yield
-    finally:
-        if variable is None:
-            del os.environ["HF_HUB_OFFLINE"]
-        else:
-            os.environ["HF_HUB_OFFLINE"] = variable
 
 
 @contextmanager
@@ -501,7 +470,7 @@ def _padding_token(tokenizer: Any) -> Iterator[None]:
     BOS, outside what it was."""
     token = tokenizer.eos_token if tokenizer.eos_token is not None else tokenizer.bos_token
     with (
-        _replaced([tokenizer], "pad_token", token)
+        replaced([tokenizer], "pad_token", token)
         if tokenizer.pad_token_id is None
         else nullcontext()
     ):
