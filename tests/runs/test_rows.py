@@ -52,7 +52,7 @@ def test_what_is_not_read_is_told_before_a_run_in_it_and_in_its_record(capfd: py
         "The chat template ends a turn of the assistant with <|end|>, and the model's replies end with <|endoftext|>: "
         "it is trained to write the first and asked until the second. Set eos_token: <|end|>.",
     ]
-    train(*words, "--dry_run")
+    train(*words, "--dry_run", "--quick")
     shown = capfd.readouterr().out
     assert all(f"  note        {note}\n" in shown for note in expected)
     train(*words)
@@ -61,7 +61,7 @@ def test_what_is_not_read_is_told_before_a_run_in_it_and_in_its_record(capfd: py
     assert record.notes[: len(expected)] == expected
     said = " ".join(capfd.readouterr().out.split())
     assert all(f"Note: {note}" in said for note in expected)
-    train("--dataset_name", data, "--eos_token", "<|end|>", "--dry_run", "--output_dir", "other")
+    train("--dataset_name", data, "--eos_token", "<|end|>", "--dry_run", "--quick", "--output_dir", "other")
     assert "ends a turn" not in capfd.readouterr().out
 
 
@@ -105,7 +105,7 @@ def test_messages_that_are_not_to_be_trained(more: tuple[str, ...]) -> None:
 
 def test_a_dry_run_says_what_is_cut_and_counts_windows_of_whole_documents(capfd: pytest.CaptureFixture[str]) -> None:
     data = written("a.jsonl", *[{"text": "A list is a mutable sequence. " * 10}] * 3)
-    words = ["--dataset_name", data, "--max_length", "32", "--dry_run"]
+    words = ["--dataset_name", data, "--max_length", "32", "--dry_run", "--quick"]
     train(*words)
     shown = capfd.readouterr().out
     assert "note        3 of 3 training examples are longer than max_length=32" in shown
@@ -123,7 +123,7 @@ def test_two_bos_tokens_other_labels_and_files_that_are_left_out_are_told(capfd:
     twice = [tokenizer.bos_token_id] * 2 + [5, 6]
     written("rows/train.jsonl", {"input_ids": twice, "labels": twice}, {"input_ids": [5, 6], "labels": [6, 7]})
     written("rows/more.jsonl", {"input_ids": [5, 6]})
-    train("--dataset_name", "rows", "--dry_run")
+    train("--dataset_name", "rows", "--dry_run", "--quick")
     shown = capfd.readouterr().out
     assert "Not read: the file more.jsonl." in shown and "1 of 2 training examples begin with two <|bos|>" in shown
     assert "1 of 2 training examples have labels that are not their tokens" in shown
@@ -142,7 +142,7 @@ def test_held_out_rows_of_the_trainer(capfd: pytest.CaptureFixture[str]) -> None
     data = written("a.jsonl", {"text": "A list"})
     held_out = written("held.jsonl", {"text": "A list", "id": 1})
     words = ["--dataset_name", data, "--eval_strategy", "steps", "--eval_steps", "1", "--eval_dataset_name", held_out]
-    train(*words, "--dry_run")
+    train(*words, "--dry_run", "--quick")
     assert "note        Not read of the held-out rows: id (1 row).\n" in capfd.readouterr().out
 
 
@@ -157,8 +157,65 @@ def test_held_out_rows_that_are_trained_or_replayed_are_told_before_a_run_and_in
         "keep/prose: 1 of 3 rows are training rows, so this is no figure of held-out data.",
         "keep/prose: 2 of 3 rows are rows of the replay data old.jsonl, so this is no figure of held-out data.",
     ]
-    train(*words, "--dry_run")
+    train(*words, "--dry_run", "--quick")
     shown = capfd.readouterr().out
     assert all(f"  note        {note}\n" in shown for note in expected)
     train(*words)
     assert set(expected) <= set(RunFolder("out").read().notes)
+
+
+def test_copies_and_held_out_rows_of_the_trainer_that_are_trained_on_are_told(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    texts = [{"text": f"The fox number {n} runs."} for n in range(4)]
+    data = written("a.jsonl", *texts, *texts[:2], {"text": "The fox  number 0 runs."})
+    held_out = written("held.jsonl", texts[3], {"text": "Nobody has read this."})
+    words = ["--dataset_name", data, "--eval_strategy", "epoch", "--eval_dataset_name", held_out, "--dry_run"]
+    train(*words, "--quick")
+    shown = capfd.readouterr().out
+    assert "2 of 7 training rows are copies of others" in shown
+    assert "1 of 2 held-out rows (eval_strategy) are training rows" in shown
+
+
+def test_tokens_without_a_row_in_the_embedding_are_refused_wherever_they_stand(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    tokenizer = build_tokenizer(additional_special_tokens=["<|end|>"])
+    tokenizer.add_tokens(["<|new|>"])
+    tokenizer.save_pretrained("model")
+    rows = [{"text": f"The fox number {n} runs."} for n in range(500)]
+    words = ["--model_name_or_path", "model", "--dataset_name", "a.jsonl", "--use_cpu", "--quick"]
+    for last, code in (("<|new|>", 2), ("<|end|>", 0)):
+        rows[477] = {"text": f"And the {last} ends."}
+        written("a.jsonl", *rows)
+        assert main(["check", *words]) == code
+        assert ("has none: '<|new|>'." in capfd.readouterr().err) == bool(code)
+
+
+def test_all_rows_are_looked_at_for_what_is_cut(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"text": f"The fox number {n} runs."} for n in range(450)]
+    rows[225] = {"text": "The fox runs. " * 40}
+    words = ["--dataset_name", written("a.jsonl", *rows), "--max_length", "32", "--dry_run", "--quick"]
+    train(*words)
+    assert "note        1 of 450 training examples are longer than max_length=32" in capfd.readouterr().out
+    monkeypatch.setattr("holdfast.runs.preview.MOST", 450 // 2)  # every second one
+    train(*words)
+    assert "longer than max_length" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--dtype", "bfloat16", "--learning_rate", "1e-7"], True),
+        (["--dtype", "bfloat16", "--learning_rate", "1e-2"], False),
+        (["--dtype", "float32", "--learning_rate", "1e-7"], False),
+        (["--dtype", "bfloat16", "--learning_rate", "1e-7", "--use_peft"], False),
+        (["--dtype", "bfloat16", "--learning_rate", "1e-7", "--optim", "sgd"], False),
+    ],
+)
+def test_steps_that_are_rounded_away_are_told(words: list[str], told: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    train("--dataset_name", written("a.jsonl", {"text": "A list"}), "--dry_run", "--quick", *words)
+    shown = capfd.readouterr().out
+    assert ("% of the weights do not move: they are trained in bfloat16" in shown) == told

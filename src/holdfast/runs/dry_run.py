@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from holdfast.runs.preview import Preview
 
 
+ROUNDED = {"bfloat16": 400, "float16": 3000}
+"""About which part of a weight the least change is that is not rounded away: 1/400, 1/3000."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Look:
     """What was seen."""
@@ -30,6 +34,8 @@ class Look:
     cost: Cost | None = None
     """None where there is too little to tell it from."""
     notes: tuple[str, ...] = field(default=())
+    here: bool = True
+    """False: model or data are not on this machine, and were not looked at."""
 
     @property
     def tokens(self) -> float:
@@ -55,13 +61,17 @@ def look(config: TrainConfig) -> Look:
     from holdfast.runs.on_policy import check_lengths, completion_length
     from holdfast.runs.packing import packing_notes
     from holdfast.runs.preview import preview
-    from holdfast.runs.rows import remarks_on_held_out_rows, remarks_on_rows
+    from holdfast.runs.rows import (
+        remarks_on_all_rows,
+        remarks_on_held_out_rows,
+        remarks_on_rows,
+    )
 
     notes = check_files(config)
     notes += packing_notes({**vars(config.training), **vars(config.model)})
     name = str(config.model.model_name_or_path)
     if not os.path.isdir(located(name)):
-        return Look(notes=tuple(notes))
+        return Look(notes=tuple(notes), here=False)
     read_weights(name)
     shape = check_causal_lm(name, trust_remote_code=config.training.trust_remote_code)
     check_fit(config)
@@ -71,12 +81,14 @@ def look(config: TrainConfig) -> Look:
     if limit and window is not None and window > limit:
         notes.append(f"max_length {window} is more than the model's context; {limit} is used")
     if not data_is_here(config):
-        return Look(notes=tuple(notes))
+        return Look(notes=tuple(notes), here=False)
     tokenizer, processor = load_tokenizer(config), load_processor(config)
     not_read: Counts = {}
     rows, _ = load_training_data(config, processor or tokenizer, not_read)
     notes += remarks_on_rows(config, processor or tokenizer, rows, not_read)
     notes += remarks_on_held_out_rows(config, tokenizer, rows)
+    notes += remarks_on_all_rows(config, processor or tokenizer, rows)
+    notes += remarks_on_rounding(config)
     if config.script.dataset_streaming or config.mixture.streaming:
         notes.append(
             "rows are streamed: the first ones were looked at, and how many tokens there are is "
@@ -95,13 +107,14 @@ def look(config: TrainConfig) -> Look:
             "while it trains, so neither tokens nor time are known beforehand"
         )
         return Look(tokenizer=tokenizer, notes=tuple(notes))
-    data_preview = preview(config, processor or tokenizer, rows)
+    vocabulary = getattr(shape.get_text_config(), "vocab_size", None)
+    data_preview = preview(config, processor or tokenizer, rows, vocabulary=vocabulary)
     if processor is not None:
         notes.append(
             "memory and time of a vision-language model are not counted; tokens are, those of "
             "images too"
         )
-    sample = "" if data_preview.looked == data_preview.of else f"by {data_preview.looked:,} rows: "
+    sample = "" if data_preview.noted == data_preview.of else f"by {data_preview.noted:,} rows: "
     notes += [f"{sample}{note}" for note in data_preview.notes]
     return Look(
         preview=data_preview,
@@ -171,6 +184,36 @@ def check_fit(config: TrainConfig) -> None:
         problems += error.problems
     if problems:
         raise ConfigError(problems)
+
+
+def remarks_on_rounding(config: TrainConfig) -> list[str]:
+    """A sentence where a step of Adam, which is as large as the learning rate, is rounded away at
+    most weights: those in half precision keep two or three digits."""
+    from holdfast.checkpoints.reader import CheckpointReader
+    from holdfast.models import saved_dtype
+
+    args, model = config.training, config.model
+    name = str(model.model_name_or_path)
+    dtype = str(saved_dtype(name) if model.dtype in (None, "auto") else model.dtype)
+    is_adam = str(getattr(args.optim, "value", args.optim)).startswith("adam")
+    # DeepSpeed keeps weights in float32 beside them
+    if dtype not in ROUNDED or model.use_peft or args.deepspeed or not is_adam:
+        return []
+    above = total = 0
+    with CheckpointReader(expanded(located(name))) as reader:
+        matrices = [tensor for tensor in reader.names() if len(reader.shape(tensor)) == 2]
+        for tensor in matrices[:: max(1, len(matrices) // 16)]:
+            sizes = reader.tensor(tensor)[:64].float().abs()
+            above += int((sizes > args.learning_rate * ROUNDED[dtype]).sum())
+            total += sizes.numel()
+    if above <= 0.5 * total:
+        return []
+    return [
+        f"About {above / total:.0%} of the weights do not move: they are trained in {dtype}, where "
+        f"a change of less than about 1/{ROUNDED[dtype]} of a weight is rounded away, and a step is "
+        f"about the learning rate, {args.learning_rate:g}. Train with dtype: float32 (bf16: true "
+        "computes in bfloat16 all the same), or at a higher learning_rate."
+    ]
 
 
 def _cost(config: TrainConfig, found: Preview) -> Cost | None:

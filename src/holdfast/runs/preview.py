@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
 
 SAMPLE = 200
-"""Rows that are prepared at most."""
+"""Rows that are shown and counted at most."""
+MOST = 20_000
+"""Rows that are prepared at most, and looked at for what is cut, dropped or doubled."""
 _IGNORED = -100
 
 
@@ -56,9 +58,10 @@ class Preview:
     """Rows that were looked at."""
     of: int
     """Rows there are."""
+    noted: int = 0
+    """Rows that the notes are about."""
     notes: tuple[str, ...] = ()
-    """What the trainer says of the rows that were looked at: how many are cut, or not trained at
-    all."""
+    """What the trainer says of them: how many are cut, or not trained at all."""
 
     @property
     def tokens(self) -> int:
@@ -76,28 +79,67 @@ class Preview:
         return self.looked - sum(any(row.trained) for row in self.rows)
 
 
-def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAMPLE) -> Preview:
-    """Prepares a sample of the training rows as the run would.
+def preview(
+    config: TrainConfig, tokenizer: Any, rows: Any, *, vocabulary: int | None = None
+) -> Preview:
+    """Prepares the training rows as the run would, `MOST` of them, and shows a sample.
 
     Args:
         config: the run's.
         tokenizer: as `loading.load_tokenizer` gives it, or the processor of
             `loading.load_processor`.
         rows: as `loading.load_training_data` gives them.
-        sample: rows at most, evenly over all.
+        vocabulary: rows of the model's embedding; None: not known.
 
     Raises:
         DataError: the trainer cannot prepare them (a chat template that says not what the
-            assistant's words are, ...).
+            assistant's words are, ...), or they hold tokens that the embedding has not.
     """
     from jinja2.exceptions import TemplateError
 
-    from holdfast.support.environment import quiet_datasets, quiet_libraries
+    from holdfast.support.environment import forgotten_datasets, quiet_datasets, quiet_libraries
+
+    count = len(rows)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        quiet_libraries(),
+        quiet_datasets(min(count, MOST)),
+        forgotten_datasets(),
+    ):
+        try:
+            trainer = _trainer(config, tokenizer, _evenly(rows, MOST), folder)
+            sample = trainer
+            if count > SAMPLE:
+                sample = _trainer(config, tokenizer, _evenly(rows, SAMPLE), folder)
+            prepared = tuple(_prepared(sample.data_collator([row])) for row in sample.train_dataset)
+        except (ValueError, RuntimeError, KeyError, TypeError, TemplateError) as error:
+            raise DataError(f"The training rows cannot be prepared: {first_line(error)}") from error
+    if vocabulary is not None:
+        _refuse_beyond(trainer.train_dataset, tokenizer, vocabulary)
+    return Preview(
+        rows=prepared,
+        looked=min(count, SAMPLE),
+        of=count,
+        noted=min(count, MOST),
+        notes=tuple(trainer.data_notes),
+    )
+
+
+def _evenly(rows: Any, most: int) -> Any:
+    """Rows evenly over all of them."""
+    count = len(rows)
+    return rows.select([index * count // most for index in range(most)]) if count > most else rows
+
+
+def _trainer(config: TrainConfig, tokenizer: Any, rows: Any, folder: str) -> Any:
+    """The run's trainer with these rows, on a stand-in for the model.
+
+    Args:
+        folder: that it may write to.
+    """
     from holdfast.training.tiny import build_model
     from holdfast.training.trainers import SFTRetentionTrainer
 
-    count = len(rows)
-    places = list(range(count)) if count <= sample else [i * count // sample for i in range(sample)]
     args = copy.copy(config.training)
     plain: dict[str, Any] = {
         "packing": False,
@@ -110,6 +152,7 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
         "tf32": None,
         "torch_compile": False,
         "eval_strategy": "no",
+        "save_strategy": "no",
         "load_best_model_at_end": False,
         "report_to": [],
         "push_to_hub": False,
@@ -121,26 +164,39 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
         "loss_type": "nll",
         "dataset_num_proc": None,
     }
-    with tempfile.TemporaryDirectory() as folder, quiet_libraries(), quiet_datasets(len(places)):
-        for name, value in {**plain, "output_dir": folder}.items():
-            if hasattr(args, name):
-                setattr(args, name, value)
-        if config.training.packing and config.training.packing_strategy in ("bfd_split", "wrapped"):
-            args.max_length = None  # which cut nothing away
-        try:
-            trainer = SFTRetentionTrainer(
-                model=build_model(max(len(getattr(tokenizer, "tokenizer", tokenizer)), 320)),
-                args=args,
-                train_dataset=rows.select(places),
-                processing_class=copy.deepcopy(tokenizer),
-                retain=[],
-            )
-            prepared = tuple(
-                _prepared(trainer.data_collator([row])) for row in trainer.train_dataset
-            )
-        except (ValueError, RuntimeError, KeyError, TypeError, TemplateError) as error:
-            raise DataError(f"The training rows cannot be prepared: {first_line(error)}") from error
-    return Preview(rows=prepared, looked=len(places), of=count, notes=tuple(trainer.data_notes))
+    for name, value in {**plain, "output_dir": folder}.items():
+        if hasattr(args, name):
+            setattr(args, name, value)
+    if config.training.packing and config.training.packing_strategy in ("bfd_split", "wrapped"):
+        args.max_length = None  # which cut nothing away
+    return SFTRetentionTrainer(
+        model=build_model(max(len(getattr(tokenizer, "tokenizer", tokenizer)), 320)),
+        args=args,
+        train_dataset=rows,
+        processing_class=copy.deepcopy(tokenizer),
+        retain=[],
+    )
+
+
+def _refuse_beyond(rows: Any, tokenizer: Any, vocabulary: int) -> None:
+    """
+    Raises:
+        DataError: tokens of the rows have no row in the embedding.
+    """
+    if "input_ids" not in rows.column_names:
+        return
+    beyond: set[int] = set()
+    for table in rows.select_columns("input_ids").with_format("arrow").iter(batch_size=10_000):
+        ids = table.column(0).combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        beyond.update(ids[ids >= vocabulary].tolist())
+    if beyond:
+        words = getattr(tokenizer, "tokenizer", tokenizer)
+        tokens = ", ".join(repr(words.decode([token])) for token in sorted(beyond)[:8])
+        raise DataError(
+            f"The training rows hold tokens for which the model's embedding of {vocabulary:,} rows "
+            f"has none: {tokens}. Take the tokenizer that belongs to the model, or resize the model "
+            "(resize_token_embeddings) and save it."
+        )
 
 
 def _prepared(batch: Any) -> PreparedRow:

@@ -79,6 +79,41 @@ def remarks_on_held_out_rows(config: TrainConfig, tokenizer: Any, rows: Any) -> 
     return remarks_on_training_rows(config.evaluation.entries, tokenizer, training)
 
 
+def remarks_on_all_rows(config: TrainConfig, processing: Any, rows: Any) -> list[str]:
+    """Sentences on training rows that are copies of others, and on held-out rows of `eval_strategy`
+    that are trained on. Every row is read; those of streams and those with images are not.
+
+    Args:
+        config: of the run.
+        processing: the model's tokenizer or processor.
+        rows: the training rows.
+    """
+    from holdfast.data.overlap import content_of, contents_of
+    from holdfast.runs.loading import load_eval_data
+
+    if not hasattr(rows, "select") or "images" in rows.column_names:
+        return []
+    remarks = []
+    distinct: set[int] = set()
+    for row in rows:
+        distinct.add(hash(repr(row)))
+    if copies := len(rows) - len(distinct):
+        remarks.append(
+            f"{copies:,} of {len(rows):,} training rows are copies of others, and are trained on "
+            "each time that they are there. Take them out, unless they are to count for more."
+        )
+    held_out = load_eval_data(config, processing)
+    if held_out is not None:
+        known = contents_of(rows)
+        trained = sum(content_of(row) in known for row in held_out)
+        if trained:
+            remarks.append(
+                f"{trained:,} of {len(held_out):,} held-out rows (eval_strategy) are training rows, "
+                "so what is measured on them is memory. Take them out of one of the two."
+            )
+    return remarks
+
+
 def _sample(rows: Any) -> list[dict[str, Any]]:
     """Some rows, evenly over all of them; of a stream the first."""
     if not hasattr(rows, "select"):
