@@ -81,6 +81,7 @@ bench: $(BIN)/.installed  ## the benchmarks with their bars
 	$(BIN)/python benchmarks/self_replay.py --check
 	$(BIN)/python benchmarks/gate.py --check
 	$(BIN)/python benchmarks/start_up.py --check
+	$(BIN)/python benchmarks/check.py --check
 
 # In an environment of its own: nothing of pip-audit's belongs to what is audited.
 $(VENV)-audit/.installed: checks/audit.py

@@ -8,8 +8,8 @@ refusal.
 
 first step   `holdfast train` and `trl sft` with the same YAML (a model of 31,000 parameters, 200 rows), from the start
              of the command to the line of the first optimizer step; bar: 1.0 of `trl sft`
-dry run      `holdfast train --dry_run` with that YAML, beside a Python that imports TRL's SFTConfig alone, whose checks
-             a dry run needs
+dry run      `holdfast train --dry_run --quick` with that YAML, beside a Python that imports TRL's SFTConfig alone,
+             whose checks a dry run needs
 refusal      `holdfast sequence` with a mistyped key, beside the same import; bar: 0.5
 
 Seconds are user seconds of the command and its child processes, which other work on the machine changes less than the
@@ -103,10 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(rounds: int) -> dict[str, list[float]]:
     """User seconds of every command by round, each round in another order."""
     trl = shutil.which("trl", path=str(Path(sys.executable).parent)) or "trl"
+    quick = ["--dry_run", "--quick"]
     commands: dict[str, tuple[list[str], str]] = {
         "holdfast train": ([*HOLDFAST, "train", "--config", "run.yaml", "--output_dir", "ours"], "step 1/1"),
         "trl sft": ([trl, "sft", "--config", "run.yaml", "--output_dir", "peer"], "'loss':"),
-        "holdfast train --dry_run": ([*HOLDFAST, "train", "--config", "run.yaml", "--dry_run"], "example 1:"),
+        "holdfast train --dry_run": ([*HOLDFAST, "train", "--config", "run.yaml", *quick], "example 1:"),
         "holdfast sequence": ([*HOLDFAST, "sequence", "--config", "study.yaml"], "Did you mean 'learning_rate'"),
         "import of SFTConfig": ([sys.executable, "-c", "from trl import SFTConfig; print('done')"], "done"),
     }

@@ -17,7 +17,7 @@ Case = tuple[str, list[str], str | None, list[str]]
 DELETED = object()
 
 COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "train": (["train", "--config", "asked.yaml", "--dry_run"], {**material.TRAIN, "output_dir": "asked"}),
+    "train": (["train", "--config", "asked.yaml", "--dry_run", "--quick"], {**material.TRAIN, "output_dir": "asked"}),
     "suite": (["evaluate", "base", "--suite", "asked.yaml", "--dry_run"], material.SUITE),
     "sweep": (["sweep", "--config", "asked.yaml", "--dry_run"], {**material.SWEEP, "output_dir": "asked"}),
     "update": (["update", "--config", "asked.yaml", "--dry_run"], {**material.UPDATE, "output_dir": "asked"}),

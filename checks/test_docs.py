@@ -430,12 +430,13 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     study = name == "sweep" and options[0] == "--config" and Path(options[1]).is_file()
     if "--help" in rest or rest[-1] == "--list":
         assert main(rest) == 0
-    elif name == "train" or study:
+    elif name in ("train", "check") or study:
         model = find_option(rest[1:], "model_name_or_path")
         if model is not None and not Path(model).exists():  # of the hub
             build_model().save_pretrained(model)
             build_tokenizer().save_pretrained(model)
-        assert main([*(w for w in rest if w != "--dry_run"), "--dry_run"]) == 0, capsys.readouterr().err
+        dry = {"check": ["--quick"], "train": ["--dry_run", "--quick"]}.get(name, ["--dry_run"])
+        assert main([*(w for w in rest if w != "--dry_run"), *dry]) == 0, capsys.readouterr().err
     elif rest[:2] == ["study", "run"]:
         check_study(ROOT / rest[2], rest[3:])
     elif name == "report":

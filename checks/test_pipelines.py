@@ -162,7 +162,7 @@ def test_the_pre_commit_hook(server: dict[str, str], models: Path, tmp_path: Pat
         text = f"model_name_or_path: {models / 'base'}\ndataset_name: {data}\noutput_dir: {tmp_path / 'out'}\n{extra}\n"
         (tmp_path / f"{name}.yaml").write_text(text)
     sound = shell(f"{hook['entry']} sound.yaml", server, tmp_path)
-    assert sound.returncode == 0 and "the request is sound" in sound.stdout
+    assert sound.returncode == 0 and "The request is sound" in sound.stdout
     wrong = shell(f"{hook['entry']} sound.yaml wrong.yaml", server, tmp_path)
     assert wrong.returncode == 2 and "Did you mean 'learning_rate'?" in wrong.stderr
 

@@ -26,7 +26,8 @@ def declared(name: str) -> Sequence[Setting]:
     Raises:
         KeyError: no such name.
     """
-    from holdfast.cli.train import flags
+    from holdfast.cli.check import flags
+    from holdfast.cli.train import Flags
     from holdfast.data.layouts import Templates
     from holdfast.papers.worlds.world import WorldRecipe
     from holdfast.retention.presets import PRESETS
@@ -35,7 +36,7 @@ def declared(name: str) -> Sequence[Setting]:
     from holdfast.runs.settings import OwnSettings
 
     if name == "train options":
-        return flags()
+        return flags(Flags)
     sections = {"train": OwnSettings, "data": Templates, "on_policy": OnPolicySettings, "world": WorldRecipe}
     return settings_of({**METHODS, **PRESETS, **sections}[name])
 

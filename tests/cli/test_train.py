@@ -82,7 +82,7 @@ def test_the_examples_in_the_help_are_sound(
     examples = [shlex.split(line)[1:] for line in lines if line.startswith("  holdfast train ")]
     assert len(examples) == 6
     for words in examples:
-        assert main([*words, "--dry_run"]) == 0, capsys.readouterr().err
+        assert main([*words, "--dry_run", "--quick"]) == 0, capsys.readouterr().err
     assert trained == []
 
 
@@ -121,6 +121,7 @@ def test_dry_run_prints_the_plan_and_trains_nothing(
     words = [
         *LEAST,
         "--dry-run",
+        "--quick",
         "--retention",
         "label_annealing:weight=0.5",
         "--retention",
@@ -238,7 +239,8 @@ def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def dry(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    asked = ["train", "--model_name_or_path", "model", "--max_length", "128", "--dry_run", *words]
+    quick = [] if "--for" in words else ["--quick"]
+    asked = ["train", "--model_name_or_path", "model", "--max_length", "128", "--dry_run", *quick, *words]
     assert main(asked) == code
     captured = capsys.readouterr()
     return captured.err if code else captured.out

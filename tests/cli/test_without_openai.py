@@ -56,7 +56,7 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
     "words",
     [
         ["train", "--config", "train.yaml"],
-        ["train", "--config", "train.yaml", "--dry_run"],
+        ["train", "--config", "train.yaml", "--dry_run", "--quick"],
         ["evaluate", "model", "--suite", "suite.yaml", "--output_dir", "out"],
         ["update", "--config", "update.yaml", "--output_dir", "out"],
         ["sweep", "--config", "sweep.yaml", "--output_dir", "out"],

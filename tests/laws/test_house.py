@@ -304,7 +304,7 @@ OUTLETS = {
     "config/command_line.py": "the text of --help",
     "cli/schema.py": "a JSON Schema, made of names of ours",
     "cli/checkpoint_options.py": "a table whose cells are printable",
-    "cli/train_dry_run.py": "examples in colour, whose pieces are printable",
+    "cli/check.py": "examples in colour, whose pieces are printable",
     "cli/quickstart.py": "a text of ours with markup",
     "papers/worlds/tuned.py": "a text of ours",
     "cli/study_commands.py": "the status table, whose cells are printable",

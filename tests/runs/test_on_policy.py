@@ -88,7 +88,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(place, monkeypatch):
 
 
 def test_conversations_are_prompts_up_to_the_answer(capsys):
-    assert run("--dataset_name", "chat.jsonl", "--dry_run") == 0
+    assert run("--dataset_name", "chat.jsonl", "--dry_run", "--quick") == 0
     said = capsys.readouterr().out
     assert f"{len(SENTENCES)} prompts of up to" in said and "answers of up to 8" in said
     assert run("--dataset_name", "chat.jsonl", "--output_dir", "out", "--max_steps", "1") == 0
@@ -99,7 +99,7 @@ ITSELF = ["--on_policy", "{max_completion_length: 8, self_distillation: reverse}
 
 def test_a_model_that_reads_the_answers_is_its_own_teacher(capsys):
     chat = [*ITSELF, "--dataset_name", "chat.jsonl"]
-    assert run(*chat, "--dry_run") == 0
+    assert run(*chat, "--dry_run", "--quick") == 0
     assert f"{len(SENTENCES)} prompts of up to" in capsys.readouterr().out
     assert run(*chat, "--output_dir", "out") == 0
     folder = RunFolder("out")

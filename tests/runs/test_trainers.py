@@ -130,7 +130,7 @@ def test_trainers_dpo_killed_goes_on_to_the_same_weights(place):
 
 
 def test_trainers_dpo_says_what_it_reads(capsys):
-    assert run("--dry_run") == 0
+    assert run("--dry_run", "--quick") == 0
     said = capsys.readouterr().out
     assert "pairs.jsonl (pairs of a chosen and a rejected completion)" in said
     assert "18 pairs" in said and "Not read: source (18 rows)." in said
@@ -212,7 +212,7 @@ def test_trainers_kto_is_trls_without_methods(answers):
 
 
 def test_trainers_kto_says_what_it_reads(answers, capsys):
-    assert run("--dry_run", *answers) == 0
+    assert run("--dry_run", "--quick", *answers) == 0
     said = capsys.readouterr().out
     assert "answers.jsonl (answers that were judged good or bad)" in said
     assert "36 judged answers, 18 of them good" in said and "Not read: rater (36 rows)." in said

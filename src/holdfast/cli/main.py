@@ -33,6 +33,7 @@ from holdfast.support.resources import chain, file_trouble, is_out_of_memory
 GROUPS: dict[str, dict[str, str]] = {
     "Fine-tune and measure": {
         "quickstart": "see it work in a minute: no network, GPU or files",
+        "check": "check a training request, rehearse it on a small copy",
         "train": "fine-tune a model, keep what it knew, measure both",
         "evaluate": "measure models on benchmarks, on text, on their answers",
         "compare": "compare two models by question; a gate for a pipeline",
@@ -76,9 +77,8 @@ DEBUG = "HOLDFAST_DEBUG"
 """Environment variable that does what `--debug` does."""
 
 HELP = f"""\
-usage: holdfast COMMAND [options]     --version, --debug (tracebacks)
+usage: holdfast COMMAND [options]     COMMAND --help, --version, --debug
 {command_table()}
-'holdfast COMMAND --help' explains a command; 'holdfast quickstart' is a start.
 """
 
 

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
+from holdfast.cli.check import CheckFlags, check, flags, split_words
 from holdfast.cli.console import write
-from holdfast.config.command_line import CONFIG, parse_words
-from holdfast.config.declare import Meta, Setting, settings_of
-from holdfast.config.decode import coerce_all
+from holdfast.config.command_line import CONFIG
+from holdfast.config.declare import Meta
 from holdfast.config.help import Help, Section, help_topic
 from holdfast.errors import ConfigError
 from holdfast.printable import lines
@@ -40,7 +38,8 @@ EXAMPLES = """\
       --retention label_annealing:weight=0.5,temperature=2 \\
       --retention sfa:p=0.25 --num_processes 4
 
-  # check everything, train nothing; on a laptop, for the machine that trains
+  # check everything, train nothing ('holdfast check run.yaml' is the same);
+  # on a laptop, for the machine that trains
   holdfast train --config run.yaml --dry_run
   holdfast train --config run.yaml --dry_run --for gpu
 
@@ -99,26 +98,15 @@ needs beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
-    """What `holdfast train` takes beside a run's settings."""
+class Flags(CheckFlags):
+    """What `holdfast train` takes beside a run's settings; those of the check with `dry_run`
+    only."""
 
     dry_run: bool = False
-    """Checks the request and prints the plan; trains nothing. It reads model and data to the end:
-    rows, tokens, steps, memory, operations, three rows with what is trained in them."""
-    for_: Annotated[Literal["here", "gpu"], Meta(section="running")] = "here"
-    """With --dry_run: checks the settings for another machine, one with a GPU, in place of this
-    one."""
-    flops_per_second: Annotated[float | None, Meta(gt=0, metavar="F", section="running")] = None
-    """With --dry_run: floating-point operations a second that a device reaches, its peak rate times
-    the share that you expect (4e14: about 40 % of an H100). The plan then says how long training
-    takes."""
+    """Checks and rehearses the request; trains nothing. The same as 'holdfast check', whose options
+    go with it."""
     debug: Annotated[bool, Meta(section="running")] = False
     """Full tracebacks."""
-
-
-def flags() -> tuple[Setting, ...]:
-    """The fields of `Flags` as options: `for` is no name that Python takes."""
-    return tuple(dataclasses.replace(s, name=s.name.removesuffix("_")) for s in settings_of(Flags))
 
 
 def run(argv: list[str]) -> int:
@@ -126,12 +114,12 @@ def run(argv: list[str]) -> int:
     if (topic := help_topic(argv)) is not None:
         write(*train_help().text(topic).splitlines())
         return 0
-    values, words = _split(argv)
+    values, words = split_words(argv, flags(Flags))
     dry_run = bool(values.get("dry_run"))
-    for name in ("for", "flops_per_second"):
-        if name in values and not dry_run:
+    for setting in flags():
+        if setting.name in values and not dry_run:
             raise ConfigError(
-                f"--{name}: takes effect with --dry_run only. Add it, or leave this out."
+                f"--{setting.name}: takes effect with --dry_run only. Add it, or leave this out."
             )
     if not words:
         raise ConfigError(
@@ -142,27 +130,16 @@ def run(argv: list[str]) -> int:
             )
         )
 
+    if dry_run:
+        return check(words, values)
     from holdfast.runs import launch
-    from holdfast.runs.config import GPU, load_train_config, this_machine
-    from holdfast.support.environment import EVALUATION_CACHE, without_compiler
+    from holdfast.runs.config import load_train_config, this_machine
+    from holdfast.support.environment import EVALUATION_CACHE
 
-    with without_compiler() if dry_run else contextlib.nullcontext():
-        launch.check_world()
-        machine = GPU if values.get("for") == "gpu" else this_machine()
-        config, accelerator = load_train_config(words, machine=machine), machine.accelerator
-        relaunch = launch.is_needed(config.launch, has_accelerator=accelerator)
-        if dry_run:
-            from holdfast.cli.train_dry_run import dry_run as print_dry_run
-
-            command = (
-                launch.command(config.launch, words, has_accelerator=accelerator)
-                if relaunch
-                else None
-            )
-            print_dry_run(
-                config, command, machine=machine, flops_per_second=values.get("flops_per_second")
-            )
-            return 0
+    launch.check_world()
+    machine = this_machine()
+    config, accelerator = load_train_config(words, machine=machine), machine.accelerator
+    relaunch = launch.is_needed(config.launch, has_accelerator=accelerator)
     if relaunch:
         launch.start(config.launch, words, has_accelerator=accelerator)
 
@@ -171,28 +148,6 @@ def run(argv: list[str]) -> int:
 
     train(config, console=stdout_console(), evaluation_cache=os.environ.get(EVALUATION_CACHE))
     return 0
-
-
-def _split(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """The values of `Flags`, and all other words. `--debug` is no flag here: what `main` leaves of
-    it is TRL's.
-
-    Raises:
-        ConfigError: a flag without a sound value.
-    """
-    known = {setting.name: setting for setting in flags() if setting.name != "debug"}
-    flag_words: list[str] = []
-    words: list[str] = []
-    target = words
-    for word in argv:
-        if word.startswith("--"):
-            option = word[2:].partition("=")[0].replace("-", "_")
-            target = flag_words if option in known else words
-        target.append(word)  # a value goes where its option went
-    request = parse_words(flag_words, known)
-    values, problems = coerce_all(known, request.values)
-    request.check(problems)
-    return values, words
 
 
 # --------------------------------------------------------------------------------------------- help
@@ -205,7 +160,7 @@ def train_help() -> Help:
     from holdfast.runs.settings import OWN, shipped_settings
 
     methods = [_method_section(cls) for cls in [*METHODS.values(), *PRESETS.values()]]
-    settings = [*shipped_settings(), *OWN.values(), CONFIG, *flags()]
+    settings = [*shipped_settings(), *OWN.values(), CONFIG, *flags(Flags)]
     return Help(
         command="holdfast train",
         usage="[--config run.yaml] [--key value ...]",
@@ -218,7 +173,9 @@ def train_help() -> Help:
                 summary="learning rates by layer, --train_only, --on_policy, --fused_layers",
             ),
             Section(name="evaluation", summary="what is measured, held-out rows, --early_stopping"),
-            Section(name="running", summary="--for gpu, --flops_per_second, --env, --debug"),
+            Section(
+                name="running", summary="--for gpu, --flops_per_second, --quick, --env, --debug"
+            ),
             Section(
                 name="trl", summary="the other keys of trl sft and accelerate launch", text=TRL
             ),

@@ -513,7 +513,7 @@ def load_training_data(
     from holdfast.data.unread import columns_with_values
     from holdfast.runs.on_policy import read_prompts
 
-    rows, files, turns = _all_rows(config), None, trained_turns(config, tokenizer)
+    rows, files, turns = all_rows(config), None, trained_turns(config, tokenizer)
     name, script = config.script.dataset_name, config.script
     reads_files = (
         not script.dataset_streaming
@@ -578,7 +578,7 @@ def _read_from(config: TrainConfig) -> list[Path] | None:
     return data_files(name, split=config.script.dataset_train_split)
 
 
-def _all_rows(config: TrainConfig) -> Any:
+def all_rows(config: TrainConfig) -> Any:
     """The rows that are trained on, those among them that are held out."""
     from holdfast.data.sources import load_rows
 
@@ -665,7 +665,7 @@ def load_eval_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None 
         return None
     from holdfast.data.formats import standardise
 
-    rows, files = _held_out_rows(config)
+    rows, files = held_out_rows(config)
     if config.mixture.test_split_size is not None:
         not_read = None  # counted as training rows
     if TRAINERS[config.holdfast.trainer].columns:
@@ -694,7 +694,7 @@ def _in_trls_columns(
     return rows
 
 
-def _held_out_rows(config: TrainConfig) -> tuple[Any, list[Path] | None]:
+def held_out_rows(config: TrainConfig) -> tuple[Any, list[Path] | None]:
     """The rows of `eval_strategy` as they are, and the files that they are from where that is
     known."""
     from holdfast.data.sources import data_files, is_path, is_saved_dataset, load_rows
@@ -702,7 +702,7 @@ def _held_out_rows(config: TrainConfig) -> tuple[Any, list[Path] | None]:
 
     script = config.script
     if config.mixture.test_split_size is not None:
-        return _split(config, _all_rows(config))["test"], _read_from(config)
+        return _split(config, all_rows(config))["test"], _read_from(config)
     if config.holdfast.eval_dataset_name is not None:
         name, split = config.holdfast.eval_dataset_name, config.holdfast.eval_dataset_split
         files = (

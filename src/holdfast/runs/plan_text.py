@@ -1,4 +1,4 @@
-"""What a run would do, as the text that `holdfast train --dry_run` prints."""
+"""What a run would do, as the text that `holdfast check` prints."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from holdfast.support.environment import shown_bytes, shown_seconds
 if TYPE_CHECKING:
     from holdfast.runs.config import Machine, TrainConfig
     from holdfast.runs.dry_run import Look
+    from holdfast.runs.rehearsal import Rehearsal
 
 Rows = list[tuple[str, str]]
 """Subjects and what is said of them."""
@@ -19,6 +20,7 @@ Rows = list[tuple[str, str]]
 def plan_text(
     config: TrainConfig,
     look: Look,
+    rehearsal: Rehearsal | str,
     *,
     machine: Machine,
     command: list[str] | None = None,
@@ -29,6 +31,7 @@ def plan_text(
     Args:
         config: of the run.
         look: what was seen of its model and data.
+        rehearsal: of the run, or why there was none.
         machine: that the run is for.
         command: what starts its processes, where there are several.
         flops_per_second: floating-point operations a second that a device reaches.
@@ -81,11 +84,24 @@ def plan_text(
     rows += [("note", note) for note in config.notes]
     if command:
         rows.append(("starts", " ".join(without_secrets(command))))
-    elsewhere = (
-        "" if machine.here else " for a machine with a GPU, whose packages are not known here"
-    )
-    title = f"Dry run: the request is sound{elsewhere}; nothing was trained."
+    title = "Nothing wrong was found, and the run was not rehearsed: " + str(rehearsal)
+    if not isinstance(rehearsal, str):
+        title = "The request is sound"
+        if not machine.here:
+            title += " for a machine with a GPU, whose packages are not known here"
+        rows += _rehearsed(rehearsal)
+    title += "; nothing was trained."
     return lines(title, "", *(f"  {subject:<11} {text}" for subject, text in rows))
+
+
+def _rehearsed(rehearsal: Rehearsal) -> Rows:
+    """What was rehearsed, and on what."""
+    did = "a step, a checkpoint, a resume, a sample of each entry"
+    rows = [("rehearsed", f"{did}, in {shown_seconds(rehearsal.seconds)}")]
+    rows.append(("", f"on a copy of the model: {', '.join(rehearsal.smaller)}"))
+    if rehearsal.left_out:
+        rows.append(("", f"NOT rehearsed: {', '.join(rehearsal.left_out)}"))
+    return rows
 
 
 def amounts(

@@ -150,6 +150,7 @@ def train(
                 f"{folder.path}. The same command continues."
             ) from None
         except Exception as error:
+            error.stage = record.stage  # type: ignore[attr-defined]  # for who runs it to see
             run.end("failed", str(error).strip().split("\n")[0] or type(error).__name__)
             if (
                 config.processes > 1
@@ -542,7 +543,6 @@ class _Run:
     def make_trainer(self, metrics: MetricsFile) -> Any:
         """The run's trainer, with its data tokenised; `metrics`: what writes down its figures."""
         from holdfast.data.formats import rows_by_name
-        from holdfast.training import preferences
         from holdfast.training.adapters import adapter_config
         from holdfast.training.trainers import SFTRetentionTrainer
 
@@ -573,6 +573,8 @@ class _Run:
             if config.holdfast.on_policy is not None:
                 return self.on_own_text(hosted, config.holdfast.on_policy)
             if host := TRAINERS[config.holdfast.trainer].host:
+                from holdfast.training import preferences  # imports several trainers of TRL
+
                 return getattr(preferences, host)(**hosted)
             if config.holdfast.trainer == "grpo":
                 return self.by_rewards(hosted)
@@ -969,6 +971,8 @@ class _Run:
         away."""
         import torch
 
+        from holdfast.runs.dry_run import ROUNDED
+
         if self.start_folder is None or not self.trainer.args.learning_rate:
             return
         if self.trainer.is_fsdp_enabled or hasattr(model, "peft_config"):
@@ -989,7 +993,7 @@ class _Run:
             dtype = str(next(iter(half.values())).dtype).removeprefix("torch.")
             self.note(
                 f"Only {100 * share:.2g} % of the trained weights differ from the start's: in "
-                f"{dtype} a change of less than about 1/{400 if dtype == 'bfloat16' else 3000} of "
+                f"{dtype} a change of less than about 1/{ROUNDED[dtype]} of "
                 "a weight is rounded away, step by step. Train with dtype: float32 (bf16: true "
                 "computes in bfloat16 all the same), or at a higher learning_rate."
             )
