@@ -201,3 +201,10 @@ def test_the_projector_alone_and_then_everything():
     first, last = (RunFolder(folder).read() for folder in ("aligned", "out"))
     assert first.model["trainable"] < first.model["parameters"] == last.model["trainable"]
     assert last.parents[0]["name"] == "aligned"
+
+
+def test_a_check_rehearses_rows_whose_pictures_lie_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
+    words = train_words("--use_cpu", model="llava", out="out")[1:]
+    assert main(["check", *words]) == 0, capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert said.startswith("The request is sound") and "per_device_train_batch_size 1 instead of" in said

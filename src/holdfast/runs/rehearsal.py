@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
-from holdfast.errors import ConfigError, HoldfastError, Interrupted
+from holdfast.errors import ConfigError, HoldfastError, Interrupted, StorageError
 from holdfast.runs.small_request import SmallRequest
 from holdfast.support.cache import cache_folder
 from holdfast.support.environment import (
@@ -135,6 +135,8 @@ def rehearse(
                 run()
         except Interrupted:
             raise KeyboardInterrupt from None  # nothing is left that could continue
+        except StorageError:  # of this machine, not of the request
+            raise
         except Exception as error:  # what a request makes of libraries has no common base
             doing = STAGES.get(getattr(error, "stage", ""), moment.doing)
             text = f"{error}" if isinstance(error, HoldfastError) else _with_type(error)

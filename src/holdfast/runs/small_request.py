@@ -124,7 +124,7 @@ class SmallRequest:
             script=self._script(rows),
             training=self.args,
             model=model,
-            mixture=DatasetMixtureConfig(),
+            mixture=config.mixture if rows is None else DatasetMixtureConfig(),
             holdfast=self._settings(held_out),
             retention=[self._method(method) for method in config.retention if not method.off],
             evaluation=self._plan(),
@@ -201,8 +201,9 @@ class SmallRequest:
 
     # --------------------------------------------------------------------------------------- rows
 
-    def _copy_rows(self, room: int, steps: int | None) -> tuple[str, str | None]:
-        """Writes the first rows that fit, and of `eval_strategy` two; where they are.
+    def _copy_rows(self, room: int, steps: int | None) -> tuple[str | None, str | None]:
+        """Writes the first rows that fit, and of `eval_strategy` two; where they are. Rows with
+        images stay where their pictures are.
 
         Args:
             room: tokens that may have logits at once.
@@ -221,6 +222,9 @@ class SmallRequest:
         if args.max_steps <= 0:
             args.max_steps = steps or math.ceil(args.num_train_epochs * math.ceil(count / batch))
         first = _first(rows)
+        if {"image", "images"} & set(first.column_names):
+            self._set("per_device_train_batch_size", 1)
+            return None, None
         lengths = self._lengths(first)
         longest = self._fit_batch(lengths, room)
         most = max(16, 2 * args.per_device_train_batch_size * args.gradient_accumulation_steps)
@@ -235,9 +239,8 @@ class SmallRequest:
         from holdfast.data.overlap import texts_of
 
         most = self.args.max_length if self.config.holdfast.cuts_rows else None
-        columns = [name for name in rows.column_names if name not in ("image", "images")]
         lengths = []
-        for row in rows.select_columns(columns):
+        for row in rows:
             tokens = row.get("input_ids") or self.tokenizer(" ".join(texts_of(row)))["input_ids"]
             lengths.append(min(len(tokens), most or len(tokens)))
         return lengths
@@ -264,10 +267,14 @@ class SmallRequest:
             changes["max_length"] = min(args.max_length or longest, longest)
             args.truncation_mode = "keep_end"
         for name, value in changes.items():
-            if value != getattr(args, name):
-                self.smaller.append(f"{name} {value} instead of {getattr(args, name)}")
-                setattr(args, name, value)
+            self._set(name, value)
         return longest
+
+    def _set(self, name: str, value: int) -> None:
+        """Makes a training argument smaller."""
+        if value != (before := getattr(self.args, name)):
+            self.smaller.append(f"{name} {value} instead of {before}")
+            setattr(self.args, name, value)
 
     def _write(self, name: str, rows: Any, lengths: Sequence[int], longest: int, most: int) -> str:
         """Writes some rows as a data set; where they are.
@@ -291,12 +298,13 @@ class SmallRequest:
 
     # -------------------------------------------------------------- settings, methods and entries
 
-    def _script(self, rows: str) -> Any:
+    def _script(self, rows: str | None) -> Any:
         """TRL's arguments about data and rewards, with the rows that were written."""
         script = copy.copy(self.config.script)
-        script.dataset_name, script.dataset_config = rows, None
-        script.dataset_train_split = "train"
-        script.dataset_streaming = rows.endswith(".jsonl")
+        if rows is not None:
+            script.dataset_name, script.dataset_config = rows, None
+            script.dataset_train_split = "train"
+            script.dataset_streaming = rows.endswith(".jsonl")
         if getattr(script, "reward_model_name_or_path", None):
             self.left_out.append("reward_model_name_or_path")
             script.reward_model_name_or_path = None
