@@ -222,6 +222,7 @@ def test_it_does_without_torch(here, tmp_path):
         ("entries: {quiz: 1pt}", 3, "HOLD"),
         ("entries: {quiz: 20pt}", 5, "CANNOT TELL"),
         ("entries: {quiz: 50pt, keep/mmlu: 1pt}", 3, "HOLD"),
+        ("entries: {quiz: {margin: 1pt, tier: supporting}}\nsupporting_losses: 2", 0, "SHIP"),
         ("entries: {quiz: {teir: critical}}", 2, ""),
     ],
 )

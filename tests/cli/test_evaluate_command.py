@@ -260,6 +260,12 @@ def test_repeating_says_how_far_figures_move_by_themselves(desk: Path, capsys: p
     assert main(["compare", "evaluated", "--json", "out.json"]) == 0
     [note] = [note for note in read_json("out.json")["notes"] if "measured again" in note]
     assert note.startswith("keep/prose: the difference in nats_per_token (") and note.endswith("measured again (8).")
+    found["keys"]["keep/prose"] = "of other data"
+    (desk / "evaluated/base/repeats.json").write_text(json.dumps(found))
+    assert main(["compare", "evaluated", "--json", "out.json"]) == 0
+    assert not [note for note in read_json("out.json")["notes"] if "measured again" in note]
+    evaluate(*words)
+    assert "base: measured again" in capsys.readouterr().out, "what was repeated is another evaluation"
 
 
 def test_compare_measures_models_that_were_not_and_measures_nothing_twice(
@@ -275,6 +281,9 @@ def test_compare_measures_models_that_were_not_and_measures_nothing_twice(
     assert main(words) == 0 and worked.loaded == loaded, "both were measured before"
     assert main(["compare", "evaluated:base", "evaluated:tuned", "--suite", "suite.yaml"]) == 2
     assert "none of these is one that was not" in capsys.readouterr().err
+    Path("gate.yaml").write_text("entries: {prose: {teir: critical}}")
+    assert main(["compare", "base", "other", "--suite", "suite.yaml", "--policy", "gate.yaml"]) == 2
+    assert "Did you mean 'tier'?" in capsys.readouterr().err and worked.loaded == loaded, "before anything is measured"
     assert main(["compare", "base", "tuned", "--suite", "knowlege"]) == 2
     assert "Did you mean 'knowledge'?" in capsys.readouterr().err
 

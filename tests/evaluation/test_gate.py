@@ -374,7 +374,7 @@ def test_a_gate_is_closed_by_one_failure():
         "passed",
     ]
     assert list(by_rule([failed, passed])) == ["mmlu drop > 1pt"]
-    assert to_record([passed, undecided], strict=True) == [
+    assert to_record([passed, undecided], verdict_of([passed, undecided], strict=True)) == [
         {"rule": "mmlu drop > 1pt", "outcome": "undecided", "failed": True}
     ]
 

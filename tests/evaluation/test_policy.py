@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 
 from evaluated_folders import TEXT, answers, texts, write
 from holdfast.errors import ConfigError
-from holdfast.evaluation.compare.policy import Policy, read_policy
+from holdfast.evaluation.compare.policy import Policy, model_of, read_policy
 from holdfast.evaluation.compare.request import CompareSettings, Side
 from holdfast.evaluation.compare.result import Result, compare_sides
 from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.margins import StatedMargins
 from holdfast.reports.decision_text import reason_in_words, verdict_in_words
 
 RNG = np.random.default_rng(0)
@@ -35,7 +37,7 @@ def compared(tmp_path: Path, text: str, *, weights: str = "base", **after: Any) 
     policy.write_text(text)
     before = model(tmp_path / weights)
     sides = [Side(folder=before, label="base"), Side(folder=model(tmp_path / "after", **after), label="tuned")]
-    return compare_sides(sides, [], CompareSettings(policy=policy))
+    return compare_sides(sides, [], CompareSettings(policy=policy), read_policy(policy))
 
 
 def outcomes(result: Result) -> dict[str, str]:
@@ -67,6 +69,8 @@ def test_a_critical_entry_ships_only_where_it_is_shown_to_have_kept_enough(tmp_p
         ("entries: {keep/quiz: 2pt, any: {tier: advisory}}", "HOLD"),
         ("entries: {keep/quiz: 20pt}", "SHIP"),
         ("entries: {keep: 20pt, quiz: 2pt}", "HOLD"),
+        ("entries: {quiz: 20%}", "SHIP"),
+        ("entries: {quiz: 5%}", "HOLD"),
         ("entries: {any: [20pt, 5%]}\nfail_if: ['quiz drop > 2pt']", "HOLD"),
         ("entries: {riddles: {margin: 20pt, alpha: 0.2}}", "SHIP"),
         ("entries: {prose: '0.01 nats/token'}", "SHIP"),
@@ -80,9 +84,25 @@ def test_tiers_and_margins_decide_what_follows_from_eight_points(tmp_path, text,
 def test_the_name_that_is_closest_decides(tmp_path):
     result = compared(tmp_path, "entries: {any: 50%, keep: 30pt, quiz: 3pt, keep/riddles: {tier: advisory}}")
     found = {gate.name: (gate.threshold, gate.unit, gate.tier) for gate in result.gates}
-    assert found["quiz"] == (3.0, "pt", "critical")
-    assert found["riddles"][2] == "advisory"
-    assert found["prose"] == (pytest.approx(7.5), "nats/token", "critical")
+    assert found == {
+        "quiz": (3.0, "pt", "critical"),
+        "riddles": (1.0, "pt", "advisory"),
+        "prose": (50.0, "%", "critical"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "threshold"),
+    [
+        (["1pt", "5%"], (1.0, "pt")),
+        (["5%"], (5.0, "%")),
+        (["0.02 accuracy", "1pt"], (0.02, "accuracy")),
+        (["0"], (0.0, "")),
+        (["0.02 nats/token"], None),
+    ],
+)
+def test_a_stated_margin_is_the_one_that_fits_or_none(words, threshold):
+    assert StatedMargins(tuple(words)).threshold("accuracy", "acc", 0.5, 0.4) == threshold
 
 
 @pytest.mark.parametrize(
@@ -107,7 +127,15 @@ def test_nan_in_a_required_entry_holds(tmp_path):
     result = compared(tmp_path, "entries: {prose: 2%, quiz: 2pt}", prose=float("nan"))
     assert word(result) == "HOLD" and outcomes(result) == {"learn/prose": "not finite", "keep/quiz": "passed"}
     result = compared(tmp_path, "entries: {prose: {margin: 2%, required: false}, quiz: 2pt}", prose=float("nan"))
-    assert word(result) == "SHIP"
+    assert word(result) == "SHIP" and not result.broken
+
+
+def test_what_the_policy_does_not_name_is_said_and_nan_there_fails(tmp_path):
+    result = compared(tmp_path, QUIZ)
+    assert word(result) == "SHIP" and not result.failed
+    assert "Not in the policy, and not judged: keep/riddles, learn/prose." in result.notes
+    result = compared(tmp_path, QUIZ, prose=float("nan"))
+    assert word(result) == "SHIP" and result.failed and "learn/prose" in result.broken[0]
 
 
 def test_entries_that_were_measured_otherwise_hold(tmp_path):
@@ -118,7 +146,7 @@ def test_entries_that_were_measured_otherwise_hold(tmp_path):
     for folder in (before, after):
         write(folder.path, "keep", "riddles", answers([1, 0, 1]))
     sides = [Side(folder=before, label="a"), Side(folder=after, label="b")]
-    result = compare_sides(sides, [], CompareSettings(policy=policy))
+    result = compare_sides(sides, [], CompareSettings(policy=policy), read_policy(policy))
     assert word(result) == "HOLD" and "num_fewshot: 0 and 5" in verdict_in_words(result.verdict)
 
 
@@ -126,6 +154,7 @@ def test_entries_that_were_measured_otherwise_hold(tmp_path):
     ("text", "parts"),
     [
         ("entries: {quizz: {margin: 1pt, required: false}}", ["no entry or suite 'quizz'. Did you mean 'quiz'?"]),
+        ("entries: {any: 1pt}", ["expected a margin in nats/token, % or 0 for learn/prose nats_per_token, got none"]),
         ("entries: {quiz: {margin: 1pt, metric: acc_norm}}", ["keep/quiz has no metric 'acc_norm'"]),
         ("entries: {quiz: {margin: much}}", ["line 1: entries.quiz.margin", "expected 0, NUMBERpt"]),
         ("entries: {quiz: {teir: critical}}", ["entries.quiz: unknown key 'teir'. Did you mean 'tier'?"]),
@@ -181,7 +210,7 @@ def test_only_a_loss_can_be_accepted(tmp_path):
     result = compared(tmp_path, QUIZ, quiz=0.7)
     with pytest.raises(ConfigError, match="keep/quiz did not lose anything"):
         result.accept(["keep/quiz"], by="Ada", why="so it is")
-    with pytest.raises(ConfigError, match=r"'quizz' is no entry that was compared\. Did you mean"):
+    with pytest.raises(ConfigError, match=r"'quizz' is no entry that it judges\. Did you mean"):
         result.accept(["quizz"], by="Ada", why="so it is")
     assert not (tmp_path / "accepted.json").exists()
 
@@ -195,3 +224,21 @@ def test_accepting_again_replaces_what_was_accepted(tmp_path):
 
     [loss] = read_as(tmp_path / "accepted.json", AcceptedLosses).losses
     assert loss.why == "at 0.5"
+
+
+def test_a_metric_that_does_not_lead_is_accepted_as_itself(tmp_path):
+    text = "entries: {prose: {margin: 0.1%, metric: perplexity}}"
+    lost = compared(tmp_path, text, prose=3.3)
+    assert word(lost) == "HOLD"
+    lost.accept(["prose"], by="Ada", why="so agreed")
+    assert outcomes(compared(tmp_path, text, prose=3.3)) == {"learn/prose": "accepted"}
+    other = compared(tmp_path, "entries: {prose: 0.1%}", prose=3.3)
+    assert outcomes(other) == {"learn/prose": "failed"}, "another metric was accepted"
+
+
+def test_models_whose_weights_nobody_knows_are_told_by_name(tmp_path):
+    known = compared(tmp_path, QUIZ, quiz=0.52)
+    [pair] = [folder for folder in known.sides[0].folder.all() if folder.name == "quiz"]
+    assert model_of(replace(pair, model={"name": "served"})) == "named served"
+    with pytest.raises(ConfigError, match="nothing tells the model before from others"):
+        model_of(replace(pair, model={}))

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from holdfast.records.metrics import called, is_share
+from holdfast.records.metrics import called, is_right_or_wrong, is_share
 
 SHARES = [
     "acc",
@@ -97,3 +97,15 @@ def test_a_metric_is_called_by_its_name_or_without_its_filter():
     assert called("acc", names) == ["acc"] and called("f1", names) == ["f1,none"]
     assert called("exact_match", names) == names[1:3] and called("exact_match,strict", names) == names[1:2]
     assert called("exact", names) == []
+
+
+def test_only_known_names_are_right_or_wrong():
+    assert is_right_or_wrong("accuracy", "acc_norm") and is_right_or_wrong("exact_match", "exact_match,strict-match")
+    for unit, metric in (
+        ("f1", "f1"),
+        ("accuracy", "f1"),
+        ("mine", "mine"),
+        ("nats/token", "nats_per_token"),
+        ("", ""),
+    ):
+        assert not is_right_or_wrong(unit, metric)

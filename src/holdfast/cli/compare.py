@@ -33,6 +33,7 @@ from holdfast.records.comparison import CANNOT_TELL, HOLD, SHIP
 
 if TYPE_CHECKING:
     from holdfast.evaluation.compare.gate import Rule
+    from holdfast.evaluation.compare.policy import Policy
     from holdfast.evaluation.compare.result import Result
     from holdfast.evaluation.entries import EvaluationPlan
 
@@ -153,7 +154,8 @@ class CompareRequest(CompareSettings):
         if files.get("json") == files.get("markdown") == "-":
             problems.append(Problem("json", "only one of --json and --markdown can go to stdout."))
         problems += self._acceptance_problems()
-        if self.strict and not self.fail_if:
+        problems += [Problem("policy", text) for text in self.judged_by[1]]
+        if self.strict and not self.fail_if and self.policy is None:
             example = "add --fail_if 'any drop > 2%' or the like."
             problems.append(
                 Problem(
@@ -205,6 +207,18 @@ class CompareRequest(CompareSettings):
 
         return plan_of(PlanRequest(suite=self.suite, confidence=self.confidence, seed=self.seed))
 
+    @functools.cached_property
+    def judged_by(self) -> tuple[Policy | None, list[str]]:
+        """The policy, and what is wrong with its file: known before anything is measured."""
+        from holdfast.evaluation.compare.policy import read_policy
+
+        if self.policy is None:
+            return None, []
+        try:
+            return read_policy(self.policy), []
+        except ConfigError as error:
+            return None, [f"{self.policy}: {problem}" for problem in error.problems]
+
     @property
     def rules(self) -> list[Rule]:
         """The rules of `--fail_if`."""
@@ -248,13 +262,16 @@ def run(argv: list[str]) -> int:
 
     with stoppable():
         sides = measured_sides(request) if request.unmeasured else request.sides
-        result = compare_sides(sides, request.rules, request)
+        policy, _ = request.judged_by
+        result = compare_sides(sides, request.rules, request, policy)
         if request.accept:
             result.accept(request.accept, by=request.by, why=request.because)
-            result = compare_sides(sides, request.rules, request)
+            result = compare_sides(sides, request.rules, request, policy)
     write_and_print(result, request.files, seconds=time.monotonic() - began)
-    if result.not_finite and result.policy is None:
-        raise NotFinite(not_finite_text(result.not_finite))
+    if result.broken and (
+        result.policy is None or result.verdict is None or result.verdict.word != HOLD
+    ):
+        raise NotFinite(not_finite_text(result.broken))
     return 0 if result.verdict is None else CODES[result.verdict.word]
 
 

@@ -22,6 +22,7 @@ from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.measures import Outcome, Subject, check, measure
 from holdfast.models import Loaded
 from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.metrics import is_right_or_wrong
 from holdfast.statistics.decision import level_of
 from holdfast.statistics.power import smallest_loss
 
@@ -99,5 +100,9 @@ def _cut(entry: Entry) -> Entry:
 
 
 def _is_right_or_wrong(outcome: Outcome) -> bool:
-    values = [row.get(outcome.primary) for row in outcome.rows]
-    return all(value in (0.0, 1.0) for value in values)
+    """Whether the metric that leads is of right / wrong answers: by its name too, since a few
+    samples of a score such as F1 may all be 0."""
+    name = outcome.primary
+    values = [row.get(name) for row in outcome.rows]
+    is_binary = is_right_or_wrong(outcome.figures[name].unit, name)
+    return is_binary and all(value in (0.0, 1.0) for value in values)

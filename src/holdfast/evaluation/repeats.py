@@ -46,8 +46,11 @@ def repeat_models(
     """
     for model in models:
         place = out / model.label
-        if (place / FILE).is_file() and read_as(place / FILE, Repeats).times >= times:
-            continue
+        keys = _keys(place, plan)
+        if (place / FILE).is_file():
+            before = read_as(place / FILE, Repeats)
+            if before.times >= times and keys.items() <= before.keys.items():
+                continue
         loaded = load_model(model, loading)
         figures: dict[str, dict[str, list[float]]] = {}
         for number in range(1, times):
@@ -63,9 +66,19 @@ def repeat_models(
                 )
         for entry in plan.entries:
             figures[entry.path] = _figures(place, entry, times)
-        write_json(place / FILE, Repeats(times=times, figures=figures))
+        write_json(place / FILE, Repeats(times=times, figures=figures, keys=keys))
         for number in range(1, times):
             shutil.rmtree(place / f".repeat-{number}")
+
+
+def _keys(place: Path, plan: EvaluationPlan) -> dict[str, str]:
+    """By suite/name what tells a model's evaluations from those of other data or settings."""
+    keys = {}
+    for entry in plan.entries:
+        found = EvaluationFolder(place).find(entry.suite, entry.name)
+        assert found is not None, "it was just measured"
+        keys[entry.path] = found.key
+    return keys
 
 
 def _another(plan: EvaluationPlan, entry: Entry, number: int) -> EvaluationPlan:

@@ -171,8 +171,9 @@ class AcceptedLoss:
     unit: str
     loss: float
     """As it was measured, in `unit`; more than 0."""
-    before: str | None
-    """What tells the weights of the model before from others."""
+    before: str
+    """What tells the model before from others: its weights' hash, or where nobody knows that its
+    name."""
     labels: tuple[str, str]
     """Of the two models."""
     by: str

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.records.metrics import is_share
 
 EXPECTED = "expected 0, NUMBERpt, NUMBER% or NUMBER UNIT, such as 0.5pt, 2% or '0.02 nats/token'"
+_POINTS = ("pt", "pts", "point", "points")
 _WORD = re.compile(r"\s*(\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
 
 
@@ -42,6 +43,64 @@ class Margins:
             return self.share
         return self.relative * abs(before) if math.isfinite(before) else 0.0
 
+    def threshold(
+        self, unit: str, metric: str, before: float, after: float
+    ) -> tuple[float, str] | None:
+        """The margin of a metric with the unit that it is said in: "pt" of shares, else its own."""
+        margin = self.of(unit, metric, before, after)
+        return (100 * margin, "pt") if is_share(unit, metric, (before, after)) else (margin, unit)
+
+
+@dataclass(frozen=True)
+class StatedMargins:
+    """Margins that were stated for an entry, and no others: what none of them fits has none."""
+
+    words: tuple[str, ...]
+    """As of `parse_margins`."""
+
+    def threshold(
+        self, unit: str, metric: str, before: float, after: float
+    ) -> tuple[float, str] | None:
+        """The margin that fits a metric closest with its unit: its own unit, "pt" of shares, "%" of
+        the value before, 0; None where none fits."""
+        stated: dict[str, float] = {}
+        for word in self.words:
+            number, of_word = _parsed(word)
+            stated[of_word] = number
+        fitting = [unit, "%", ""]
+        if is_share(unit, metric, (before, after)):
+            fitting.insert(1, "pt")
+        for candidate in fitting:
+            if candidate in stated:
+                return stated[candidate], candidate
+        return None
+
+
+def margin_words(value: object) -> tuple[str, ...]:
+    """Margins as a file or a command line gives them, one or several.
+
+    Raises:
+        ValueError: as `parse_margins`.
+    """
+    values = value if isinstance(value, (list, tuple)) else (value,)
+    words = tuple(map(str, values))
+    parse_margins(words)
+    return words
+
+
+def _parsed(word: str) -> tuple[float, str]:
+    """A number and "pt", "%", a metric's unit, or nothing for 0.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    match = _WORD.fullmatch(word)
+    number = float(match[1]) if match else math.nan
+    unit = match[2] if match else ""
+    if not math.isfinite(number) or (not unit and number != 0.0):
+        raise ValueError(f"{EXPECTED}; got {word!r}")
+    return number, "pt" if unit.lower() in _POINTS else unit
+
 
 def parse_margins(words: Iterable[str]) -> Margins:
     """Margins as `--margin` gives them: `0` for none at all, `2pt` of shares, `1%` of the value
@@ -53,14 +112,10 @@ def parse_margins(words: Iterable[str]) -> Margins:
     """
     margins = Margins()
     for word in words:
-        match = _WORD.fullmatch(word)
-        number = float(match[1]) if match else math.nan
-        unit = match[2] if match else ""
-        if not math.isfinite(number) or (not unit and number != 0.0):
-            raise ValueError(f"{EXPECTED}; got {word!r}")
+        number, unit = _parsed(word)
         if not unit:
             margins = Margins(share=0.0, units={}, relative=0.0)
-        elif unit.lower() in ("pt", "pts", "point", "points"):
+        elif unit == "pt":
             margins = replace(margins, share=number / 100)
         elif unit == "%":
             margins = replace(margins, relative=number / 100, units={})

@@ -28,7 +28,10 @@ _OTHER = re.compile(
 _LOWER = re.compile(
     r"\w*perplexity|ppl|ter|brier\w*|ece|wer|cer|loss|nll|nats?|bits?|errors?|seconds?|latency"
 )
-
+_RIGHT_OR_WRONG = re.compile(
+    r"(quasi_|prefix_|flexible_)?(exact[_ ]match|em)(_\w+)?|acc(uracy)?(_\w+)?|prompt_level_\w+_acc"
+    r"|pass@1|contains|math_verify|turn_ended|thoughts_closed"
+)
 
 RESTATED = {"perplexity": "nats_per_token", "bits_per_byte": "nats_per_token"}
 """Metrics that say in another unit what another one of the same entry says, by that one."""
@@ -39,6 +42,17 @@ def is_lower_better(metric: str) -> bool:
     so."""
     name = metric.strip().lower().split(",")[0]
     return any(_LOWER.fullmatch(part) for part in (name, *re.split(r"[^a-z]+", name)))
+
+
+def is_right_or_wrong(unit: str, metric: str = "") -> bool:
+    """Whether each answer counts 0 or 1 by what the metric is; of names that nobody knows no.
+
+    Args:
+        unit: as of `Metric.unit`.
+        metric: the metric's name.
+    """
+    names = [word.strip().lower().split(",")[0] for word in (unit, metric) if word]
+    return bool(names) and all(_RIGHT_OR_WRONG.fullmatch(name) is not None for name in names)
 
 
 def is_share(

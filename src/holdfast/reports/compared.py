@@ -148,7 +148,8 @@ class ComparisonRow:
     def power(self) -> str:
         """`a loss of 1.8 pt would have been seen with 80 %; about 2,400 samples would decide`,
         where nothing is shown; that both models guess, where they do; else empty."""
-        if len(self.raw.at_chance) == 2 and self.raw.chance is not None:
+        is_changed = self.verdict in (LOST, GAINED)
+        if len(self.raw.at_chance) == 2 and self.raw.chance is not None and not is_changed:
             chance = f"{100 * self.raw.chance:.3g} %"
             return f"both models answer by chance ({chance}): more samples do not help"
         if self.raw.detectable is None:
@@ -285,12 +286,12 @@ def summary(comparisons: Sequence[Comparison]) -> str:
         name = names[id(row)]
         if row.verdict == NOT_FINITE:
             failed.append(name)
-        elif len(row.raw.at_chance) == 2:
-            guessed.append(name)
         elif row.verdict == LOST:
             lost.append(f"{name}, by {_by(row)}")
         elif row.verdict == GAINED:
             gained.append(f"{name}, by {_by(row)}")
+        elif len(row.raw.at_chance) == 2:
+            guessed.append(name)
         elif row.verdict == NOT_SHOWN:
             open_.append(name)
     sentences = [f"Worse on {len(lost) or 'none'} of {len(rows)}{_listed(lost, '; ')}."]

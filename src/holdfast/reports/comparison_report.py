@@ -107,7 +107,7 @@ def comparison_page(result: Result) -> Page:
         if pair.row.flips:
             flips.append(flips_of(pair.name, pair.file, pair.row.raw.metric, *pair.samples))
     verdict, status = result.verdict, None
-    if result.not_finite and result.policy is None:
+    if result.broken:
         status = NOT_FINITE, "bad"
     elif verdict is not None:
         status = verdict.word, VERDICT_TONES[verdict.word]
@@ -122,7 +122,7 @@ def comparison_page(result: Result) -> Page:
         lead=comparison_verdict(result.comparisons, verdict),
         details=joined(counted, f"{len(unmatched):,} not compared" if unmatched else ""),
         blocks=[
-            *problems("NaN or infinity: the comparison has failed.", result.not_finite, "bad"),
+            *problems("NaN or infinity.", result.not_finite, "bad"),
             *problems("Some files could not be used.", [*sides[0].problems, *sides[1].problems]),
             Tiles(tiles) if primary else None,
             _rules(gates, result.decision) if gates else None,
@@ -192,8 +192,8 @@ RULE_WORDS = (
     "A rule is judged on the interval of the change, signed as the rule words it: failed where the "
     "whole interval lies beyond the threshold, and still does when all tests are accounted for "
     "(adjusted p, one-sided); passed where all of it lies within; else undecided. Not finite: a "
-    "figure or a sample is NaN or infinite; not measured: only one of the two models was; the rule "
-    "is not passed."
+    "figure or a sample is NaN or infinite; not measured: not of both models; the rule is not "
+    "passed."
 )
 
 

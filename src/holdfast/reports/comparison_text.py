@@ -19,13 +19,12 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.evaluation.compare.gate import by_rule, outcome_of, verdict_of
+from holdfast.evaluation.compare.gate import by_rule, outcome_of
 from holdfast.printable import Lines, lines, printable
 from holdfast.records.comparison import (
     ACCEPTED,
     NOT_FINITE,
     NOT_MEASURED,
-    SHIP,
     Comparison,
     GateOutcome,
 )
@@ -318,6 +317,7 @@ def _cases(result: Result) -> list[_Case]:
     for gate in result.gates:
         benchmarks.setdefault((gate.suite, gate.name, gate.metric), ([], []))[1].append(gate)
     cases = []
+    because = [] if result.verdict is None else result.verdict.because
     for (suite, name, metric), (comparisons, gates) in benchmarks.items():
         cases.append(
             _case(
@@ -326,6 +326,7 @@ def _cases(result: Result) -> list[_Case]:
                 comparisons,
                 gates,
                 result.settings.strict,
+                because,
             )
         )
     for sentence in result.not_finite:
@@ -340,11 +341,12 @@ def _case(
     comparisons: Sequence[Comparison],
     gates: Sequence[GateOutcome],
     strict: bool,
+    because: Sequence[GateOutcome],
 ) -> _Case:
     outcome = outcome_of(gates) if gates else "passed"
     reasons = [f"{gate.rule}: {reason_in_words(gate)}" for gate in gates if gate.outcome == outcome]
     text = lines(*reasons, *map(comparison_line, comparisons))
-    passes = verdict_of(gates, strict=strict).word == SHIP
+    passes = not any(gate in because for gate in gates)
     if passes and outcome != "undecided":
         return _Case("system-out", classname, name, text)
     if passes:

@@ -77,7 +77,7 @@ from holdfast.records.comparison import (
     Tier,
     Verdict,
 )
-from holdfast.records.margins import Margins
+from holdfast.records.margins import Margins, StatedMargins
 from holdfast.records.metrics import called, is_share
 from holdfast.statistics.decision import level_of
 from holdfast.statistics.paired import paired_test
@@ -124,25 +124,23 @@ class Rule:
     """Level of one side; None: the comparison's."""
     required: bool = True
     """Whether it matters that an entry was not measured."""
-    margins: Margins | None = None
+    margins: Margins | StatedMargins | None = None
     """Of a policy's entry: where its threshold comes from, once the metric is known. That it does
     not hold has to be shown then."""
-    accepted: AcceptedLoss | None = None
+    accepted: tuple[AcceptedLoss, ...] = ()
+    """Of a policy's entry, for any of its metrics."""
 
-    def of_metric(self, c: Comparison) -> Rule:
-        """The rule with a margin for threshold, in the metric's unit or in points."""
+    def of_metric(self, c: Comparison) -> Rule | None:
+        """The rule with a margin for threshold; None where no margin fits the metric."""
         if self.margins is None:
             return self
-        margin = self.margins.of(c.unit, c.metric, c.before, c.after)
-        if is_share(c.unit, c.metric, (c.before, c.after)):
-            return replace(self, threshold=100 * margin, unit="pt")
-        return replace(self, threshold=margin, unit=c.unit)
+        margin = self.margins.threshold(c.unit, c.metric, c.before, c.after)
+        return None if margin is None else replace(self, threshold=margin[0], unit=margin[1])
 
-    def with_accepted_loss(self) -> Rule:
-        """The rule beyond the loss that was accepted."""
-        assert self.accepted is not None
-        scale = 100.0 if self.unit == "pt" else 1.0
-        return replace(self, threshold=self.threshold + scale * self.accepted.loss)
+    def beyond(self, loss: AcceptedLoss, c: Comparison) -> Rule:
+        """The rule beyond a loss that was accepted."""
+        scale = {"pt": 100.0, "%": 100.0 / abs(c.before) if c.before else math.nan}
+        return replace(self, threshold=self.threshold + scale.get(self.unit, 1.0) * loss.loss)
 
     def holds(self, change: float) -> bool:
         """Whether a change is what the rule forbids."""
@@ -402,11 +400,13 @@ def judge(aims: Sequence[Aim], compared: Compared) -> tuple[list[GateOutcome], D
             elif c.failed is not None:
                 outcome = _without_figure(rule, key, NOT_FINITE, NOT_FINITE)
                 outcomes.append(replace(outcome, metric=c.metric, failed=c.failed))
-            elif rule.margins is None and not _fits(rule.unit, c.unit, (c.before, c.after)):
+            elif (of_metric := rule.of_metric(c)) is None or not _fits(
+                of_metric.unit, c.unit, (c.before, c.after)
+            ):
                 wrong = f"{'/'.join(key)} {c.metric} is in {c.unit}"
                 problems.append(f"rule '{rule.text}': {_misfit(rule, [wrong])}")
             else:
-                outcome, sign = _judge(rule.of_metric(c), c)
+                outcome, sign = _judge(of_metric, c)
                 if not math.isnan(outcome.p_value) and rule.tier != ADVISORY:
                     tested[len(outcomes)] = (c, sign)
                 outcomes.append(outcome)
@@ -472,12 +472,13 @@ def _needed(outcome: GateOutcome, c: Comparison, side: float, *, tests: int) -> 
 def _judge(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
     """As `_judge_one`; what is too much, but not shown to be more than was accepted, is accepted."""
     outcome, side = _judge_one(rule, c)
-    if rule.accepted is None or outcome.outcome == PASSED:
+    losses = [loss for loss in rule.accepted if loss.metric == c.metric]
+    if not losses or outcome.outcome == PASSED:
         return outcome, side
-    outcome, side = _judge_one(rule.with_accepted_loss(), c)
+    outcome, side = _judge_one(rule.beyond(losses[0], c), c)
     if outcome.outcome != FAILED:
         outcome = replace(outcome, outcome=ACCEPTED, why=ACCEPTED)
-    return replace(outcome, accepted=rule.accepted), side
+    return replace(outcome, accepted=losses[0]), side
 
 
 def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
@@ -531,9 +532,12 @@ def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
 
 
 def _interval(c: Comparison, alpha: float | None) -> tuple[float, float]:
-    """The interval of a difference at a level of one side, or at the comparison's."""
+    """The interval of a difference at a level of one side, or at the comparison's; NaN where it is
+    not known at that level."""
+    if alpha is None:
+        return c.interval
     test = paired_test(c)
-    return c.interval if alpha is None or test is None else test.interval(1.0 - 2.0 * alpha)
+    return (math.nan, math.nan) if test is None else test.interval(1.0 - 2.0 * alpha)
 
 
 def _p_value(rule: Rule, c: Comparison, threshold: float, side: float, value: float) -> float:
@@ -638,10 +642,12 @@ def verdict_of(
     return Verdict(word=SHIP, because=[])
 
 
-def to_record(outcomes: Sequence[GateOutcome], *, strict: bool) -> list[dict[str, Any]]:
-    """One `{"rule", "outcome", "failed"}` a rule, for programs."""
+def to_record(outcomes: Sequence[GateOutcome], verdict: Verdict | None) -> list[dict[str, Any]]:
+    """One `{"rule", "outcome", "failed"}` a rule, for programs; one has failed where the verdict is
+    HOLD because of it."""
+    because = verdict.because if verdict is not None and verdict.word == HOLD else []
     records = []
     for rule, of_rule in by_rule(outcomes).items():
-        failed = verdict_of(of_rule, strict=strict).word == HOLD
+        failed = any(outcome in because for outcome in of_rule)
         records.append({"rule": rule, "outcome": outcome_of(of_rule), "failed": failed})
     return records

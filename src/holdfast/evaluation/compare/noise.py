@@ -21,6 +21,8 @@ class Repeats:
     times: int
     figures: dict[str, dict[str, list[float]]]
     """By suite/name and metric, the first one first."""
+    keys: dict[str, str]
+    """By suite/name the key of the evaluation that was repeated: another one has another."""
 
     def spread(self, entry: str, metric: str) -> float | None:
         """Largest minus smallest figure; None where it was not repeated."""
@@ -45,11 +47,16 @@ def remarks_on_repeats(
     repeats = []
     for folder in folders:
         if (folder.path / FILE).is_file():
-            repeats.append(read_as(folder.path / FILE, Repeats))
+            repeats.append((folder, read_as(folder.path / FILE, Repeats)))
     remarks = []
     for c in comparisons:
-        spreads = [one.spread(f"{c.suite}/{c.name}", c.metric) for one in repeats]
-        known = [spread for spread in spreads if spread is not None]
+        known = []
+        for folder, repeated in repeats:
+            evaluation = folder.find(c.suite, c.name)
+            entry = f"{c.suite}/{c.name}"
+            if evaluation is not None and repeated.keys.get(entry) == evaluation.key:
+                spread = repeated.spread(entry, c.metric)
+                known += [] if spread is None else [spread]
         if known and 0.0 < abs(c.difference) <= max(known):
             remarks.append(
                 f"{c.suite}/{c.name}: the difference in {c.metric} ({abs(c.difference):.3g}) is no "

@@ -53,19 +53,13 @@ from holdfast.records.comparison import (
     Comparison,
     Tier,
 )
-from holdfast.records.margins import Margins, parse_margins
+from holdfast.records.evaluation import Evaluation
+from holdfast.records.margins import Margins, StatedMargins, margin_words
 from holdfast.support.files import read_as, write_json
 
 _SUBJECT = re.compile(r"\S(?:.*\S)?")
 EVERY = "any"
 """The subject that all entries are left to which no other names."""
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    words = (value,) if isinstance(value, (str, int, float)) else value
-    texts = tuple(map(str, words))
-    parse_margins(texts)
-    return texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +68,9 @@ class EntryPolicy:
 
     tier: Tier = CRITICAL
     """What follows from too large a loss: critical holds, supporting counts, advisory is shown."""
-    margin: Annotated[tuple[str, ...], Meta(parse=_words, metavar="1pt")] = ()
-    """The loss that does not matter, as of --margin: 1pt, 2%, '0.02 nats/token', 0; several where
-    a suite has several units. Left out: that of --margin."""
+    margin: Annotated[tuple[str, ...], Meta(parse=margin_words, metavar="1pt")] = ()
+    """The loss that does not matter: 1pt of a share, 2% of the value before, '0.02 nats/token', 0;
+    several where a suite has several units. Left out: that of --margin."""
     alpha: Annotated[float | None, Meta(gt=0, lt=0.5)] = None
     """The chance of a wrong statement in either direction, one-sided; null: (1 - confidence) /
     2."""
@@ -194,7 +188,6 @@ def bind_policy(
         subject = min(ranks, key=lambda subject: ranks[subject])
         if ranks[subject] < _NOT_MEANT:
             by_subject[subject].append(key)
-    accepted = {(loss.suite, loss.name, loss.metric): loss for loss in losses}
     aims: list[Aim] = []
     problems = []
     for subject, keys in by_subject.items():
@@ -210,7 +203,7 @@ def bind_policy(
             tier=asked.tier,
             alpha=asked.alpha,
             required=asked.is_required,
-            margins=parse_margins(asked.margin) if asked.margin else margins,
+            margins=StatedMargins(asked.margin) if asked.margin else margins,
         )
         if not any(_rank(subject, key) < _NOT_MEANT for key in known) and subject != EVERY:
             if asked.is_required:
@@ -226,8 +219,11 @@ def bind_policy(
             metric, problem = _metric(asked.metric, pairs[key])
             if problem:
                 problems.append(f"entries: {subject}: {problem}")
-            loss = accepted.get((*key, metric or pairs[key].before.primary))
-            aims.append(Aim(rule=replace(rule, accepted=loss), metrics={key: metric}, missing=[]))
+            problems += _misfits(subject, rule, pairs[key], metric)
+            of_entry = tuple(loss for loss in losses if (loss.suite, loss.name) == key)
+            aims.append(
+                Aim(rule=replace(rule, accepted=of_entry), metrics={key: metric}, missing=[])
+            )
     if problems:
         raise ConfigError(problems)
     return aims
@@ -248,6 +244,20 @@ def _rank(subject: str, key: Key) -> int:
     """How closely a subject names an entry, 0 most; `_NOT_MEANT` where it does not."""
     named = ["/".join(key), key[1], key[0], EVERY]
     return named.index(subject) if subject in named else _NOT_MEANT
+
+
+def _misfits(subject: str, rule: Rule, pair: EntryPair, metric: str | None) -> list[str]:
+    """What is wrong with the margin of an entry: none of its units fits the metric."""
+    name = metric or pair.before.primary
+    if rule.margins is None or name not in pair.before.metrics or name not in pair.after.metrics:
+        return []
+    before, after = pair.before.metrics[name], pair.after.metrics[name]
+    if rule.margins.threshold(before.unit, name, before.value, after.value) is not None:
+        return []
+    return [
+        f"entries: {subject}: expected a margin in {before.unit}, % or 0 for "
+        f"{'/'.join(pair.key)} {name}, got none that fits."
+    ]
 
 
 def _metric(word: str | None, pair: EntryPair) -> tuple[str | None, str]:
@@ -280,10 +290,10 @@ def accepted_losses(policy: Policy, before: Matching) -> tuple[list[AcceptedLoss
     """
     if not policy.accepted.is_file():
         return [], []
-    weights = {weights_of(pair.before) for pair in before.pairs}
+    models = {model_of(pair.before) for pair in before.pairs}
     losses, notes = [], []
     for loss in read_as(policy.accepted, AcceptedLosses).losses:
-        if loss.before in weights:
+        if loss.before in models:
             losses.append(loss)
         else:
             notes.append(
@@ -294,12 +304,30 @@ def accepted_losses(policy: Policy, before: Matching) -> tuple[list[AcceptedLoss
     return losses, notes
 
 
+def model_of(evaluation: Evaluation) -> str:
+    """What tells a model from others: its weights, or where nobody knows them its name.
+
+    Raises:
+        ConfigError: neither is known.
+    """
+    weights = weights_of(evaluation)
+    if weights is not None:
+        return weights
+    name = evaluation.model.get("name")
+    if not name:
+        raise ConfigError(
+            f"{evaluation.suite}/{evaluation.name}: nothing tells the model before from others, "
+            "neither weights nor a name, so that no loss against it can be accepted."
+        )
+    return f"named {name}"
+
+
 def accept(
     policy: Policy,
     entries: Sequence[str],
-    comparisons: Sequence[Comparison],
+    judged: Sequence[Comparison],
     *,
-    before: str | None,
+    before: str,
     labels: tuple[str, str],
     by: str,
     why: str,
@@ -309,8 +337,8 @@ def accept(
     Args:
         policy: says where.
         entries: by name or suite/name.
-        comparisons: of the two models.
-        before: what tells the weights of the model before.
+        judged: the comparisons that the policy asks about.
+        before: `model_of` the model before.
         labels: of the two models.
         by: who accepts them.
         why: in their words.
@@ -319,14 +347,13 @@ def accept(
         ConfigError: no such entry, or nothing was lost there; all at once.
         DataError: the file that is there cannot be read.
     """
-    leading = [c for c in comparisons if c.primary and c.failed is None]
-    names = _names_of([(c.suite, c.name) for c in leading])
+    names = _names_of([(c.suite, c.name) for c in judged])
     new: list[AcceptedLoss] = []
     problems = []
     for entry in entries:
-        meant = [c for c in leading if entry in (c.name, f"{c.suite}/{c.name}")]
+        meant = [c for c in judged if entry in (c.name, f"{c.suite}/{c.name}")]
         if len(meant) != 1:
-            found = f"is any of {len(meant)} entries" if meant else "is no entry that was compared"
+            found = f"is any of {len(meant)} entries" if meant else "is no entry that it judges"
             problems.append(f"--accept: '{entry}' {found}.{did_you_mean(entry, names)}")
         elif meant[0].gain >= 0.0:
             problems.append(f"--accept: {entry} did not lose anything.")

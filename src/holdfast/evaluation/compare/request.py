@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from holdfast.checkpoints.locate import is_hub_id
 from holdfast.checkpoints.named import made_folder
@@ -15,20 +15,13 @@ from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, HoldfastError, did_you_mean
 from holdfast.records.comparison import FamilyWise
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
-from holdfast.records.margins import parse_margins
+from holdfast.records.margins import margin_words
 from holdfast.records.run import RunFolder
 from holdfast.support.files import read_as
 from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
     from holdfast.evaluation.foreign.registry import Reader
-
-
-def _margins(value: Any) -> tuple[str, ...]:
-    values = (value,) if isinstance(value, (str, int, float)) else value
-    words = tuple(map(str, values))
-    parse_margins(words)
-    return words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +48,7 @@ class CompareSettings:
     tests."""
     margin: Annotated[
         tuple[str, ...],
-        Meta(repeatable=True, one_word=True, metavar="0|2pt|1%|'0.02 UNIT'", parse=_margins),
+        Meta(repeatable=True, one_word=True, metavar="0|2pt|1%|'0.02 UNIT'", parse=margin_words),
     ] = ()
     """A loss that does not matter to a verdict: of shares (default 1pt), of all else in % of
     before, of one unit; 0."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.compare.folders import (
+    Key,
     Matching,
     compare_entries,
     match_entries,
     mixed_weights,
     read_evaluations,
-    weights_of,
 )
 from holdfast.evaluation.compare.gate import (
     Aim,
@@ -32,7 +32,7 @@ from holdfast.evaluation.compare.policy import (
     accept,
     accepted_losses,
     bind_policy,
-    read_policy,
+    model_of,
 )
 from holdfast.evaluation.compare.request import CompareSettings, Side
 from holdfast.evaluation.compare.samples import ComparisonOptions
@@ -76,18 +76,27 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether the gate holds, or without a policy the comparison itself has failed."""
-        if self.policy is None and self.not_finite:
-            return True
-        return self.verdict is not None and self.verdict.word == HOLD
+        """Whether the gate holds, or something is not finite that no policy speaks of."""
+        return bool(self.broken) or (self.verdict is not None and self.verdict.word == HOLD)
+
+    @property
+    def broken(self) -> list[str]:
+        """Of `not_finite` what no policy speaks of: the comparison has failed, whatever its rules
+        say."""
+        asked = {(gate.suite, gate.name) for gate in self.gates if gate.of_policy}
+        return self._not_finite(asked)
 
     @property
     def not_finite(self) -> list[str]:
         """Entries of which a figure or a sample is NaN or infinite, a sentence each; the comparison
         has failed then, whatever the rules say."""
+        return self._not_finite(set())
+
+    def _not_finite(self, asked: Container[tuple[str, str]]) -> list[str]:
+        """As `not_finite`, without these entries."""
         sentences = {}
         for c in self.comparisons:
-            if c.failed is not None:
+            if c.failed is not None and (c.suite, c.name) not in asked:
                 sentences[c.suite, c.name] = f"{c.suite}/{c.name}: {c.failed}"
         return list(sentences.values())
 
@@ -104,11 +113,13 @@ class Result:
         """
         assert self.policy is not None
         evaluations = read_evaluations(self.sides[0].folder)
+        asked = {(gate.suite, gate.name, gate.metric) for gate in self.gates if gate.of_policy}
+        judged = [c for c in self.comparisons if (c.suite, c.name, c.metric) in asked]
         accept(
             self.policy,
             entries,
-            self.comparisons,
-            before=weights_of(evaluations[0]),
+            judged,
+            before=model_of(evaluations[0]),
             labels=self.labels,
             by=by,
             why=why,
@@ -136,7 +147,7 @@ class Result:
             "failed": self.failed,
             "verdict": self.verdict,
             "not_finite": self.not_finite,
-            "rules": to_record(self.gates, strict=self.settings.strict),
+            "rules": to_record(self.gates, self.verdict),
             "decision": self.decision,
             "gates": self.gates,
             "comparisons": self.comparisons,
@@ -149,7 +160,10 @@ class Result:
 
 
 def compare_sides(
-    sides: Sequence[Side], rules: Sequence[Rule], settings: CompareSettings
+    sides: Sequence[Side],
+    rules: Sequence[Rule],
+    settings: CompareSettings,
+    policy: Policy | None = None,
 ) -> Result:
     """Compares two models, and holds the rules against the differences.
 
@@ -157,6 +171,7 @@ def compare_sides(
         sides: the two models.
         rules: those of `settings.fail_if`.
         settings: how to compare.
+        policy: that of `settings.policy`.
 
     Raises:
         ConfigError: evaluations that cannot be read or are of several models' weights in one
@@ -164,7 +179,6 @@ def compare_sides(
         DataError: nothing can be compared; says why, entry by entry.
     """
     first, last = sides
-    policy = None if settings.policy is None else read_policy(settings.policy)
     options = ComparisonOptions(
         confidence=settings.confidence,
         margins=parse_margins(settings.margin),
@@ -235,10 +249,20 @@ def _prepared(
             losses, notes = accepted_losses(policy, matching)
             aims += bind_policy(policy, matching, margins, losses)
             aims += bind_rules(policy.rules, matching)
+            notes += _outside(aims, matching)
     problems += [f"--margin: {problem}" for problem in _unknown_units(margins, matching)]
     if problems:
         raise ConfigError(problems)
     return matching, aims, notes
+
+
+def _outside(aims: Sequence[Aim], matching: Matching) -> list[str]:
+    """A sentence on the entries that neither the policy nor a rule speaks of."""
+    asked: set[Key] = set()
+    for aim in aims:
+        asked |= {*aim.metrics, *aim.missing}
+    left = ["/".join(pair.key) for pair in matching.pairs if pair.key not in asked]
+    return [f"Not in the policy, and not judged: {', '.join(left)}."] if left else []
 
 
 def _unknown_units(margins: Margins, matching: Matching) -> list[str]:
