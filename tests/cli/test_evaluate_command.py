@@ -280,7 +280,7 @@ def test_compare_measures_models_that_were_not_and_measures_nothing_twice(
     assert len(loaded) == 2
     assert main(words) == 0 and worked.loaded == loaded, "both were measured before"
     assert main(["compare", "evaluated:base", "evaluated:tuned", "--suite", "suite.yaml"]) == 2
-    assert "none of these is one that was not" in capsys.readouterr().err
+    assert "all of these were measured before. Leave it out." in capsys.readouterr().err
     Path("gate.yaml").write_text("entries: {prose: {teir: critical}}")
     assert main(["compare", "base", "other", "--suite", "suite.yaml", "--policy", "gate.yaml"]) == 2
     assert "Did you mean 'tier'?" in capsys.readouterr().err and worked.loaded == loaded, "before anything is measured"

@@ -120,7 +120,7 @@ def test_what_is_required_and_was_not_measured_holds(tmp_path, text, expected):
     result = compared(tmp_path, text, riddles=None)
     assert word(result) == expected
     if expected == "HOLD":
-        assert "What was not measured is not passed" in verdict_in_words(result.verdict)
+        assert "An entry that was not measured does not pass" in verdict_in_words(result.verdict)
 
 
 def test_nan_in_a_required_entry_holds(tmp_path):

@@ -77,10 +77,10 @@ a policy, as in --policy gate.yaml ('holdfast schema policy' has every key)
   fail_if: ['learn gain < 2pt']
   supporting_losses: 2
 
-HOLD: a critical entry is shown to have lost more than its margin, so many supporting ones are, a required entry was not
-measured or is not finite, or a rule failed. CANNOT TELL: a critical entry is shown neither to have lost more nor to
-have lost no more. SHIP: all else. What is not advisory is required, unless it says required: false. --accept records a
-loss that is to count as accepted from now on, with --by and --because, in accepted.json beside the policy.
+HOLD: a critical entry lost more than its margin, as many supporting entries did, a required entry was not measured or
+is not finite, or a rule failed. CANNOT TELL: the samples do not show whether a critical entry stayed within its margin.
+SHIP: all else. Critical and supporting entries are required, unless they say required: false. --accept ENTRY, with --by
+and --because, records a loss in accepted.json beside the policy; from then on it counts as accepted.
 """
 EPILOG = """\
 examples
@@ -166,7 +166,7 @@ class CompareRequest(CompareSettings):
         if self.suite:
             problems += self.planned[1]
             if not self.unmeasured:
-                text = "is what models are measured on, and none of these is one that was not."
+                text = "measures models, and all of these were measured before. Leave it out."
                 problems.append(Problem("suite", text))
         return problems + [Problem("models", text) for text in self._sides[1]]
 
@@ -174,9 +174,7 @@ class CompareRequest(CompareSettings):
         """What `--accept` lacks."""
         if not self.accept:
             given = [name for name in ("by", "because") if getattr(self, name)]
-            return [
-                Problem(name, "says something of --accept, which is not there.") for name in given
-            ]
+            return [Problem(name, "is only used with --accept.") for name in given]
         problems = []
         if self.policy is None:
             text = "records a loss in the file that a policy names, and there is no --policy."

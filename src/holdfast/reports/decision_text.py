@@ -55,7 +55,7 @@ def reason_in_words(gate: GateOutcome) -> str:
         passed = (
             ""
             if not gate.required
-            else " What was not measured is not passed: evaluate both models on it."
+            else " An entry that was not measured does not pass: evaluate both models on it."
         )
         return f"{_NOT_MEASURED[gate.why]}.{passed}"
     change = f"{gate.direction} {_figure(gate.value, gate.unit)}"

@@ -38,7 +38,7 @@ class CompareSettings:
     fail_if: Annotated[tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="RULE")] = ()
     """Exits with 3 where the rule holds; may be given several times."""
     policy: Annotated[Path | None, Meta(metavar="GATE.yaml")] = None
-    """What may be lost on which entry, and what follows: SHIP, HOLD or CANNOT TELL."""
+    """A file that says how much each entry may lose; the verdict is SHIP, HOLD or CANNOT TELL."""
     strict: bool = False
     """Rules that the interval leaves undecided fail too."""
     metrics: Literal["primary", "all"] = "primary"
