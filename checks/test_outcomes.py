@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -13,9 +12,9 @@ import transformers
 import packed_documents
 from claim_studies import paper_like
 from claims_page import NOT_RUN, add_verdicts, claims_page, known_papers
-from holdfast.papers.claims.claim import RULES, Statement, claims_json, family_line
+from holdfast.papers.claims.claim import RULES, Evidence, Statement, judge_claims
 from holdfast.papers.claims.registry import papers
-from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, Rule
+from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, Part, Rule
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS, check_claims
 from holdfast.support.files import read_json, write_json
 
@@ -59,23 +58,44 @@ def test_a_verdict_counts_the_claims(tmp_path):
     counts = Counter(c.verdict for c in check_claims(dict.fromkeys(RECIPES, paper_like())))
     assert len(counts) > 1 and "stale" not in page
     sums = f"holds {counts[HOLDS]}, does not hold {counts[FAILS]}, cannot tell {counts[UNKNOWN]}"
-    assert f"\n- medium: {sums}.\n  Of {len(STATEMENTS)} claims" in page
+    own = sum(not statement.ours for statement in STATEMENTS)
+    assert f"\n- medium: {sums}.\n  Of {own} claims" in page
+    assert NOT_RUN in add_verdicts("<!-- verdict: y -->\n<!-- /verdict -->", tmp_path)
 
 
 def written(folder, study, rules=RULES, size="medium"):
-    claims = check_claims(dict.fromkeys(RECIPES, study))
-    found = {"rules": rules, "size": size, "claims": claims_json(claims), "family": family_line(claims)}
-    write_json(folder / "x-medium.json", found)
+    claims = [claim.to_json() for claim in check_claims(dict.fromkeys(RECIPES, study))]
+    write_json(folder / "x-medium.json", {"rules": rules, "size": size, "claims": claims})
     return claims_page({"x": ("A paper", STATEMENTS)}, folder)
 
 
+def section(page, number):
+    """The part of the page on a claim."""
+    return page.partition(f"### {number}. ")[2].partition("\n### ")[0]
+
+
 def test_an_outcome_stands_beside_the_paper(tmp_path):
+    """Statement, the paper's figure, the rule, and every figure with its interval, its samples and its bound."""
     page = written(tmp_path, paper_like())
-    [line] = [row for row in page.splitlines() if row.startswith("| 2a ")]
-    assert "**holds**<br>label annealing at 90 % of the gain: source loss avoided: " in line
-    assert line.endswith(f"| {NOT_RUN} | met |"), "nothing was run at the real scale"
-    assert "ours, medium: Of 18 claims" in page
-    assert len([row for row in page.splitlines() if row.startswith("| ")]) == len(STATEMENTS) + 2
+    found = section(page, "2a")
+    assert "- The paper: " in found and "- Holds where: " in found
+    [line] = [row for row in found.splitlines() if row.startswith("| medium ")]
+    assert line.startswith("| medium | **holds** | label annealing at 90 % of the gain: source loss avoided: ")
+    [claim] = [c for c in check_claims(dict.fromkeys(RECIPES, paper_like())) if c.number == "2a"]
+    for figure in claim.figures:
+        assert f"{figure.n}; {figure.unit}" in line and figure.needs in line
+    assert "Preconditions met: " in line and "| real " not in found, "nothing was run at the real scale"
+    assert page.count("\n### ") == len(STATEMENTS)
+
+
+def test_counts_by_verdict_stand_on_top(tmp_path):
+    page = written(tmp_path, paper_like())
+    counts = Counter(c.verdict for c in check_claims(dict.fromkeys(RECIPES, paper_like())))
+    top = page.partition("\n### ")[0]
+    sums = " | ".join(str(counts[verdict]) for verdict in (HOLDS, FAILS, UNKNOWN))
+    assert f"| the paper's ({len(STATEMENTS)}) | medium | {sums} | 0 |" in top
+    assert f"| the paper's ({len(STATEMENTS)}) | small | 0 | 0 | 0 | {len(STATEMENTS)} |" in top
+    assert f"Medium: Of {len(STATEMENTS)} claims of the paper " in top
 
 
 def test_a_precondition_that_is_not_met_is_named(tmp_path):
@@ -85,26 +105,27 @@ def test_a_precondition_that_is_not_met_is_named(tmp_path):
     runs = [[r.__class__(**{**vars(r), "references": {}}) for r in t.runs] for t in short.trials]
     trials = [t.__class__(**{**vars(t), "runs": found}) for t, found in zip(short.trials, runs, strict=True)]
     page = written(tmp_path, short.__class__(**{**vars(short), "trials": trials}))
-    assert "precondition not met, direct fine-tuning forgets moderately" in page
+    assert "Precondition not met, direct fine-tuning forgets moderately" in page
 
 
 @pytest.mark.parametrize("changes", [{"rules": RULES - 1}, {"size": "quick"}])
 def test_outcomes_of_other_rules_and_of_a_quick_check_are_not_shown(tmp_path, changes):
     page = written(tmp_path, paper_like(), **changes)
-    assert "**holds**" not in page and page.count(NOT_RUN) == 3 * len(STATEMENTS)
+    assert "**holds**" not in page and page.count(NOT_RUN) == len(STATEMENTS)
 
 
-def test_claims_that_were_judged_apart_stand_in_one_table(tmp_path):
-    """Each file keeps its own line on what holds at once."""
-    claim = {"verdict": "holds", "figures": [], "preconditions": []}
-    for name, number in (("sfa-small", "1"), ("sfa-more-small", "2")):
-        about = {"rules": RULES, "size": "small", "family": f"family of {number}", "studies": {f"r_{number}": {}}}
-        (tmp_path / f"{name}.json").write_text(json.dumps({**about, "claims": [{**claim, "number": number}]}))
-    rule = Rule("It is so.", lambda record, level: [])
-    statements = [Statement(number=n, recipe=f"r_{n}", text="t", paper="p", rule=rule) for n in "123"]
+def test_claims_that_were_judged_apart_stand_in_one_list(tmp_path):
+    """Each file keeps its own line on what holds at once; ours are a family of their own."""
+    rule = Rule("It is so.", lambda record, level: [Part(verdict=HOLDS, reason="so it is")])
+    statements = [Statement(number=n, recipe=f"r_{n}", text="t", paper="p", rule=rule, ours=n == "2") for n in "123"]
+    for name, number in (("sfa-small", 0), ("sfa-more-small", 1)):
+        claims = judge_claims(statements[number : number + 1], {f"r_{number + 1}": Evidence(record=1)})
+        rules = RULES + papers()["sfa"].rules
+        about = {"rules": rules, "size": "small", "studies": {f"r_{number + 1}": {}}}
+        write_json(tmp_path / f"{name}.json", {**about, "claims": [claim.to_json() for claim in claims]})
     page = claims_page({"sfa": ("Soup", statements)}, tmp_path)
-    rows = [line for line in page.splitlines() if line.startswith(("| 1", "| 2", "| 3"))]
-    assert ["**holds**" in row for row in rows] == [True, True, False]
-    assert "ours, small, r 1: family of 1" in page and "ours, small, r 2: family of 2" in page
+    assert ["**holds**" in section(page, number) for number in "123"] == [True, True, False]
+    assert "Small, r 1: Of 1 claim of the paper 1 holds" in page and "Small, r 2: Of 1 claim of ours 1 holds" in page
+    assert "### 2. t (Ours, not the paper's.)" in page
     told = add_verdicts("<!-- verdict: sfa -->\n<!-- /verdict -->", tmp_path)
-    assert "holds 2" in told and "family of 1" in told and "family of 2" in told
+    assert "holds 2" in told and "of the paper" in told and "of ours" in told

@@ -31,9 +31,10 @@ def claims() -> dict[str, Any]:
     for path in sorted(OUTCOMES.glob("*.json")):
         outcome = json.loads(path.read_text(encoding="utf-8"))
         page = tree.load(tree.CLAIMS_PAGE)({"studies": {}, "created": "", **outcome})
-        judged = {claim["number"]: claim_data(claim) for claim in outcome["claims"]}
+        stored = [tree.load(tree.CLAIM).from_json(claim) for claim in outcome["claims"]]
+        judged = {claim.number: claim_data(claim) for claim in stored}
         lead = pages.page_data(page)["lead"]
-        data[f"outcomes/{path.name}"] = {"lead": lead, "family": outcome["family"], "claims": judged}
+        data[f"outcomes/{path.name}"] = {"lead": lead, "claims": judged}
     markdown = tree.load(tree.CLAIMS_MARKDOWN)(tree.load(tree.PAPERS)(), OUTCOMES)
     data["outcomes/page.json"] = markdown.splitlines()
     for file, check in tree.CLAIMS.items():
@@ -47,13 +48,12 @@ def judged_record(file: str, name: str, folder: Path, check: Any) -> dict[str, A
     record = pages.read_record(file, folder)
     studies = OWN_STUDIES.get(name, STUDIES[file])
     judged = check(dict.fromkeys(studies, record))
-    claims = tree.load(tree.CLAIMS_JSON)(judged)
-    return {f"{claim['recipe']} {claim['number']}": claim_data(claim) for claim in claims}
+    return {f"{claim.recipe} {claim.number}": claim_data(claim) for claim in judged}
 
 
-def claim_data(claim: dict[str, Any]) -> dict[str, Any]:
+def claim_data(claim: Any) -> dict[str, Any]:
     """What was data of a claim; its own words are those of the page."""
-    figures = [[figure[key] for key in FIGURE] for figure in claim["figures"]]
-    preconditions = [[condition[key] for key in PRECONDITION] for condition in claim["preconditions"]]
-    kept = {key: claim[key] for key in ("verdict", "family", "reason", "warnings")}
+    figures = [[getattr(figure, key) for key in FIGURE] for figure in claim.figures]
+    preconditions = [[getattr(condition, key) for key in PRECONDITION] for condition in claim.preconditions]
+    kept = {key: getattr(claim, key) for key in ("verdict", "family", "reason", "warnings")}
     return {**kept, "figures": figures, "preconditions": preconditions}

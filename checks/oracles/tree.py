@@ -36,7 +36,7 @@ CLAIMS = {
     STUDY_FILE: "holdfast.papers.label_annealing.claims:check_claims",
 }
 """File of a record: what judges the claims of its paper, given records by the name of their study."""
-CLAIMS_JSON = "holdfast.papers.claims.claim:claims_json"
+CLAIM = "holdfast.papers.claims.claim:Claim"
 CLAIMS_PAGE = "holdfast.papers.claims.page:claims_page"
 PAPERS = "claims_page:known_papers"
 CLAIMS_MARKDOWN = "claims_page:claims_page"

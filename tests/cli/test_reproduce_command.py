@@ -97,7 +97,8 @@ def test_claims_of_a_study_of_ones_own(tmp_path, capsys):
     record = read_json(tmp_path / "claims.json")
     by_number = {claim["number"]: claim for claim in record["claims"]}
     assert record["size"] == "study" and list(record["studies"]) == ["world-0"]
-    assert by_number["2d"]["figures"][0]["n"] == "one world" and "was not measured" not in by_number["2d"]["reason"]
+    assert by_number["2d"]["figures"][0]["n"] == "one world"
+    assert "was not measured" not in " ".join(by_number["2d"]["parts"])
     assert "a study of one's own" in (tmp_path / "claims.html").read_text(encoding="utf-8").replace("&#x27;", "'")
     with pytest.raises(DataError):
         command.run(["sfa", "--study", str(study_folder), "--output_dir", str(tmp_path)])

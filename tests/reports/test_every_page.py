@@ -39,7 +39,6 @@ from test_along_chart import evaluation as measured_mass
 import recorded
 import synthetic_residuals
 from claim_studies import paper_like
-from holdfast.papers.claims.claim import claims_json
 from holdfast.papers.claims.page import claims_page
 from holdfast.papers.label_annealing.claims import check_claims
 from holdfast.papers.ladder.page import ladder_page
@@ -104,8 +103,8 @@ def unfinished(folder: Path, text: str) -> Page:
 
 
 def claims(folder: Path, text: str) -> Page:
-    checked = claims_json(check_claims({"math": None, "code": paper_like()}))
-    checked[0] |= {"text": text, "reason": text, "paper": text}
+    checked = [claim.to_json() for claim in check_claims({"math": None, "code": paper_like()})]
+    checked[0] |= {"text": text, "parts": [text], "paper": text}
     shared = {"seeds": [0], "trials": 8, "learn": text, "keep": text}
     studies = {
         "math": {"title": text, "status": "not run", "report": None, **shared},

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
-from holdfast.papers.claims.claim import Evidence, Statement, claims_json, family_line, judge_claims
+from holdfast.papers.claims.claim import Claim, Evidence, Statement, family_lines, judge_claims
 from holdfast.papers.claims.requirements import Requirement, at_least, at_most
 from holdfast.papers.claims.rules import (
     FAILS,
@@ -78,8 +79,8 @@ def test_a_precondition_comes_before_the_rule():
     assert "size is 3.5" in open_.reason and "by itself" not in open_.reason
     assert "size was not measured; wait" in one([2.0], statement=limited(None)).reason
     assert one([2.0], statement=limited(float("nan"))).verdict == UNKNOWN
-    [kept] = claims_json([one([2.0], statement=limited(3.5))])[0]["preconditions"]
-    assert (kept["met"], kept["by"], kept["sense"], kept["bound"]) == (False, 0.5, "at most", 3.0)
+    [kept] = one([2.0], statement=limited(3.5)).preconditions
+    assert (kept.met, kept.by, kept.sense, kept.bound) == (False, 0.5, "at most", 3.0)
     least = at_least("it is large", 2.0, 3.0, figure="size", advice="grow")
     assert (least.met, least.by) == (False, 1.0) and at_least("", 3.0, 3.0, figure="", advice="").by == 0.0
 
@@ -128,9 +129,43 @@ def test_holms_procedure(p, expected):
         [statement(str(i), holds_at(value)) for i, value in enumerate(p)], {"r": Evidence(record=[1.0])}
     )
     assert [c.family for c in claims] == expected
-    line = family_line(claims)
-    assert line.startswith(f"Of {len(p)} claims {expected.count(True)} hold")
+    [line] = family_lines(claims)
+    assert line.startswith(f"Of {len(p)} claim{'s' * (len(p) > 1)} of the paper {expected.count(True)} hold")
     assert ("only" in line) == (False in expected)
+
+
+def test_our_claims_are_a_family_of_their_own():
+    """Three of p 0.02 hold at once in no family of three; one alone, and two of another family, do or do not by
+    themselves."""
+    rules = [statement(str(i), holds_at(0.02), ours=i == 2) for i in range(3)]
+    claims = judge_claims(rules, {"r": Evidence(record=[1.0])})
+    assert [c.family for c in claims] == [True, True, True], "0.05 / 2 for the paper's, 0.05 for ours"
+    assert family_lines(claims) == [
+        "Of 2 claims of the paper 2 hold at a family-wise level of 5 % (Holm): 0, 1.",
+        "Of 1 claim of ours 1 holds at a family-wise level of 5 % (Holm): 2.",
+    ]
+
+
+def test_one_seed_holds_in_no_family():
+    whole = judge_claims([statement("1", holds_at(1e-9))], {"r": Evidence(record=[1.0], seeds=1)})
+    assert (whole[0].verdict, whole[0].family) == (HOLDS, None)
+    [line] = family_lines(whole)
+    assert "0 hold" in line and line.endswith("On one seed or world, and so not counted: 1.")
+
+    def one_world(record, level):
+        return [above(dataclasses.replace(figure(9.0, 0.5, level), seeds=1), 1.0, yes="", no="")]
+
+    mixed = judge_claims([statement("1", one_world), statement("2", holds_at(0.001))], {"r": Evidence(record=[1.0])})
+    assert [c.family for c in mixed] == [None, True] and "One seed or world" in mixed[0].warnings[0]
+
+
+def test_a_stored_claim_says_the_same():
+    """Sentences are made from what is stored, not stored."""
+    for claim in (one([2.0], statement=limited(3.5)), one([2.0], waiting=2, noun="model"), one([2.0], seeds=1)):
+        stored = claim.to_json()
+        assert claim.reason not in json.dumps(stored) and Claim.from_json(json.loads(json.dumps(stored))) is not None
+        again = Claim.from_json(stored)
+        assert (again.reason, again.warnings, again.figures) == (claim.reason, claim.warnings, claim.figures)
 
 
 def seeds(*values, half=0.0):

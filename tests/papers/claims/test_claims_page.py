@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
 
 from claim_studies import paper_like
-from holdfast.papers.claims.claim import claims_json
-from holdfast.papers.claims.page import claims_page, figure_line, verdict_sentence
+from holdfast.papers.claims.claim import Claim
+from holdfast.papers.claims.page import claims_page, figure_basis, figure_line, verdict_sentence
+from holdfast.papers.claims.rules import ClaimFigure
 from holdfast.papers.label_annealing.claims import RECIPES, check_claims
 from holdfast.papers.label_annealing.paper import PAPER
 from holdfast.reports.html import write_page
@@ -15,7 +18,7 @@ from holdfast.support.files import to_jsonable
 
 def found(studies, **changes):
     """claims.json of these studies."""
-    claims = claims_json(check_claims(studies))
+    claims = [claim.to_json() for claim in check_claims(studies)]
     listed = {
         r: {
             "title": PAPER.recipes[r],
@@ -50,8 +53,8 @@ def test_every_claim_with_its_figures_and_link(tmp_path):
     record = found(dict.fromkeys(RECIPES, paper_like()))
     page = re.sub(r'<span class="whole">(.*?)</span>', r"\1", written(tmp_path, record))
     assert "Of 18 claims 17 hold and 1 does not." in page
-    for claim in record["claims"]:
-        for text in (claim["text"], claim["reason"]):
+    for claim in map(Claim.from_json, record["claims"]):
+        for text in (claim.text, claim.reason):
             assert text.replace("'", "&#x27;") in page
     assert "TriviaQA -14.19 points" in page
     assert "HumanEval +25.76 points" in page
@@ -63,7 +66,8 @@ def test_every_claim_with_its_figures_and_link(tmp_path):
 
 def test_verdicts_are_counted():
     verdicts = ["holds", "does not hold", "cannot tell"]
-    claims = [{"verdict": v} for v in verdicts]
+    whole = Claim(number="1", text="", recipe="", paper="", verdict="", by_rule="", parts=[], figures=[])
+    claims = [dataclasses.replace(whole, verdict=verdict) for verdict in verdicts]
     assert verdict_sentence(claims) == "Of 3 claims 1 holds, 1 does not and 1 cannot be told."
     assert verdict_sentence(claims[:1] * 2 + claims[1:2] * 2) == "Of 4 claims 2 hold and 2 do not."
     assert verdict_sentence(claims[2:] * 2) == "Of 2 claims 2 cannot be told."
@@ -80,14 +84,18 @@ def test_a_quick_check_says_that_it_means_nothing(tmp_path):
 
 
 def test_figures_in_words():
-    figure = {
-        "what": "L2 0.1: source loss avoided",
-        "value": 0.301,
-        "interval": [0.28, 0.32],
-        "n": "3 seeds, 150 samples",
-        "unit": "share of direct's loss",
-    }
+    figure = ClaimFigure(
+        what="L2 0.1: source loss avoided",
+        value=0.301,
+        interval=(0.28, 0.32),
+        n="3 seeds, 150 samples",
+        unit="share of direct's loss",
+    )
+    assert figure_basis(dataclasses.replace(figure, needs="above 0.2")) == (
+        "3 seeds, 150 samples; share of direct's loss; needs above 0.2"
+    )
     assert figure_line(figure) == "L2 0.1: source loss avoided: 0.30 [0.28, 0.32]"
-    assert figure_line({**figure, "interval": None}).endswith("0.30 (no interval)")
-    assert figure_line({**figure, "value": float("nan")}).endswith("cannot be had")
-    assert figure_line({**figure, "unit": "nats/token"}) == "L2 0.1: source loss avoided: +0.301 [+0.280, +0.320]"
+    assert figure_line(dataclasses.replace(figure, interval=None)).endswith("0.30 (no interval)")
+    assert figure_line(dataclasses.replace(figure, value=math.nan)).endswith("cannot be had")
+    in_nats = dataclasses.replace(figure, unit="nats/token")
+    assert figure_line(in_nats) == "L2 0.1: source loss avoided: +0.301 [+0.280, +0.320]"

@@ -76,7 +76,6 @@ def test_all_studies_and_their_claims(ran, tmp_path, quiet):
     assert [c.number for c in claims] == [s.number for s in STATEMENTS]
     found = read_json(tmp_path / "out" / "claims.json")
     assert [c["number"] for c in found["claims"] if c["verdict"] != "holds"] == ["2d"], "as in `paper_like`"
-    assert found["family"].startswith("Of 18 claims ")
     assert found["studies"]["math"] == {
         "title": "mathematics",
         "status": "finished",
@@ -193,7 +192,14 @@ def test_figures_that_are_no_numbers_are_written_and_shown(tmp_path):
         what="weight 1: share", value=math.nan, interval=(math.nan, math.inf), n="1 seed", unit="share"
     )
     claim = Claim(
-        number="1", text="It gains.", recipe="x", paper="", verdict=UNKNOWN, figures=[figure], reason="No gain."
+        number="1",
+        text="It gains.",
+        recipe="x",
+        paper="",
+        verdict=UNKNOWN,
+        by_rule=UNKNOWN,
+        parts=["no gain"],
+        figures=[figure],
     )
     claims = dataclasses.replace(TWINS, check=lambda records: [claim])
     claims.run_and_judge([], size="quick", output_dir=tmp_path, workers=1, console=None)

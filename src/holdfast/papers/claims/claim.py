@@ -3,10 +3,12 @@ be so before the rule may speak, and the verdict: holds, does not hold, or canno
 
 - A *warning* says that one seed, one base or one pair carries a verdict: with it left out, the
   figures themselves (their intervals at level 0) would say otherwise.
-- *Family-wise*: which claims of one paper hold at once at 5 % (Holm 1979, "A simple sequentially
-  rejective multiple test procedure"). A rule that holds with intervals at the level 1 - a has a
-  p-value of at most a (of several parts the largest counts: intersection-union, Berger 1982), so
-  that Holm's steps are looks at the rules with wider intervals.
+- *Family-wise*: which claims hold at once at 5 % (Holm 1979, "A simple sequentially rejective
+  multiple test procedure"). The paper's own claims are one family, ours on the same paper another.
+  A rule that holds with intervals at the level 1 - a has a p-value of at most a (of several parts
+  the largest counts: intersection-union, Berger 1982), so that Holm's steps are looks at the rules
+  with wider intervals. One seed or one world shows no spread between worlds: what rests on one may
+  hold by itself, and never family-wise.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from holdfast.papers.claims.requirements import Precondition
 from holdfast.papers.claims.rules import HOLDS, UNKNOWN, ClaimFigure, R, Rule, joint, unknown
 from holdfast.records.figure import CONFIDENCE
 
-RULES = 2
+RULES = 3
 """Grows with every change of a rule or a bound of any paper: an outcome counts under the rules it
 was judged by."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One claim and what a study says of it."""
+    """One claim and what a study says of it. Sentences on it are made when they are shown."""
 
     number: str
     """As in the paper's list of claims, with a letter where a number has several."""
@@ -35,18 +37,78 @@ class Claim:
     """The study that it is judged on."""
     paper: str
     """What the paper prints, and where."""
+    ours: bool = False
+    """Not the paper's: added here."""
     verdict: str
     """"holds", "does not hold" or "cannot tell"."""
+    by_rule: str
+    """What the rule says by itself, whatever the preconditions."""
+    parts: list[str]
+    """What the rule says of each of its parts, as clauses."""
     figures: list[ClaimFigure]
-    reason: str
-    """Why this verdict, for people."""
     preconditions: list[Precondition] = dataclasses.field(default_factory=list)
     """Those that were looked at, met or not."""
-    warnings: list[str] = dataclasses.field(default_factory=list)
-    """What the verdict hangs on: one seed, one base, a way to compare."""
+    waiting: int = 0
+    """Jobs that are not finished and may change the verdict."""
+    noun: str = "trial"
+    """What a job is called."""
+    one_seed: bool = False
+    """Whether it rests on one training seed or one world."""
+    carried_by: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    """Another verdict, with the names of those (a seed, a base) without any one of which the
+    figures themselves would give it."""
+    hints: list[str] = dataclasses.field(default_factory=list)
+    """What else a reader has to know of its parts, as clauses."""
     family: bool | None = None
-    """Whether it holds at a family-wise level of 5 % over all claims that were judged with it; None
-    where it does not hold by itself."""
+    """Whether it holds at a family-wise level of 5 % over all claims of its family that were judged
+    with it; None where it does not hold by itself, or rests on one seed."""
+
+    @property
+    def unmet(self) -> list[Precondition]:
+        """The preconditions that are not met."""
+        return [precondition for precondition in self.preconditions if not precondition.met]
+
+    @property
+    def reason(self) -> str:
+        """Why this verdict, for people."""
+        reasons = [precondition.sentence for precondition in self.unmet]
+        if reasons and self.by_rule != UNKNOWN:
+            reasons.append(f"the rule by itself: {self.by_rule}")
+        if self.waiting:
+            are = f"{self.waiting} {self.noun}{'s are' if self.waiting > 1 else ' is'}"
+            late = f"{are} not finished and may change it; so far: {self.by_rule}"
+            reasons = [late, *reasons]
+        return _sentences([*reasons, *self.parts])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the verdict hangs on: one seed, one base, a way to compare."""
+        clauses = list(self.hints)
+        if self.one_seed and self.verdict != UNKNOWN:
+            clauses.append(
+                "one seed or world: intervals cover the samples alone, and another seed may say "
+                "otherwise"
+            )
+        for other, names in self.carried_by.items():
+            clauses.append(
+                f"{', '.join(names)} carries it: left out, the verdict would be: {other}"
+            )
+        return [_sentences([clause]) for clause in dict.fromkeys(clauses)]
+
+    def to_json(self) -> dict[str, Any]:
+        """As claims.json has it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Claim:
+        """As it was before `to_json`.
+
+        Raises:
+            TypeError: a claim of another version.
+        """
+        figures = [ClaimFigure(**figure) for figure in stored["figures"]]
+        preconditions = [Precondition(**found) for found in stored["preconditions"]]
+        return cls(**{**stored, "figures": figures, "preconditions": preconditions})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +120,8 @@ class Statement(Generic[R]):
     text: str
     paper: str
     rule: Rule[R]
+    ours: bool = False
+    """Not the paper's: added here, and judged in a family of its own."""
     preconditions: Sequence[Callable[[R], Sequence[Precondition]]] = ()
     """What has to be so before the rule may speak; a function that returns none does not concern
     the record."""
@@ -76,7 +140,8 @@ class Evidence(Generic[R]):
     waiting: int = 0
     """Jobs that are not finished."""
     seeds: int = 2
-    """Of the study; one is warned of."""
+    """Training seeds or worlds of the study; a verdict on one is warned of, and holds in no
+    family."""
     noun: str = "trial"
     """What a job is called."""
     without: Mapping[str, R] = dataclasses.field(default_factory=dict)
@@ -114,14 +179,20 @@ def judge_claims(
         In the order of the statements, with what of them holds family-wise.
     """
     claims: list[Claim] = []
-    holds: list[Callable[[float], bool] | None] = []
+    families: dict[bool, dict[int, Callable[[float], bool] | None]] = {False: {}, True: {}}
     for statement in statements:
-        if statement.recipe in evidence:
-            study = evidence[statement.recipe]
-            claims.append(_judged(statement, study))
-            holds.append(_holds(statement, study) if claims[-1].verdict == HOLDS else None)
-    for number in _holm(holds):
-        claims[number] = dataclasses.replace(claims[number], family=True)
+        if statement.recipe not in evidence:
+            continue
+        study = evidence[statement.recipe]
+        claim = _judged(statement, study)
+        candidate = claim.verdict == HOLDS and not claim.one_seed
+        families[claim.ours][len(claims)] = _holds(statement, study) if candidate else None
+        claims.append(claim)
+    for family in families.values():
+        surviving = _holm(family)
+        for number, rule in family.items():
+            if rule is not None:
+                claims[number] = dataclasses.replace(claims[number], family=number in surviving)
     return claims
 
 
@@ -154,39 +225,31 @@ def _judged(statement: Statement[R], evidence: Evidence[R]) -> Claim:
         for look in statement.preconditions:
             preconditions += look(record)
     by_rule = verdict = joint(condition.verdict for condition in parts)
-    reasons = [condition.reason for condition in parts]
-    unmet = [precondition.sentence for precondition in preconditions if not precondition.met]
-    if unmet and by_rule != UNKNOWN:
+    waiting = 0
+    if not all(precondition.met for precondition in preconditions):
         verdict = UNKNOWN
-        unmet.append(f"the rule by itself: {by_rule}")
-    reasons = [*unmet, *reasons]
     if evidence.waiting and statement.resumable_changes and verdict != UNKNOWN:
-        are = f"{evidence.waiting} {evidence.noun}{'s are' if evidence.waiting > 1 else ' is'}"
-        verdict, reasons = (
-            UNKNOWN,
-            [f"{are} not finished and may change it; so far: {by_rule}", *reasons],
-        )
+        verdict, waiting = UNKNOWN, evidence.waiting
     figures: list[ClaimFigure] = []
     for condition in parts:
         figures += condition.figures
-    warnings = [condition.warning for condition in parts if condition.warning]
-    if verdict != UNKNOWN:
-        if evidence.seeds == 1:
-            warnings.append(
-                "one seed: intervals cover the samples alone, and another seed may say otherwise"
-            )
-        warnings += _leave_one_out_warnings(statement, evidence, verdict)
+    told = verdict != UNKNOWN
     return Claim(
         number=statement.number,
         text=statement.text,
         recipe=statement.recipe,
         paper=statement.paper,
+        ours=statement.ours,
         verdict=verdict,
+        by_rule=by_rule,
+        parts=[condition.reason for condition in parts],
         figures=figures,
-        reason=_sentences(reasons),
         preconditions=preconditions,
-        warnings=[_sentences([warning]) for warning in dict.fromkeys(warnings)],
-        family=False if verdict == HOLDS else None,
+        waiting=waiting,
+        noun=evidence.noun,
+        one_seed=evidence.seeds == 1 or any(figure.seeds == 1 for figure in figures),
+        carried_by=_carried_by(statement, evidence, verdict) if told else {},
+        hints=[condition.warning for condition in parts if condition.warning],
     )
 
 
@@ -200,11 +263,11 @@ def _sentences(texts: Iterable[str]) -> str:
 # ----------------------------------------------------------------------- one alone, several at once
 
 
-def _leave_one_out_warnings(
+def _carried_by(
     statement: Statement[R], evidence: Evidence[R], verdict: str
-) -> list[str]:
-    """What carries a verdict: left out, the figures themselves, whatever their intervals, would say
-    otherwise."""
+) -> dict[str, list[str]]:
+    """What carries a verdict, by what the figures themselves, whatever their intervals, would say
+    with it left out."""
     names: dict[str, list[str]] = {}
     for name, record in evidence.without.items():
         other = UNKNOWN
@@ -212,10 +275,7 @@ def _leave_one_out_warnings(
             other = joint(condition.verdict for condition in statement.rule(record, 0.0))
         if other != verdict:
             names.setdefault(other, []).append(name)
-    return [
-        f"{', '.join(those)} carries it: left out, the verdict would be: {other}"
-        for other, those in names.items()
-    ]
+    return names
 
 
 def _holds(statement: Statement[R], evidence: Evidence[R]) -> Callable[[float], bool]:
@@ -227,14 +287,14 @@ def _holds(statement: Statement[R], evidence: Evidence[R]) -> Callable[[float], 
     )
 
 
-def _holm(holds: Sequence[Callable[[float], bool] | None]) -> set[int]:
-    """Holm's procedure at 1 - `CONFIDENCE` over claims; None for one that does not hold by itself,
-    which counts in the family all the same."""
+def _holm(holds: Mapping[int, Callable[[float], bool] | None]) -> set[int]:
+    """Holm's procedure at 1 - `CONFIDENCE` over the claims of a family, by number; None for one
+    that does not hold by itself, which counts in the family all the same."""
     surviving: set[int] = set()
     while True:
         level = 1 - (1 - CONFIDENCE) / max(1, len(holds) - len(surviving))
         more = set()
-        for number, rule in enumerate(holds):
+        for number, rule in holds.items():
             if rule is not None and number not in surviving and rule(level):
                 more.add(number)
         if not more:
@@ -242,30 +302,29 @@ def _holm(holds: Sequence[Callable[[float], bool] | None]) -> set[int]:
         surviving |= more
 
 
-def family_line(claims: Sequence[Claim]) -> str:
-    """What of the claims holds at once, in a sentence."""
+def family_lines(claims: Sequence[Claim]) -> list[str]:
+    """What of the claims holds at once, a sentence or two for each family that has claims."""
+    own = [claim for claim in claims if not claim.ours]
+    ours = [claim for claim in claims if claim.ours]
+    lines = []
+    for of_whom, family in (("the paper", own), ("ours", ours)):
+        if family:
+            lines.append(_family_line(family, of_whom))
+    return lines
+
+
+def _family_line(claims: Sequence[Claim], of_whom: str) -> str:
     both = [c.number for c in claims if c.family]
     alone = [c.number for c in claims if c.family is False]
-    what = f"{len(both)} hold{'s' if len(both) == 1 else ''}"
+    single = [c.number for c in claims if c.family is None and c.verdict == HOLDS]
+    count = f"{len(claims)} claim{'' if len(claims) == 1 else 's'} of {of_whom}"
+    holds = f"{len(both)} hold{'s' if len(both) == 1 else ''}"
     line = (
-        f"Of {len(claims)} claims {what} at a family-wise level of 5 % "
-        f"(Holm){': ' if both else ''}{', '.join(both)}."
+        f"Of {count} {holds} at a family-wise level of 5 % (Holm){': ' if both else ''}"
+        f"{', '.join(both)}."
     )
-    return (
-        f"{line} By {'itself' if len(alone) == 1 else 'themselves'} only: {', '.join(alone)}."
-        if alone
-        else line
-    )
-
-
-def claims_json(claims: Iterable[Claim]) -> list[dict[str, Any]]:
-    """The claims as claims.json has them."""
-    record = []
-    for claim in claims:
-        preconditions = []
-        for p in claim.preconditions:
-            preconditions.append(
-                {**dataclasses.asdict(p), "met": p.met, "by": p.by, "sentence": p.sentence}
-            )
-        record.append({**dataclasses.asdict(claim), "preconditions": preconditions})
-    return record
+    if alone:
+        line += f" By {'itself' if len(alone) == 1 else 'themselves'} only: {', '.join(alone)}."
+    if single:
+        line += f" On one seed or world, and so not counted: {', '.join(single)}."
+    return line

@@ -1,8 +1,7 @@
 """One page on a paper's claims: what it says, what came out here, and whether the claim holds.
 
-Reads claims.json as `holdfast reproduce` writes it, nothing else; the figures' intervals and the
-rules behind the verdicts are those of the record (`holdfast.papers.label_annealing.claims`). Every
-study's own report is linked.
+Reads claims.json as `holdfast reproduce` writes it, nothing else: its figures and verdicts are shown
+as they are, and sentences are made of them here. Every study's own report is linked.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.papers.claims.claim import Claim, family_lines
+from holdfast.papers.claims.rules import ClaimFigure
 from holdfast.records.measure import interval_text, number
 from holdfast.reports.blocks import (
     Banner,
@@ -77,7 +78,8 @@ TOY_SCALE = (
 
 def claims_page(found: Mapping[str, Any]) -> Page:
     """The page as blocks, of claims.json."""
-    claims, studies = list(found["claims"]), dict(found["studies"])
+    claims = [Claim.from_json(claim) for claim in found["claims"]]
+    studies = dict(found["studies"])
     size = SIZES.get(found["size"], SIZES["medium"])
     written = f"{str(found['created'])[:16].replace('T', ' ')} UTC"
     titles = ", ".join(_title(recipe, studies) for recipe in studies)
@@ -85,9 +87,8 @@ def claims_page(found: Mapping[str, Any]) -> Page:
         *_banners(found, studies),
         Tiles([_tile(verdict, claims) for verdict in TONES]),
     ]
-    if found.get("family"):
-        blocks.append(Banner(str(found["family"])))
     if claims:
+        blocks.append(Banner(" ".join(family_lines(claims))))
         blocks.append(Section("Claims", [_claims(claims, studies)]))
     reading = [str(line) for line in found.get("reading") or READING]
     blocks += [_studies(studies), Section("How to read this", [Panel([Bullets(reading)], "card")])]
@@ -118,13 +119,13 @@ def _title(recipe: str, studies: Mapping[str, Any]) -> str:
     return str((studies.get(recipe) or {}).get("title") or recipe.replace("_", " "))
 
 
-def verdict_sentence(claims: Sequence[Mapping[str, Any]]) -> str:
+def verdict_sentence(claims: Sequence[Claim]) -> str:
     """What became of the claims, in a sentence."""
     if not claims:
         return "No claim was checked."
     if len(claims) == 1:
-        return f"The one claim that was checked: {claims[0]['verdict']}."
-    counts = Counter(claim["verdict"] for claim in claims)
+        return f"The one claim that was checked: {claims[0].verdict}."
+    counts = Counter(claim.verdict for claim in claims)
     holds, fails, unknown = counts["holds"], counts["does not hold"], counts["cannot tell"]
     parts = []
     if holds:
@@ -156,56 +157,60 @@ def _banners(found: Mapping[str, Any], studies: Mapping[str, Any]) -> list[Block
     return banners
 
 
-def _tile(verdict: str, claims: Sequence[Mapping[str, Any]]) -> Tile:
-    numbers = [claim["number"] for claim in claims if claim["verdict"] == verdict]
+def _tile(verdict: str, claims: Sequence[Claim]) -> Tile:
+    numbers = [claim.number for claim in claims if claim.verdict == verdict]
     tone = TONES[verdict]
     return Tile(
         verdict, str(len(numbers)), ", ".join(numbers) or "none", tone if tone != "warn" else "flat"
     )
 
 
-def verdict_table(claims: Sequence[Mapping[str, Any]]) -> Table:
+def verdict_table(claims: Sequence[Claim]) -> Table:
     """A claim a row, for a terminal: its leading figure, or why there is none, and the verdict."""
     rows: list[list[Text]] = []
     for claim in claims:
-        here = figure_line(claim["figures"][0]) if claim["figures"] else str(claim["reason"])
+        here = figure_line(claim.figures[0]) if claim.figures else claim.reason
         rows.append(
             [
-                f"{claim['number']}. {claim['text']}",
-                chip(claim["verdict"], TONES[claim["verdict"]]),
+                _statement(claim),
+                chip(claim.verdict, TONES[claim.verdict]),
                 here,
             ]
         )
     return Table(columns=columns("Claim", "Verdict", "Here", right=()), rows=rows)
 
 
-def _claims(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> Table:
+def _statement(claim: Claim) -> str:
+    whose = " (Ours, not the paper's.)" if claim.ours else ""
+    return f"{claim.number}. {claim.text}{whose}"
+
+
+def _claims(claims: Sequence[Claim], studies: Mapping[str, Any]) -> Table:
     rows = []
     for claim in claims:
         text = (
-            f"{claim['number']}. {claim['text']}",
-            sub(_link(claim["recipe"], studies.get(claim["recipe"]))),
+            _statement(claim),
+            sub(_link(claim.recipe, studies.get(claim.recipe))),
         )
-        verdict = [chip(claim["verdict"], TONES[claim["verdict"]]), *map(sub, _why(claim))]
-        rows.append([text, claim["paper"], _figures(claim["figures"]), verdict])
+        verdict = [chip(claim.verdict, TONES[claim.verdict]), *map(sub, _why(claim))]
+        rows.append([text, claim.paper, _figures(claim.figures), verdict])
     heads = columns("Claim", "Paper", "Here", "Verdict", right=(), wide=(1, 2, 3))
     return Table(columns=heads, rows=rows, kind="dense claims")
 
 
-def _why(claim: Mapping[str, Any]) -> list[str]:
+def _why(claim: Claim) -> list[str]:
     """The lines below a verdict: the reason, how it stands among all claims, the preconditions, the
     warnings."""
-    preconditions = list(claim.get("preconditions") or [])
-    met = sum(bool(p["met"]) for p in preconditions)
-    lines = [str(claim["reason"])]
-    if claim.get("family") is not None:
+    met = len(claim.preconditions) - len(claim.unmet)
+    lines = [claim.reason]
+    if claim.family is not None:
         lines.append(
             "Among all claims at once (5 %): "
-            f"{'it holds' if claim['family'] else 'it does not stand out'}."
+            f"{'it holds' if claim.family else 'it does not stand out'}."
         )
-    if preconditions:
-        lines.append(f"Preconditions met: {met} of {len(preconditions)}.")
-    return lines + [f"Warning: {warning}" for warning in claim.get("warnings") or []]
+    if claim.preconditions:
+        lines.append(f"Preconditions met: {met} of {len(claim.preconditions)}.")
+    return lines + [f"Warning: {warning}" for warning in claim.warnings]
 
 
 def _link(recipe: str, study: Mapping[str, Any] | None) -> Text:
@@ -213,7 +218,7 @@ def _link(recipe: str, study: Mapping[str, Any] | None) -> Text:
     return Span(f"study: {title}", link=report) if report else f"study: {title} (no page)"
 
 
-def _figures(figures: Sequence[Mapping[str, Any]]) -> Text:
+def _figures(figures: Sequence[ClaimFigure]) -> Text:
     if not figures:
         return "none"
     first, *rest = figures
@@ -223,19 +228,25 @@ def _figures(figures: Sequence[Mapping[str, Any]]) -> Text:
     return [*lines, _what(figures[-1])]
 
 
-def _what(f: Mapping[str, Any]) -> Span:
-    needs = f"; needs {f['needs']}" if f.get("needs") else ""
-    return sub(f"{f['n']}; {f['unit']}{needs}")
+def _what(figure: ClaimFigure) -> Span:
+    return sub(figure_basis(figure))
 
 
-def figure_line(figure: Mapping[str, Any]) -> str:
+def figure_basis(figure: ClaimFigure) -> str:
+    """What is behind a figure, its unit and the bound that it is held against: "3 seeds, 300
+    samples; accuracy; needs above 0.02"."""
+    needs = f"needs {figure.needs}" if figure.needs else ""
+    return "; ".join(filter(None, [figure.n, figure.unit, needs]))
+
+
+def figure_line(figure: ClaimFigure) -> str:
     """ "L2, coefficient 0.1: source loss avoided 0.62 [0.55, 0.69]"."""
-    value, interval = figure["value"], figure["interval"]
+    value, interval = figure.value, figure.interval
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        return f"{figure['what']}: cannot be had"
-    digits = 2 if figure["unit"] in SHARES else 3
-    sign = figure["unit"] not in SHARES or " - " in figure["what"]
-    text = f"{figure['what']}: {number(value, digits, sign=sign)}"
+        return f"{figure.what}: cannot be had"
+    digits = 2 if figure.unit in SHARES else 3
+    sign = figure.unit not in SHARES or " - " in figure.what
+    text = f"{figure.what}: {number(value, digits, sign=sign)}"
     ends = interval_text(interval, digits, sign=sign)
     return f"{text} {ends}" if ends.startswith("[") else f"{text} ({ends})"
 

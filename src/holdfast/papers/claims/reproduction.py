@@ -34,7 +34,7 @@ from holdfast.errors import (
     did_you_mean,
     first_line,
 )
-from holdfast.papers.claims.claim import RULES, Claim, claims_json, family_line
+from holdfast.papers.claims.claim import RULES, Claim, family_lines
 from holdfast.papers.claims.registry import SMALL, Paper
 from holdfast.printable import lines
 from holdfast.records.study import StudyRecord
@@ -341,7 +341,8 @@ class Twins:
         written = read_json(out / CLAIMS_FILE)
         write_page(claims_page(written), out / PAGE)
         if console is not None:
-            Printer(console).show([verdict_table(written["claims"]), Paragraph(written["family"])])
+            families = Paragraph(" ".join(family_lines(claims)))
+            Printer(console).show([verdict_table(claims), families])
             say(console, lines("", f"Page: {out / PAGE}"))
         return claims
 
@@ -394,7 +395,7 @@ def size_changes() -> dict[str, dict[str, Any]]:
 
 
 def claims_record(paper: Paper, size: str, claims: Sequence[Claim], **about: Any) -> dict[str, Any]:
-    """claims.json: claims, the rules that they were judged by, and what holds at once.
+    """claims.json: claims and the rules that they were judged by.
 
     Args:
         paper: whose they are.
@@ -402,9 +403,10 @@ def claims_record(paper: Paper, size: str, claims: Sequence[Claim], **about: Any
         claims: as `check` gave them.
         about: what else is kept, as plain JSON: studies, versions, hardware.
     """
-    judged = {
+    return {
+        "paper": paper.title,
+        "size": size,
         "rules": RULES + paper.rules,
-        "claims": claims_json(claims),
-        "family": family_line(claims),
+        "claims": [claim.to_json() for claim in claims],
+        **about,
     }
-    return {"paper": paper.title, "size": size, **judged, **about}

@@ -44,6 +44,8 @@ class ClaimFigure:
     """The metric's, or "share of direct's gain" and the like."""
     needs: str = ""
     """What it is held against, such as "above 0.1"; empty where it only stands beside."""
+    seeds: int | None = None
+    """How many training seeds or worlds it is the mean of; None where it has none."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -263,6 +265,7 @@ def monotone(
         interval=rise.interval_at(level),
         n=n,
         unit=unit,
+        seeds=len(rise.by_seed) or None,
     )
     doubtful, backwards = [], []
     for (a, before), (b, after) in pairs:
@@ -351,6 +354,7 @@ class Check:
             interval=value.interval_at(level),
             n=case.behind(value),
             unit=for_case(case, self.unit),
+            seeds=len(value.by_seed) or None,
         )
         if self.above is not None:
             return above(figure, self.above, yes=yes, no=no)
