@@ -301,6 +301,16 @@ def test_floors_of_a_step(script):
         assert all(bar > floors[size].get(name, 1.0) for size, bar in bars.items())
 
 
+def test_a_bar_is_judged_by_the_whole_interval(script):
+    bench = script("train_step")
+    assert bench.median_interval(list(range(1, 16))) == (4, 12), "3 or fewer of 15 on one side: 1.8 %"
+    assert bench.median_interval([3, 1, 2]) == (1, 3)
+    figure = {"arm": "l2", "ratio": 1.04, "low": 1.01, "high": 1.06, "bar": 1.05}
+    assert bench.missed_bar(figure).startswith("CANNOT TELL  l2: 1.040 [1.010, 1.060]")
+    assert bench.missed_bar({**figure, "low": 1.055}).startswith("SHORT  l2")
+    assert bench.missed_bar({**figure, "high": 1.05}) is None and bench.missed_bar({**figure, "bar": None}) is None
+
+
 def test_a_stopwatch_gives_everything_back(script):
     bench = script("train_step")
 
