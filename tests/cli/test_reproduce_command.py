@@ -93,7 +93,7 @@ def test_a_world_is_not_written_into_a_folder_of_other_files(tmp_path):
 def test_claims_of_a_study_of_ones_own(tmp_path, capsys):
     """Any record of the paper's kind, by whatever names; a record of another kind is refused."""
     study_folder = Path(__file__).parents[2] / "docs" / "examples" / "real_stages"
-    assert command.run(["stages", "--study", str(study_folder), "--output_dir", str(tmp_path)]) == 0
+    assert command.run(["stages", "--on", str(study_folder), "--output_dir", str(tmp_path)]) == 0
     record = read_json(tmp_path / "claims.json")
     by_number = {claim["number"]: claim for claim in record["claims"]}
     assert record["size"] == "study" and list(record["studies"]) == ["world-0"]
@@ -101,17 +101,17 @@ def test_claims_of_a_study_of_ones_own(tmp_path, capsys):
     assert "was not measured" not in " ".join(by_number["2d"]["parts"])
     assert "a study of one's own" in (tmp_path / "claims.html").read_text(encoding="utf-8").replace("&#x27;", "'")
     with pytest.raises(DataError):
-        command.run(["sfa", "--study", str(study_folder), "--output_dir", str(tmp_path)])
+        command.run(["sfa", "--on", str(study_folder), "--output_dir", str(tmp_path)])
     with pytest.raises(DataError, match="none"):
-        command.run(["sfa", "--study", str(tmp_path / "none")])
-    with pytest.raises(ConfigError, match="--study runs nothing"):
-        command.run(["sfa", "--study", str(study_folder), "--quick"])
+        command.run(["sfa", "--on", str(tmp_path / "none")])
+    with pytest.raises(ConfigError, match="--on runs nothing"):
+        command.run(["sfa", "--on", str(study_folder), "--quick"])
 
 
 def test_one_study_stands_for_several(tmp_path):
     study_folder = Path(__file__).parents[2] / "docs" / "examples" / "real_sequence"
-    command.run(["sfa", "--recipes", "tasks", "digits", "--study", str(study_folder), "--output_dir", str(tmp_path)])
+    command.run(["sfa", "--recipes", "tasks", "digits", "--on", str(study_folder), "--output_dir", str(tmp_path)])
     assert {claim["recipe"] for claim in read_json(tmp_path / "claims.json")["claims"]} == {"tasks", "digits"}
     two = [str(study_folder), str(study_folder)]
     with pytest.raises(ConfigError, match="expected 1 study"):
-        command.run(["sfa", "--recipes", "tasks", "--study", *two, "--output_dir", str(tmp_path)])
+        command.run(["sfa", "--recipes", "tasks", "--on", *two, "--output_dir", str(tmp_path)])

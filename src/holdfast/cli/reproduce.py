@@ -57,7 +57,7 @@ examples
   holdfast reproduce label-annealing
   holdfast reproduce label-annealing --recipes math code --medium
   # a study of yours, of any model and data
-  holdfast reproduce sfa --study runs/my-sequence
+  holdfast reproduce sfa --on runs/my-sequence
   # formulas against numbers
   holdfast reproduce sfa --theory
   holdfast reproduce --world --output_dir world
@@ -77,7 +77,7 @@ class ReproduceRequest:
     """Paper whose claims are checked."""
     recipes: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="RECIPE")] = ()
     """Some of the paper's studies, where it has several (all)."""
-    study: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
+    on: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
     """Check the claims on a study in this folder and run none (several: in the order of
     --recipes)."""
     medium: bool = False
@@ -91,7 +91,7 @@ class ReproduceRequest:
     """Fine-tuning runs at the same time (2 on two and more cores, one a GPU)."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
     """Where to write (./reproduce-PAPER, with another size than small ./reproduce-PAPER-SIZE, with
-    --theory ./reproduce-PAPER-theory, with --study its folder)."""
+    --theory ./reproduce-PAPER-theory, with --on its folder)."""
 
     @property
     def sizes(self) -> list[str]:
@@ -116,10 +116,10 @@ class ReproduceRequest:
         problems += self._recipe_problems(paper)
         if self.theory:
             problems += self._theory_problems(paper)
-        if self.study:
+        if self.on:
             for name in ("theory", "workers", *SIZES):
                 if getattr(self, name, False):
-                    problems.append(Problem(name, "--study runs nothing; leave it out."))
+                    problems.append(Problem(name, "--on runs nothing; leave it out."))
         if len(self.sizes) > 1:
             sizes = " and ".join(f"--{size}" for size in self.sizes)
             problems.append(Problem(self.sizes[0], f"expected one size, got {sizes}."))
@@ -192,13 +192,13 @@ def run(argv: list[str]) -> int:
     assert paper is not None, "the request was checked"
     if request.theory:
         return run_theory(paper, request)
-    if request.study:
+    if request.on:
         about = {
             "recipes": request.recipes,
             "output_dir": request.output_dir,
             "console": stdout_console(),
         }
-        paper.load_judge()([expanded(folder) for folder in request.study], **about)
+        paper.load_judge()([expanded(folder) for folder in request.on], **about)
         return 0
     [size] = request.sizes
     folder = Path(f"reproduce-{paper.name}" if size == SMALL else f"reproduce-{paper.name}-{size}")

@@ -291,7 +291,7 @@ class Twins:
                 f"expected {len(names)} {'study' if len(names) == 1 else 'studies'} "
                 f"({', '.join(names)})"
             )
-            raise ConfigError(f"study: {expected}, got {len(records)}.")
+            raise ConfigError(f"on: {expected}, got {len(records)}.")
         by_name = dict(zip(names, records, strict=True))
         out = Path(output_dir or folders[0])
         return self.write(
