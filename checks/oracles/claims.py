@@ -13,7 +13,7 @@ import tree
 OUTCOMES = pages.ROOT / "docs" / "outcomes"
 STUDIES = {
     "overtraining.json": ("budgets",),
-    "sequence.json": ("tasks", "digits"),
+    "sequence.json": ("tasks", "three_tasks"),
     "stages.json": ("world-0",),
     tree.STUDY_FILE: ("math", "code"),
 }

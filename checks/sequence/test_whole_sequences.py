@@ -122,14 +122,32 @@ def test_three_tasks_in_a_chain(asked):
 def test_ewc_has_all_fisher_information_where_it_goes_on_from_another_arm(asked):
     from holdfast.records.run import RunFolder
 
-    arms = [{"ewc": {"coefficient": 1.0, "samples": 4}}, {"sfa": {"p": 0.5}}]
+    arms = [{"ewc": {"coefficient": [1.0, 2.0], "samples": 4}}]
     names = ("rivers", "letters", "music")
-    config = SequenceConfig.read(asked(names=names, arms=arms, continue_from="SFA, p 0.5", curve=0))
+    other = "EWC, coefficient 2, samples 4"
+    config = SequenceConfig.read(asked(names=names, arms=arms, continue_from=other, curve=0))
     record = execute_study(SequenceStudy(config), console=quiet(), workers=1)
-    ewc, sfa = (next(a for a in record.arms if a.kind == kind) for kind in ("ewc", "sfa"))
+    ewc, named = (a for a in record.arms if a.kind == "ewc")
     third = RunFolder(config.folder(ewc.models[2], 0)).read()
-    assert config.models[ewc.models[2]].start == sfa.models[1]
+    assert config.models[ewc.models[2]].start == named.models[1]
     assert third.retention[0]["fisher"] == str(config.folder(ewc.models[1], 0) / "fisher")
+
+
+def test_every_entry_of_a_task_and_a_model_that_never_saw_the_first_one(asked):
+    request = asked(names=("rivers", "letters", "music"), arms=["single", {"multitask": {"left_out": "rivers"}}])
+    entry = request["tasks"]["letters"]["learn"][0]
+    request["tasks"]["letters"]["learn"].append({**entry, "name": "again", "window": 32})
+    config = SequenceConfig.read(request)
+    record = execute_study(SequenceStudy(config), console=quiet(), workers=1)
+    assert list(record.entries) == ["letters/again"] and record.entries["letters/again"].suite == "letters"
+    sequential, single, without = record.arms
+    assert single.scores["letters/again"].value < record.entries["letters/again"].before
+    assert single.against["letters/again"].value != single.against["letters"].value
+    assert without.left_out == ["rivers"] and not sequential.left_out
+    [curve] = [m.curves["rivers"] for m in record.models if m.name == without.models[0]]
+    assert curve[-1][1] == pytest.approx(without.scores["rivers"].value)
+    page = (config.output_dir / "report.html").read_text(encoding="utf-8")
+    assert "letters: its other entries" in page and "multitask training without rivers, at its end" in page
 
 
 def test_two_workers_and_a_failure_in_the_middle(asked, tmp_path):

@@ -60,8 +60,8 @@ def test_all_mistakes_at_once(asked):
         "paper: expected one of label-annealing, overtraining, residual, sfa, stages, got 'label-anealing' (text). Did "
         "you mean 'label-annealing'?",
         "--recipes: expected some of math, code, alignment_tax, niche_knowledge, budgets, pictures, residual, tasks, "
-        "digits, world-0, world-1, world-2, world-3, world-4, world-5, narrow-0, narrow-1, narrow-2, "
-        "got 'maths' (text).",
+        "three_tasks, figure_1, class_incremental, world-0, world-1, world-2, world-3, world-4, world-5, narrow-0, "
+        "narrow-1, narrow-2, got 'maths' (text).",
         "at least 1, got '0'",
         "--quick: expected one size, got --quick and --medium",
         "--outputdir",
@@ -110,8 +110,8 @@ def test_claims_of_a_study_of_ones_own(tmp_path, capsys):
 
 def test_one_study_stands_for_several(tmp_path):
     study_folder = Path(__file__).parents[2] / "docs" / "examples" / "real_sequence"
-    command.run(["sfa", "--recipes", "tasks", "digits", "--on", str(study_folder), "--output_dir", str(tmp_path)])
-    assert {claim["recipe"] for claim in read_json(tmp_path / "claims.json")["claims"]} == {"tasks", "digits"}
+    command.run(["sfa", "--recipes", "tasks", "three_tasks", "--on", str(study_folder), "--output_dir", str(tmp_path)])
+    assert {claim["recipe"] for claim in read_json(tmp_path / "claims.json")["claims"]} == {"tasks", "three_tasks"}
     two = [str(study_folder), str(study_folder)]
     with pytest.raises(ConfigError, match="expected 1 study"):
         command.run(["sfa", "--recipes", "tasks", "--on", *two, "--output_dir", str(tmp_path)])

@@ -59,3 +59,60 @@ def test_a_headline_of_mixed_units_says_which_arms_it_means():
     text = summary(dataclasses.replace(record, tasks=tasks))
     assert "the best of 4 such arms, SFA, p 0.5, 1.970 nats/token" in summary(two_tasks()), "the lowest of a loss"
     assert "such arms" not in text and f"arms without old data that learn {rest[-1]} nearly as well" in text
+
+
+def test_other_entries_of_a_task_stand_in_a_table_of_their_own():
+    record = two_tasks()
+    assert "its other entries" not in str(sequence_page(record))
+    about = dataclasses.replace(record.tasks["code"], name="terms_of_service", before=0.123)
+    arms = []
+    for arm in record.arms:
+        scores = {**arm.scores, "code/terms_of_service": arm.scores["code"] * 2.0}
+        arms.append(dataclasses.replace(arm, scores=scores))
+    more = dataclasses.replace(record, arms=arms, entries={"code/terms_of_service": about})
+    page = str(sequence_page(more))
+    assert "code: its other entries" in page and "math: its other entries" not in page
+    assert "terms_of_service, better" in page and "0.123" in page
+
+
+def test_distances_of_all_methods_stand_against_what_is_kept():
+    """The paper's figure 5 has SFA alone; its table 2 has rehearsal and multitask training, too."""
+    page = str(sequence_page(two_tasks()))
+    assert "distance of the weights against math kept" in page
+    chart = next(c for c in all_charts(two_tasks()) if c.title.startswith("distance of the weights"))
+    assert {"sequential fine-tuning", "SFA, p 0.25", "replay, fraction 0.1"} <= {row["arm"] for row in chart.rows}
+
+
+def all_charts(record: SequenceRecord) -> list[Chart]:
+    found: list[Chart] = []
+
+    def look(block: object) -> None:
+        if isinstance(block, Chart):
+            found.append(block)
+        for inner in getattr(block, "blocks", None) or ():
+            look(inner)
+
+    look(sequence_page(record))
+    return found
+
+
+def test_the_level_of_a_model_that_never_saw_a_task():
+    """Figure 9's line is multitask training without the task; without that arm the page says whose line stands in."""
+    record = two_tasks()
+    models = []
+    for model in record.models:
+        models.append(dataclasses.replace(model, curves={"math": [(0.0, 1.0), (1.0, 1.5)]}))
+    watched = dataclasses.replace(record, models=models)
+    chart = next(c for c in all_charts(watched) if c.title.startswith("math while later tasks"))
+    assert "The last task alone never saw math" in str(chart.caption)
+    without = dataclasses.replace(
+        record.arms[0], kind="multitask", arm="multitask without math", models=[models[0].name], left_out=["math"]
+    )
+    chart = next(
+        c
+        for c in all_charts(dataclasses.replace(watched, arms=[*record.arms, without]))
+        if c.title.startswith("math while later tasks")
+    )
+    assert "Level: multitask training without math" in str(chart.caption)
+    [row] = [row for row in chart.rows if row["line"] == "multitask without math"]
+    assert row["x"] == [0, 1] and row["y"] == [1.5, 1.5]

@@ -90,15 +90,17 @@ class ArmResult:
     """Its methods, as the study has them."""
     merge: dict[str, Any] = field(default_factory=dict)
     """Method and parameters of a merge, or of what is added to another base."""
+    left_out: list[str] = field(default_factory=list)
+    """Tasks that multitask training does without."""
     old_data: bool = False
     """Whether it reads data of earlier tasks while a later one is trained, or has all tasks at
     once."""
     models: list[str] = field(default_factory=list)
     """After each task; of arms that train all at once, the one at the end."""
     scores: dict[str, Figure] = field(default_factory=dict)
-    """By task, of the last model."""
+    """By task, of the last model; by "task/entry" of a task's other entries."""
     against: dict[str, Figure] = field(default_factory=dict)
-    """By task: how much better than sequential fine-tuning, paired by seed and sample; above 0 is
+    """The same: how much better than sequential fine-tuning, paired by seed and sample; above 0 is
     better."""
     keep: dict[str, list[Figure | None]] = field(default_factory=dict)
     """By what should be kept (`SequenceRecord.keep`): of each of `models`; None where it cannot be
@@ -121,13 +123,23 @@ class SequenceRecord(BaseRecord):
 
     file: ClassVar[str] = RECORD_FILE
     tasks: dict[str, TaskScore]
-    """By name; empty before anything was measured."""
+    """By name, each by its first entry; empty before anything was measured."""
     orders: list[list[str]]
     seeds: list[int]
     models: list[SequenceModel]
     arms: list[ArmResult]
     keep: dict[str, TaskScore] = field(default_factory=dict)
     """What the base knows and should keep beside the tasks, by the entry's name."""
+    entries: dict[str, TaskScore] = field(default_factory=dict)
+    """The tasks' other entries, by "task/entry"."""
+
+    def score_of(self, key: str) -> TaskScore:
+        """Of a task, or of another entry of one ("law/overruling")."""
+        return self.tasks[key] if key in self.tasks else self.entries[key]
+
+    def entries_of(self, task: str) -> list[str]:
+        """The keys of a task's entries beside its first one."""
+        return [key for key, score in self.entries.items() if score.suite == task]
 
     def of(self, order: list[str]) -> list[ArmResult]:
         """The arms through one order."""

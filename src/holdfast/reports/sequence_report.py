@@ -104,8 +104,9 @@ def print_sequence(
 
 
 def _measure(record: SequenceRecord, name: str) -> Measure:
-    """How the score of a task reads, or of what should be kept beside the tasks."""
-    about = record.tasks.get(name) or record.keep[name]
+    """How the score of a task or of its entry reads, or of what should be kept beside the tasks."""
+    is_learnt = name in record.tasks or name in record.entries
+    about = record.score_of(name) if is_learnt else record.keep[name]
     return Measure.of(about, about.before)
 
 
@@ -247,7 +248,10 @@ def _order_section(record: SequenceRecord, order: list[str]) -> b.Section | None
     blocks: list[b.Block | None] = []
     for task in earlier:
         blocks.append(_plane(record, arms, task, order[-1]))
+    blocks.append(_distance_chart(record, arms, order[0]))
     blocks += [_score_table(record, arms, order), *_not_shown(order)]
+    for task in _shown_tasks(order):
+        blocks.append(_entry_table(record, arms, task))
     for name in record.keep:
         blocks.append(_keep_chart(record, arms, name))
     for task in earlier:
@@ -309,6 +313,25 @@ def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str
     )
 
 
+def _distance_chart(record: SequenceRecord, arms: Sequence[ArmResult], old: str) -> Chart | None:
+    """How far an arm's weights are from the model before, against what is kept: the paper's figure
+    5, with all methods on it."""
+    y, rows = _measure(record, old), []
+    for arm in sorted(arms, key=lambda arm: arm.strength or 0.0):
+        if arm.distance is not None and old in arm.scores:
+            x, value = Value.of(arm.distance), Value.of(arm.scores[old], y)
+            rows.append({"line": _curve_name(arm), "arm": arm.arm, "x": x, "y": value})
+    return lines(
+        f"distance of the weights against {old} kept",
+        rows,
+        Axis(title="L2 distance to the model before the last task"),
+        measure_axis(y, f"kept: {old}, {y.axis}"),
+        columns={"arm": "Arm", "x": "Distance", "y": old},
+        styles=_curve_styles(arms),
+        caption="Figure 5 of the paper has SFA's arms and sequential fine-tuning alone.",
+    )
+
+
 def _figures(
     attribute: str, key: str, measure: Measure, *, sign: bool = False
 ) -> Callable[[ArmResult], b.Text]:
@@ -329,6 +352,23 @@ def _score_table(record: SequenceRecord, arms: Sequence[ArmResult], order: list[
         title = (f"{task}, better", b.sub("than sequential by"))
         cells[title] = _figures("against", task, _measure(record, task), sign=True)
     return grid([base, *arms], cells)
+
+
+def _entry_table(record: SequenceRecord, arms: Sequence[ArmResult], task: str) -> b.Fold | None:
+    """What else was measured of a task beside its score; None where nothing was."""
+    entries = record.entries_of(task)
+    if not entries:
+        return None
+    before = {key: Figure(value=record.entries[key].before) for key in entries}
+    base = ArmResult(arm="base", kind="", strength=None, order=[], scores=before)
+    cells: dict[b.Text, Any] = {"Arm": "arm"}
+    for key in entries:
+        measure, name = _measure(record, key), record.entries[key].name
+        lower = None if measure.higher_is_better else b.sub("(lower is better)")
+        cells[f"{name}: {measure.name}", lower] = _figures("scores", key, measure)
+        title = (f"{name}, better", b.sub("than sequential by"))
+        cells[title] = _figures("against", key, measure, sign=True)
+    return b.Fold(f"{task}: its other entries", [grid([base, *arms], cells)])
 
 
 def _keep_chart(record: SequenceRecord, arms: Sequence[ArmResult], name: str) -> Chart | None:
@@ -361,8 +401,13 @@ def _loss_chart(
     rows = []
     for arm in arms:
         name, models, first = arm.arm, arm.models[-later:], 0
+        if task in arm.left_out:  # the paper's figure 9
+            loss = _last_loss(record.models, arm.models[-1], task)
+            if loss is not None:
+                rows.append({"line": arm.arm, "x": [0, later], "y": [loss, loss]})
+            continue
         if arm.kind == SINGLE:  # trained from the base
-            name, models, first = f"never saw {task}", arm.models[-1:], later - 1
+            name, models, first = f"{order[-1]} alone", arm.models[-1:], later - 1
         elif len(arm.models) != len(order):
             continue
         steps, losses = [], []
@@ -378,8 +423,19 @@ def _loss_chart(
         Axis(title=f"tasks after {task}"),
         Axis(title="held-out loss, nats per token"),
         columns={"line": "Arm", "end": "Loss at the end"},
-        caption="Mean over the seeds.",
+        caption=_loss_caption(arms, task),
     )
+
+
+def _loss_caption(arms: Sequence[ArmResult], task: str) -> str:
+    """What the lines of models that never saw the task are."""
+    caption = "Mean over the seeds."
+    if any(task in arm.left_out for arm in arms):
+        return f"{caption} Level: multitask training without {task}, at its end."
+    if _first_of(arms, SINGLE) is not None:
+        caption += f" The last task alone never saw {task}. Figure 9 of the paper has multitask "
+        caption += "training without it there: the arm `multitask: {left_out: ...}`."
+    return caption
 
 
 def _loss_curves(
@@ -387,6 +443,12 @@ def _loss_curves(
 ) -> list[list[tuple[float, float]]]:
     """A task's held-out loss while a model was trained, a curve a seed."""
     return [model.curves[task] for model in models if model.name == name and model.curves.get(task)]
+
+
+def _last_loss(models: Sequence[SequenceModel], name: str, task: str) -> float | None:
+    """A task's held-out loss at the end of a model's training, mean over the seeds."""
+    ends = [curve[-1][1] for curve in _loss_curves(models, name, task)]
+    return statistics.fmean(ends) if ends else None
 
 
 def _measure_table(arms: Sequence[ArmResult]) -> b.Table | None:

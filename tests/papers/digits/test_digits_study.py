@@ -14,9 +14,11 @@ from torch import nn
 
 from holdfast.errors import TrainingDiverged
 from holdfast.papers.digits import study
-from holdfast.papers.digits.study import DigitsSettings, Samples, gain_over, run_digits, train, with_replay
-from holdfast.papers.sfa.claims import DIGITS, check_claims
+from holdfast.papers.digits.study import DigitsSettings, Samples, Tasks, gain_over, run_digits, train, with_replay
+from holdfast.papers.sfa.claims import CLASSES, FIGURE_1, check_claims
+from holdfast.papers.sfa.reproduction import sizes
 from holdfast.records.sequence import read_sequence
+from mnist_files import write_mnist
 
 
 def quiet() -> Console:
@@ -25,10 +27,16 @@ def quiet() -> Console:
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> DigitsSettings:
-    arms = ["single", {"replay": {"fraction": 0.5}}, {"sfa": {"p": [1, 0.25]}}, {"l2": {"coefficient": 0.1}}]
+    arms = [
+        "single",
+        "multitask",
+        {"replay": {"fraction": 0.5}},
+        {"sfa": {"p": [1, 0.25]}},
+        {"l2": {"coefficient": 0.1}},
+    ]
     arms += [{"ewc": {"coefficient": 100, "decoupled": True}}]
     folder = tmp_path_factory.mktemp("digits") / "out"
-    return DigitsSettings(name="digits", output_dir=folder, epochs=8, seeds=(0, 1), arms=arms)
+    return DigitsSettings(name="figure_1", output_dir=folder, epochs=20, seeds=(0, 1), arms=arms)
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +46,55 @@ def record(settings: DigitsSettings) -> Any:
 
 def test_record_and_page_are_there(record: Any, settings: DigitsSettings) -> None:
     assert read_sequence(settings.output_dir) == record
-    assert "digits" in (settings.output_dir / "report.html").read_text(encoding="utf-8")
-    assert [m.state for m in record.models] == ["complete"] * 2 * 8
+    assert "figure_1" in (settings.output_dir / "report.html").read_text(encoding="utf-8")
+    assert [m.state for m in record.models] == ["complete"] * 2 * 9
 
 
 def test_the_claims_can_be_computed(record: Any) -> None:
-    verdicts = {claim.number: claim.verdict for claim in check_claims({DIGITS: record})}
-    assert list(verdicts) == ["1s", "6a", "6b", "6c", "6d"] and verdicts["1s"] == "holds"
+    claims = check_claims({FIGURE_1: record, CLASSES: record})
+    assert [c.number for c in claims] == ["1s", "6a", "6b", "6c", "6d", "6e", "7a", "7b", "7c"]
+    assert all(c.figures for c in claims if c.number in ("1s", "6a", "6b", "6c"))
+
+
+def test_figure_1_has_the_protocol_that_the_paper_cites() -> None:
+    """Two digits have one label, so that both tasks share five outputs; one layer of 128; Adam; six epochs."""
+    protocol = DigitsSettings(name="x", output_dir=Path(), arms=[])
+    assert (protocol.epochs, protocol.hidden, protocol.outputs, study.BATCH) == (6, 128, 5, 32)
+    assert (protocol.optimizer, protocol.learning_rate, protocol.fisher_samples) == ("adam", 0.001, 1000 * 32)
+    for samples in Tasks.read(protocol).training.values():
+        assert set(samples.labels.tolist()) == {0, 1, 2, 3, 4}
+    own = DigitsSettings.class_incremental(name="x", output_dir=Path(), arms=[], epochs=3)
+    labels = {task: set(samples.labels.tolist()) for task, samples in Tasks.read(own).training.items()}
+    assert labels == {"even": {0, 2, 4, 6, 8}, "odd": {1, 3, 5, 7, 9}} and own.outputs == 10 and own.epochs == 3
+
+
+def test_what_is_shared_is_overwritten_and_what_has_outputs_of_its_own_is_not_answered(tmp_path: Path) -> None:
+    """Sequential training leaves some even digits where both tasks share outputs, and none where they do not."""
+    about: dict[str, Any] = {"name": "x", "seeds": (0,), "arms": ["single"], "epochs": 20}
+    left = []
+    for make in (DigitsSettings, DigitsSettings.class_incremental):
+        record = run_digits(make(output_dir=tmp_path / make.__name__, **about), console=quiet())
+        left.append(record.arms[0].scores["even"].value)
+    assert 0 == left[1] < left[0] < 0.9
+
+
+def test_mnist_is_read_where_a_folder_is_given(tmp_path: Path) -> None:
+    folder = write_mnist(tmp_path / "mnist")
+    whole = DigitsSettings(
+        name="x", output_dir=tmp_path / "out", arms=["single"], epochs=1, seeds=(0,), mnist=str(folder)
+    )
+    record = run_digits(whole, console=quiet())
+    assert record.config["images"] == "MNIST" and record.config["labels"] == "half"
+    other = dataclasses.replace(whole, mnist="")
+    assert other.differences(record.config) == ["images: was MNIST, is scikit-learn's digits"]
+
+
+def test_the_grids_of_every_size_are_arms() -> None:
+    for recipe in (FIGURE_1, CLASSES):
+        for changes in sizes()[recipe].values():
+            problems: list[str] = []
+            study.read_arms(changes["arms"], [], problems)
+            assert not problems
 
 
 def test_finished_seeds_are_kept(record: Any, settings: DigitsSettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,12 +125,12 @@ def test_gains_are_paired() -> None:
 def test_a_loss_that_is_not_finite_ends_the_training() -> None:
     samples = Samples(torch.full((4, 64), float("nan")), torch.zeros(4, dtype=torch.long))
     with pytest.raises(TrainingDiverged):
-        train(nn.Linear(64, 10), samples, epochs=1, seed=0)
+        train(nn.Linear(64, 10), samples, DigitsSettings(name="x", output_dir=Path(), arms=[]), seed=0)
 
 
 def test_the_committed_figures_come_out(tmp_path: Path) -> None:
     """Of one seed, as docs/log has them: sequential training leaves nothing of the even digits."""
     arms: list[Any] = ["single", {"sfa": {"p": 0.25, "beta": 0.35}}]
-    whole = DigitsSettings(name="digits", output_dir=tmp_path, seeds=(0,), arms=arms)
+    whole = DigitsSettings.class_incremental(name="classes", output_dir=tmp_path, seeds=(0,), arms=arms)
     kept = {arm.kind: arm.scores["even"].value for arm in run_digits(whole, console=quiet()).arms}
     assert kept["sequential"] == 0 and kept["sfa"] > 0.8

@@ -22,7 +22,7 @@ from holdfast.papers.theory.results import EXACT, Theory, check, finding
 from holdfast.reports.html import render
 
 SIZES = {"dimension": 12, "pretrain_rows": 7, "finetune_rows": 4}
-CHECKS = {"label-annealing": 11, "overtraining": 13, "sfa": 7}
+CHECKS = {"label-annealing": 11, "overtraining": 13, "sfa": 8}
 
 
 @pytest.fixture(scope="module", params=THEORIES)
@@ -78,6 +78,12 @@ BROKEN = [
     (label_annealing, "weight_for", lambda f: lambda p, m, s: 0.1 * f(p, m, s), "least movement"),
     (sfa, "averaging_of", lambda f: lambda rate, pull: (rate, rate * pull), "SFA is L2: quadratic"),
     (sfa, "kept_share", lambda f: lambda h, **k: f(h, **k) * (1 + 1e-6), "closed form along p"),
+    (
+        sfa,
+        "posterior_mode",
+        lambda f: lambda *a, variance, **k: f(*a, variance=variance * 1.001, **k),
+        "the penalty is a prior",
+    ),
     (sfa, "fisher_merge", lambda f: lambda old, new, *a, **k: (old + new) / 2, "Fisher merging minimises"),
     (
         sfa,

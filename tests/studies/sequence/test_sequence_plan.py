@@ -126,12 +126,13 @@ def test_three_tasks_go_on_from_the_arm_that_is_named(asked):
         by_arm = {c.arm.label: [config.models[n] for n in c.models] for c in config.chains}
         quarter = by_arm["SFA, p 0.25"]
         assert all(len(models) == 3 and models[0] == quarter[0] for models in by_arm.values())
-        starts = {models[2].start for models in by_arm.values()}
-        assert starts == {quarter[1].name} if same else len(starts) == 4
-    third = next(m for m in shared.models.values() if m.label == "L2, coefficient 0.1: rivers, letters, music")
-    assert (
-        shared.models[third.before].label == "L2, coefficient 0.1: rivers, letters" != shared.models[third.start].label
-    )
+        starts = {label: models[2].start for label, models in by_arm.items()}
+        assert starts["SFA, p 0.25"] == quarter[1].name
+        assert (starts["SFA, p 0.5"] == quarter[1].name) is same
+        for label in ("sequential fine-tuning", "L2, coefficient 0.1"):
+            assert starts[label] == by_arm[label][1].name, "another method goes on from its own"
+    third = next(m for m in shared.models.values() if m.label == "SFA, p 0.5: rivers, letters, music")
+    assert shared.models[third.before].label == "SFA, p 0.5: rivers, letters" != shared.models[third.start].label
     assert {third.before, third.start} <= set(third.needs)
     assert [c.arm.label for c in shared.chains] == [
         "sequential fine-tuning",
@@ -139,6 +140,34 @@ def test_three_tasks_go_on_from_the_arm_that_is_named(asked):
         "SFA, p 0.25",
         "L2, coefficient 0.1",
     ]
+
+
+def test_multitask_training_without_a_task(asked):
+    """What a model knows of the first task that never saw it; its loss is watched along that training."""
+    names, without = ("rivers", "letters", "music"), {"multitask": {"left_out": "rivers"}}
+    config = SequenceConfig.read(asked(names=names, arms=["multitask", without]))
+    both = {c.arm.label: config.models[c.models[0]] for c in config.chains if c.arm.kind == "multitask"}
+    assert list(both) == ["multitask training", "multitask training without rivers"]
+    whole, part = both.values()
+    assert (whole.trained, whole.watched) == (names, ()) and whole.settings["max_steps"] == 12
+    assert (part.trained, part.watched) == (names[1:], names[:-1]) and part.settings["max_steps"] == 8
+    assert config.recipe(part, 0).watched == names[:-1] and config.chains[2].arm.left_out == ("rivers",)
+
+
+def test_every_entry_of_a_task_has_a_place(asked):
+    request = asked()
+    name = request["tasks"]["letters"]["learn"][0]["perplexity"]
+    request["tasks"]["letters"]["learn"].append({"perplexity": name, "name": "again", "window": 32})
+    config = SequenceConfig.read(request)
+    assert config.leading == {"rivers": ("rivers", "rivers_text"), "letters": ("letters", "letters_text")}
+    assert config.others == {"letters/again": ("letters", "again")}
+
+
+def test_merges_are_ordered_by_what_is_varied(asked):
+    arms = [{"merge": {"method": "ties", "density": [0.2, 0.4]}}, {"merge": {"method": "ties", "density": 0.8}}]
+    arms.append({"merge": {"method": "task_arithmetic", "weights": [[0.25, 0.75]]}})
+    strengths = [arm.strength for arm in SequenceConfig.read(asked(arms=arms)).arms]
+    assert strengths == [None, 0.2, 0.4, None, 0.75]
 
 
 def test_methods_that_hold_on_to_the_base(asked):
@@ -186,6 +215,8 @@ def test_arms_may_come_later(asked):
             "tasks.rivers.learn: is missing: what scores it",
         ),
         ({"tasks": {"rivers": {"trian": {}}}}, "tasks.rivers: unknown key 'trian'. Did you mean 'train'?"),
+        ({"arms": [{"multitask": {"left_out": "river"}}]}, "without river: no such task. Did you mean 'rivers'?"),
+        ({"arms": [{"multitask": {"left_out": 3}}]}, "arms[0].multitask: expected a mapping such as {left_out: TASK}"),
         ({"continue_from": "SFA"}, "continue_from: expected the label of an arm (sequential fine-tuning), got 'SFA'"),
         ({"seeds": [0, 0]}, "seeds: expected different whole numbers"),
         ({"evaluation": {"batch_sise": 2}}, "evaluation.batch_sise: no such key. Did you mean 'batch_size'?"),

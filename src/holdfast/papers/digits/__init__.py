@@ -1,2 +1,2 @@
-"""Small networks that learn digits, the even ones and then the odd ones: figure 1 of "Soup to
-Go"."""
+"""Small networks that learn the even digits and then the odd ones: figure 1 of "Soup to Go", and the
+class-incremental version of it."""

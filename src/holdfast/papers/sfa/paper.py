@@ -9,12 +9,15 @@ PAPER = Paper(
     about="Soup to Go: sequential fine-tuning with averaging, against rehearsal, penalties and merges",
     recipes={
         "tasks": "tasks one after another",
-        "digits": "small networks on two halves of the digits (figure 1)",
+        "three_tasks": "three tasks in a row (figures 4, 8 and 9)",
+        "figure_1": "small networks on even and odd digits, five outputs for both (figure 1)",
+        "class_incremental": "the same with an output for every digit (class-incremental, ours)",
     },
     durations={
         "quick": "two minutes",
-        "small": "10 minutes and, the first time, 20 for its base",
-        "medium": "half an hour by estimate and, the first time, 20 minutes for its base",
+        "small": "20 minutes and, the first time, 20 for its base",
+        "medium": "three hours by estimate and, the first time, 20 minutes for its base",
     },
     function="holdfast.papers.sfa.reproduction:reproduce",
+    rules=1,
 )

@@ -8,6 +8,8 @@ SFA, every step   theta* = theta - alpha g(theta)         theta <- (1 - beta) th
 penalty           theta <- theta - eta (g(theta) + F (theta - theta_o))                                   (2)
 EWC as a merge    theta* = theta - eta g(theta)           theta <- (I - eta F) theta* + eta F theta_o     (13), (14)
 Fisher merging    (l_o F_o theta_o + l_t F_t theta_t) / (l_o F_o + l_t F_t)                               (15)
+prior             theta ~ N(theta_o, tau^2 I), y ~ N(X theta, sigma^2 I): its posterior's mode is L2's minimiser
+                  with lambda = sigma^2 / tau^2, whose loss is ||y - X theta||^2                          (8) to (11)
 ```
 
 The first two are one iteration where `beta = eta F` and `alpha = eta / (1 - eta F)`. The paper says
@@ -186,6 +188,52 @@ def fisher_merge(
     expect("Fisher values", shares, Meta(ge=0))
     shares[:, shares.sum(0) == 0] = weights
     return (shares[0] * old + shares[1] * new) / shares.sum(0)
+
+
+# -------------------------------------------------------------------------------- the penalty as a prior
+
+
+def posterior_mode(
+    inputs: Array, outputs: Array, old: Array, *, variance: Number, noise: float
+) -> Array:
+    """The likeliest weights of a linear regression whose weights were theta_o before, by the rules
+    for conditioned Gaussians.
+
+    Args:
+        inputs: X `[N, D]`.
+        outputs: y `[N]`.
+        old: theta_o `[D]`, the prior's mean.
+        variance: of the prior, tau^2, positive; one a parameter where it is `[D]`, which is EWC's
+            1 / F.
+        noise: variance of y given X, sigma^2, positive.
+
+    References: Soup to Go, appendix A.1 with a linear f.
+    """
+    expect("variance (tau^2)", variance, Meta(gt=0))
+    expect("noise (sigma^2)", noise, Meta(gt=0))
+    covariance = np.broadcast_to(np.asarray(variance, np.float64), old.shape)[:, None] * inputs.T
+    marginal = inputs @ covariance + noise * np.eye(len(outputs))
+    mode: Array = old + covariance @ np.linalg.solve(marginal, outputs - inputs @ old)
+    return mode
+
+
+def penalised_regression(
+    inputs: Array, outputs: Array, old: Array, *, coefficient: Number
+) -> Array:
+    """The minimiser of ||y - X theta||^2 + sum coefficient (theta - theta_o)^2 (equation 11; with
+    sigma^2 F for lambda, EWC's).
+
+    Args:
+        inputs: X `[N, D]`.
+        outputs: y `[N]`.
+        old: theta_o `[D]`.
+        coefficient: lambda, or one a parameter `[D]`, positive.
+    """
+    pull = np.broadcast_to(np.asarray(coefficient, np.float64), old.shape)
+    minimiser: Array = np.linalg.solve(
+        inputs.T @ inputs + np.diag(pull), inputs.T @ outputs + pull * old
+    )
+    return minimiser
 
 
 # -------------------------------------------------------------------------------------- what p does

@@ -1,7 +1,7 @@
 """The theory of averaging with the old model, checked and asked of random problems.
 
-Source: Soup to Go, section 4 and appendix A.2, and what its sections 4.1, 6.2 and 6.3 observe on
-networks: the last is asked of pairs of quadratic tasks, turns with their geometry, and says nothing
+Source: Soup to Go, section 4 and appendices A.1 and A.2, and what its sections 4.1, 6.2, 6.3 and
+6.4 observe on networks: the last is asked of pairs of quadratic tasks, turns with their geometry, and says nothing
 about language models.
 
 Methods are compared where they leave the same new-task loss (`MIDDLE` of the start's), for beta,
@@ -29,8 +29,10 @@ from holdfast.papers.theory.averaging import (
     fisher_merge,
     kept_share,
     penalised_path,
+    penalised_regression,
     penalty_of,
     period,
+    posterior_mode,
     random_quadratics,
 )
 from holdfast.papers.theory.results import Array, Check, Comparison, Finding, Theory, check, finding
@@ -59,11 +61,12 @@ the same where    β = ηF,   α = η / (1 − ηF)            for each paramete
 EWC as a merge    θ* = θ − η g(θ)                       θ ← (I − ηF) θ* + ηF θo                  (13), (14)
                   less the penalised step: η² F g(θ);   as a penalty of its own: F / (1 − ηF)
 Fisher merging    (lo Fo θo + lt Ft θt) / (lo Fo + lt Ft)                                        (15)
+as a prior        θ ~ N(θo, τ² I), y ~ N(Xθ, σ² I): the mode is L2's minimiser, λ = σ²/τ²        (8) to (11)
 
 SFA every k steps on a quadratic loss, share kept of a direction of curvature h:
 after an average  u ← (1 − β)(1 − αh)ᵏ u + β            ends at   u = β / (1 − (1 − β)(1 − αh)ᵏ)
 k = 1             u = λ / (λ + h), L2                   k → ∞     u = β in every direction"""
-"""Section 4 and appendix A.2; the third, the sixth and the last four lines are ours."""
+"""Section 4 and appendix A; the third, the sixth and the last four lines are ours."""
 
 
 def theory(seeds: int) -> Theory:
@@ -71,7 +74,7 @@ def theory(seeds: int) -> Theory:
     observes."""
     return Theory(
         title="Averaging with the old model, and penalties",
-        source="Soup to Go, section 4 and appendix A.2",
+        source="Soup to Go, section 4 and appendix A",
         equations=EQUATIONS,
         problems="two quadratic tasks of 40 parameters, curvatures 1/j, alignment 0.5; 200 steps, β 0.5",
         seeds=seeds,
@@ -180,7 +183,7 @@ def observations(seeds: int) -> list[Finding]:
         ),
         finding("each smaller p ends nearer", nearer, (distance[:, 1:] / distance[:, :-1]).max(1)),
         finding("saves more than it costs", saved, both[:, -1] / both[:, 0]),
-        at_equal_loss("often beats once", outcomes, small, sfa(1.0), " (section 6.2)"),
+        at_equal_loss("often beats once", outcomes, small, sfa(1.0), " (section 6.4)"),
         at_equal_loss("SFA beats L2", outcomes, small, "l2", " (figure 1)"),
         at_equal_loss("L2 beats EWC", outcomes, "l2", "ewc", " (figure 1)"),
         at_equal_loss("SFA beats EWC", outcomes, small, "ewc", " (figure 1)"),
@@ -207,7 +210,7 @@ def geometries(seeds: int) -> list[Finding]:
 
 def checks(problem: Quadratics) -> list[Check]:
     """Every identity, on one quadratic problem and one of logistic regression."""
-    return [*step_checks(problem), merge_check(problem), *period_checks(problem)]
+    return [*step_checks(problem), merge_check(problem), prior_check(), *period_checks(problem)]
 
 
 def step_checks(problem: Quadratics) -> list[Check]:
@@ -291,6 +294,24 @@ def merge_check(problem: Quadratics) -> Check:
         "Fishers vanish",
         (0, slope, away),
         (mean, merged[0], away),
+    )
+
+
+def prior_check() -> Check:
+    """The old model as a prior: L2 with equal precision, EWC with the Fisher information's."""
+    rng = np.random.default_rng(0)
+    inputs, outputs, old = rng.standard_normal((30, 12)), rng.standard_normal(30), np.ones(12)
+    fisher, noise, variance = rng.uniform(0.1, 2.0, 12), 0.7, 0.3
+    plain = posterior_mode(inputs, outputs, old, variance=variance, noise=noise)
+    weighed = posterior_mode(inputs, outputs, old, variance=1 / fisher, noise=noise)
+    l2 = penalised_regression(inputs, outputs, old, coefficient=noise / variance)
+    ewc = penalised_regression(inputs, outputs, old, coefficient=noise * fisher)
+    return check(
+        "the penalty is a prior",
+        "mode of a Gaussian prior around theta_o and L2's minimiser with lambda = sigma^2 / tau^2 "
+        "(equations 8 to 11); with precision F, EWC's",
+        (l2, plain, np.abs(l2).max()),
+        (ewc, weighed, np.abs(ewc).max()),
     )
 
 

@@ -28,7 +28,7 @@ class WiseFT(RetentionMethod):
     """Interpolates start and result once, at the end of the run; memory kept in the weights.
 
     References: Wortsman et al. 2021, Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq.
-    1; Soup to Go, section 4 (SFA with p = 1).
+    1; Soup to Go, sections 2, 3 and 6.4 (SFA with p = 1).
     """
 
     name: ClassVar[str] = "wise_ft"
@@ -39,7 +39,8 @@ class WiseFT(RetentionMethod):
     hook_order: ClassVar[int] = 3
     summary: ClassVar[str] = "interpolates initial and tuned weights once, at the end"
     source: ClassVar[str] = (
-        "Robust fine-tuning of zero-shot models, Eq. 1; Soup to Go, section 4 (SFA with p = 1)"
+        "Robust fine-tuning of zero-shot models, Eq. 1; Soup to Go, sections 2, 3 and 6.4 (SFA "
+        "with p = 1)"
     )
 
     alpha: Annotated[float, Meta(ge=0, le=1)] = 0.5

@@ -96,6 +96,7 @@ def _arm(chain: ArmTrajectory) -> ArmResult:
         order=list(chain.order),
         retention=arm.retention,
         merge=arm.merge,
+        left_out=list(arm.left_out),
         old_data=arm.old_data,
         models=list(chain.models),
     )
@@ -113,7 +114,12 @@ def add_figures(record: SequenceRecord, config: SequenceConfig) -> SequenceRecor
     arms = [figures.arm(arm) for arm in record.arms]
     notes = list(dict.fromkeys([*record.notes, *figures.notes]))
     return dataclasses.replace(
-        record, tasks=figures.tasks, keep=figures.keep, arms=arms, notes=notes
+        record,
+        tasks=figures.tasks,
+        entries=figures.entries,
+        keep=figures.keep,
+        arms=arms,
+        notes=notes,
     )
 
 
@@ -136,10 +142,9 @@ class _Figures:
                 self.distances[model.name, model.seed] = model.distance
         self.base = self._measured_base()
         self.notes: list[str] = []
-        self.tasks, self.keep = (
-            self._scores_of_base(config.leading),
-            self._scores_of_base(config.kept),
-        )
+        self.tasks = self._scores_of_base(config.leading)
+        self.entries = self._scores_of_base(config.others)
+        self.keep = self._scores_of_base(config.kept)
         self._comparisons: dict[tuple[Path, Path], list[Comparison]] = {}
         self._matrices: dict[tuple[str, ...], dict[int, StageMatrix]] = {}
 
@@ -184,10 +189,10 @@ class _Figures:
         shared = [seed for seed in seeds if (sequential.models[-1], seed) in self.folders]
         scores: dict[str, Figure] = {}
         against: dict[str, Figure] = {}
-        for task, score in self.tasks.items():
+        for task, score in {**self.tasks, **self.entries}.items():
             # a single task's model is that task's own
-            is_single = arm.kind == SINGLE and task in arm.order
-            model = arm.models[arm.order.index(task)] if is_single else arm.models[-1]
+            is_single = arm.kind == SINGLE and score.suite in arm.order
+            model = arm.models[arm.order.index(score.suite)] if is_single else arm.models[-1]
             figure = self._score(model, seeds, score)
             if figure is None:
                 self.notes.append(f"{arm.arm}: {task} {CANNOT_BE_SCORED}")

@@ -67,6 +67,8 @@ class Model:
     """The models that are merged."""
     reference: str = ""
     """The model that its distance is taken to; "" the base."""
+    watched: tuple[str, ...] = ()
+    """Tasks whose held-out loss is measured along training, where they are not those before."""
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -136,6 +138,16 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         for entry in self.measured.entries:
             first.setdefault(entry.suite, (entry.suite, entry.name))
         return {task: first[task] for task in self.request.tasks}
+
+    @functools.cached_property
+    def others(self) -> dict[str, tuple[str, str]]:
+        """The tasks' other entries by "task/entry": (suite, name)."""
+        entries = {}
+        for entry in self.measured.entries:
+            place = (entry.suite, entry.name)
+            if entry.suite in self.request.tasks and self.leading[entry.suite] != place:
+                entries[f"{entry.suite}/{entry.name}"] = place
+        return entries
 
     @functools.cached_property
     def kept(self) -> dict[str, tuple[str, str]]:
@@ -220,7 +232,7 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
             fisher = self.folder(model.before, seed) / FISHER if model.before else None
             known = str(fisher) if fisher is not None and fisher.is_dir() else ""
             settings = self.training(model, seed, start=start, fisher=known)
-            watched = model.trained[:-1] or tuple(self.request.tasks)
+            watched = model.watched or model.trained[:-1] or tuple(self.request.tasks)
             return Trained(settings=settings, watched=watched, points=self.request.curve)
         from holdfast.checkpoints.methods.registry import find_method
 
@@ -284,6 +296,10 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
             ]
         arms = read_arms(request.arms, training_keys(), problems)
         for arm in arms:
+            for task in arm.left_out:
+                if task not in request.tasks:
+                    known = did_you_mean(task, request.tasks)
+                    problems.append(Problem("arms", f"{arm.label}: no such task.{known}"))
             where = Problem("arms", f"{arm.label}: train")
             trains[where] = arm.train
             shared = [key for key in ONE if key in arm.train]
@@ -394,6 +410,7 @@ class _Plan:
         start: str = "",
         before: str = "",
         reference: str | None = None,
+        watched: Sequence[str] = (),
         label: str,
     ) -> str:
         """A training on the last task of `order`, from a model of the plan, or from the base."""
@@ -414,6 +431,8 @@ class _Plan:
         if differs and (arm.kind != SEQUENTIAL or is_first):
             words.append(arm.label)
         deciding = [start, before, list(order), settings, config.train["model_name_or_path"]]
+        if watched:
+            deciding.append(list(watched))
         return self.add(
             Model(
                 name=folder_name(words, deciding),
@@ -423,6 +442,7 @@ class _Plan:
                 before=before,
                 settings=settings,
                 reference=start if reference is None else reference,
+                watched=tuple(watched),
             )
         )
 
@@ -464,10 +484,12 @@ class _Plan:
         return self.trained([task], self.plain, label=f"{PLAIN[SINGLE]}: {task}")
 
     def multitask(self, order: Sequence[str], arm: Arm, *, reference: str) -> str:
-        """All tasks at once from the base: the last task's settings, the others' data mixed in, the
-        steps of all."""
+        """All tasks at once from the base, but those that the arm leaves out: the last task's
+        settings, the others' data mixed in, the steps of all."""
         config = self.config
+        watched = tuple(order[:-1]) if arm.left_out else ()
         steps = []
+        order = [task for task in order if task not in arm.left_out]
         for task in order:
             settings = {**config.train, **config.tasks[task].train}
             steps.append(settings.get("max_steps", -1))
@@ -475,9 +497,8 @@ class _Plan:
             {"max_steps": sum(steps)} if all(isinstance(s, int) and s > 0 for s in steps) else {}
         )
         mixed = dataclasses.replace(arm, retention=[{"multitask": {}}], train=train)
-        return self.trained(
-            order, mixed, reference=reference, label=f"{arm.label}: {', '.join(order)}"
-        )
+        label = f"{PLAIN[MULTITASK]}: {', '.join(order)}"
+        return self.trained(order, mixed, reference=reference, watched=watched, label=label)
 
 
 def _plan(config: SequenceConfig) -> tuple[dict[str, Model], list[ArmTrajectory]]:
@@ -485,15 +506,15 @@ def _plan(config: SequenceConfig) -> tuple[dict[str, Model], list[ArmTrajectory]
     for order in config.request.orders:
         sequential = plan.through(order, plan.plain)
         start_from: tuple[str, ...] = ()
+        kind = ""
         if continue_from and len(order) > 2:
-            start_from = plan.through(
-                order, next(arm for arm in config.arms if arm.label == continue_from)
-            )
+            first = next(arm for arm in config.arms if arm.label == continue_from)
+            start_from, kind = plan.through(order, first), first.kind
         for arm in config.arms:
             if arm.chained and arm.label == continue_from:
                 models = start_from or plan.through(order, arm)
             elif arm.chained:
-                models = plan.through(order, arm, start_from)
+                models = plan.through(order, arm, start_from if arm.kind == kind else ())
             elif arm.kind == SINGLE:
                 models = tuple(plan.single(task) for task in order)
             elif arm.kind == MULTITASK:

@@ -10,6 +10,7 @@ arms:
   - sequential                                      # fine-tuning on one task after the other
   - single                                          # each task from the base
   - multitask                                       # all tasks at once, from the base
+  - multitask: {left_out: math}                     # all but one: what a model knows of it that never saw it
   - replay: {fraction: 0.1}                         # rehearsal: of all earlier tasks' data
   - sfa: {p: [1, 0.5, 0.25]}                        # any retention method; a list is tried value by value
   - [{l2: {coefficient: 0.01}}, {train: {learning_rate: 2.0e-5}}]
@@ -42,6 +43,8 @@ PLAIN = {
 }
 """Arms without parameters, as people call them."""
 CURVE_POINTS = 8
+LEFT_OUT = "left_out"
+"""Of multitask training: the task that it does without."""
 KEEP = "keep"
 """Suite of what should be kept."""
 SAMPLES = "samples"
@@ -142,8 +145,8 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
     """Methods act in the first task too, which otherwise all arms train alike: what the base knows
     is to be kept. Those that need data of earlier tasks act from the second on."""
     continue_from: str = ""
-    """With three tasks or more: the arm, by its label such as 'SFA, p 0.25', whose model all arms
-    go on from after the second task and later ones (default: each from its own)."""
+    """With three tasks or more: the arm, by its label such as 'SFA, p 0.25', whose model all arms of
+    its method go on from after the second task and later ones (default: each from its own)."""
     curve: Annotated[int, Meta(ge=0)] = CURVE_POINTS
     """Points at which earlier tasks' held-out loss is measured while a later task is trained; 0:
     not at all."""
@@ -204,6 +207,9 @@ class Arm:
     """Of a merge: its method, its weights and other parameters."""
     strength: float | None = None
     """See `ArmResult.strength`."""
+    left_out: tuple[str, ...] = ()
+    """Tasks that multitask training does without: what is known of them by a model that never saw
+    them."""
 
     @property
     def old_data(self) -> bool:
@@ -256,6 +262,8 @@ def read_arms(value: Sequence[Any], known: Sequence[str], problems: list[str]) -
         keys = set(item) if isinstance(item, Mapping) else set()
         if item in (SINGLE, MULTITASK):
             arms.append(Arm(kind=item, label=PLAIN[item]))
+        elif keys == {MULTITASK} and LEFT_OUT in (item[MULTITASK] or ()):
+            arms += _multitask_without(item[MULTITASK], f"{where}.{MULTITASK}", problems)
         elif keys == {MERGE}:
             arms += _merges(item[MERGE], f"{where}.{MERGE}", problems)
         elif item != SEQUENTIAL:
@@ -264,6 +272,16 @@ def read_arms(value: Sequence[Any], known: Sequence[str], problems: list[str]) -
         if count > 1:
             problems.append(f"arms: '{label}' is listed twice")
     return arms
+
+
+def _multitask_without(value: Any, where: str, problems: list[str]) -> list[Arm]:
+    """Multitask training without a task."""
+    task = value.get(LEFT_OUT) if isinstance(value, Mapping) and set(value) == {LEFT_OUT} else None
+    if not isinstance(task, str):
+        problems.append(f"{where}: expected a mapping such as {{{LEFT_OUT}: TASK}}, got {value!r}")
+        return []
+    label = f"{PLAIN[MULTITASK]} without {task}"
+    return [Arm(kind=MULTITASK, label=label, left_out=(task,))]
 
 
 def _methods(item: Any, where: str, known: Sequence[str], problems: list[str]) -> list[Arm]:
@@ -358,6 +376,9 @@ def _merges(value: Any, where: str, problems: list[str]) -> list[Arm]:
                 label.append(f"{key} {_value_text(item)}")
         weights = parameters.get("weights")
         strength = float(weights[-1]) if isinstance(weights, list) and weights else None
+        for key, item in parameters.items():
+            if strength is None and len(tried[key]) > 1 and isinstance(item, (int, float)):
+                strength = float(item)
         merge = {"method": method, **parameters}
         arms.append(Arm(kind=MERGE, label=", ".join(label), merge=merge, strength=strength))
     return arms

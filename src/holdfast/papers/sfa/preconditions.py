@@ -1,0 +1,70 @@
+"""What has to be so before a rule on "Soup to Go" may speak.
+
+- Each task is learnt, and sequential fine-tuning forgets the old one.
+- The regime of the paper, in which sequential fine-tuning forgets "almost everything" (section 6.1):
+  it loses at least half of what was learnt. Where it does not, there is little for any method to
+  keep, and which of them keeps it says nothing of the paper's claims. Claims that say how much is
+  forgotten do not ask for it.
+- Where a method is beaten, its grid reaches beyond its best setting on both sides: another setting
+  of it might do better otherwise.
+"""
+
+from __future__ import annotations
+
+from holdfast.papers.claims.requirements import Requirement
+from holdfast.papers.sfa.cases import (
+    NAMES,
+    Pair,
+    every_task,
+    least,
+    lower_end,
+    orders,
+    pairs,
+    settings_beyond,
+)
+from holdfast.records.sequence import SequenceRecord
+
+REGIME = 0.5
+
+
+def measured_pairs(record: SequenceRecord) -> list[Pair]:
+    """Every order with each of its old tasks; none before anything was measured."""
+    return pairs(record) if record.tasks else []
+
+
+LEARNS = Requirement(
+    name="{case.old} is learnt ({case.path})",
+    cases=every_task,
+    of=lambda pair: lower_end(pair.gained(pair.old)),
+    at_least=lambda pair: least(pair.unit),
+    figure="gain of training {case.old} alone over the base (lower end of its interval)",
+    advice="train it longer, or at a higher rate; the arm 'single' has to be there",
+)
+FORGETS = Requirement(
+    name="{case.old} is forgotten ({case.where})",
+    cases=measured_pairs,
+    of=lambda pair: lower_end(pair.forgotten),
+    at_least=lambda pair: least(pair.unit),
+    figure="what sequential fine-tuning loses of it (lower end of its interval)",
+    advice="train the later task longer, or choose tasks that are less alike",
+)
+FORGETS_MOST = Requirement(
+    name="most of {case.old} is forgotten ({case.where})",
+    cases=measured_pairs,
+    of=lambda pair: pair.share(pair.forgotten, pair.old).value,
+    at_least=REGIME,
+    figure="what sequential fine-tuning loses of it, as a share of what was learnt",
+    advice="train the later task longer or at a higher rate, or choose tasks that are less alike",
+)
+
+
+def brackets(kind: str) -> Requirement:
+    """The grid of a method reaches beyond its best setting on both sides."""
+    return Requirement(
+        name=f"the grid of {NAMES[kind]} reaches beyond its best ({{case.path}})",
+        cases=lambda record: orders(record) if record.tasks else [],
+        of=lambda pair: settings_beyond(pair, kind),
+        at_least=1,
+        figure="settings beyond the best trade-off, on the side that has fewer",
+        advice="add settings at that end",
+    )
