@@ -36,7 +36,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> DigitsSettings:
     ]
     arms += [{"ewc": {"coefficient": 100, "decoupled": True}}]
     folder = tmp_path_factory.mktemp("digits") / "out"
-    return DigitsSettings(name="figure_1", output_dir=folder, epochs=20, seeds=(0, 1), arms=arms)
+    return DigitsSettings(name="figure_1", output_dir=folder, epochs=4, seeds=(0, 1), arms=arms)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_figure_1_has_the_protocol_that_the_paper_cites() -> None:
 
 def test_what_is_shared_is_overwritten_and_what_has_outputs_of_its_own_is_not_answered(tmp_path: Path) -> None:
     """Sequential training leaves some even digits where both tasks share outputs, and none where they do not."""
-    about: dict[str, Any] = {"name": "x", "seeds": (0,), "arms": ["single"], "epochs": 20}
+    about: dict[str, Any] = {"name": "x", "seeds": (0,), "arms": [], "epochs": 12}
     left = []
     for make in (DigitsSettings, DigitsSettings.class_incremental):
         record = run_digits(make(output_dir=tmp_path / make.__name__, **about), console=quiet())

@@ -39,8 +39,8 @@ def test_arms_and_their_labels():
         ("l2", "L2, coefficient 0.1, learning rate 0.001", 0.1),
         ("merge", "merge: task arithmetic, weights 0.25/0.75", 0.75),
         ("merge", "merge: task arithmetic, weights 0.5/0.5", 0.5),
-        ("merge", "merge: ties, density 0.2", None),
-        ("merge", "merge: ties, density 0.5", None),
+        ("merge", "merge: ties, density 0.2", 0.2),
+        ("merge", "merge: ties, density 0.5", 0.5),
         ("merge", "merge: fisher", None),
     ]
     assert arms[6].train == {"learning_rate": 1e-3} and arms[8].merge["weights"] == [0.5, 0.5]

@@ -39,7 +39,8 @@ def printed_record(name: str) -> SequenceRecord:
     """
     content = printed()[name]
     order, keys = list(content["order"]), list(content["scores"])
-    tasks, entries = {}, {}
+    tasks: dict[str, TaskScore] = {}
+    entries: dict[str, TaskScore] = {}
     for key, before in zip(keys, content["base"], strict=True):
         task, _, entry = key.partition("/")
         about = TaskScore(

@@ -296,10 +296,10 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
             ]
         arms = read_arms(request.arms, training_keys(), problems)
         for arm in arms:
-            for task in arm.left_out:
-                if task not in request.tasks:
-                    known = did_you_mean(task, request.tasks)
-                    problems.append(Problem("arms", f"{arm.label}: no such task.{known}"))
+            for left_out in arm.left_out:
+                if left_out not in request.tasks:
+                    hint = did_you_mean(left_out, request.tasks)
+                    problems.append(Problem("arms", f"{arm.label}: no such task.{hint}"))
             where = Problem("arms", f"{arm.label}: train")
             trains[where] = arm.train
             shared = [key for key in ONE if key in arm.train]
