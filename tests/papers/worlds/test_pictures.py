@@ -129,7 +129,7 @@ def test_a_wrapped_language_model_says_what_it_said(world: dict[str, Path], lang
     from holdfast.checkpoints.language import extract_language
     from holdfast.models import load
 
-    whole = wrap_language_model(language, world["tower"], tmp_path / "whole", layer=-1, seed=3)
+    whole = wrap_language_model(language, world["tower"], tmp_path / "whole", layer=-1, seed=3).folder
     own, wrapped = load(str(language)), load(str(whole))
     ids = torch.randint(2, 200, (1, 12), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

@@ -16,6 +16,6 @@ PAPER = Paper(
         "small": "33 minutes: 20 for the ladder and its text, 13 for pictures",
         "medium": "seven hours: three for the ladder by estimate, two for its text, the rest for pictures",
     },
-    rules=1,  # turning points at any level
+    rules=2,  # models that see begin where their checkpoints are
     function="holdfast.papers.overtraining.reproduction:reproduce",
 )

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from holdfast.runs.probed_checkpoint import Probe, ProbedCheckpoint
     from holdfast.studies.engine.worker import Task
 
+MOST_SHARE = 1e-4
+"""Of the probability on text that the token of pictures may take without a note: as many nats."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
@@ -184,9 +187,10 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
         )
         settings, way = config.aligning(label, name, task.seed), config.ways_to_see[name]
         start, tower = Path(settings["model_name_or_path"]), config.with_paths(way.tower)
+        notes = []
         if not start.is_dir():
             trusted = bool(settings.get("trust_remote_code"))
-            wrap_language_model(
+            wrapped = wrap_language_model(
                 config.model(label),
                 tower,
                 start,
@@ -194,9 +198,15 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
                 seed=task.seed,
                 trust_remote_code=trusted,
             )
+            if wrapped.share > MOST_SHARE:
+                notes.append(
+                    f"{label}: the token that stands for a picture takes {wrapped.share:.2g} of "
+                    "the probability on text, so that what is lost of language is counted from a "
+                    "model that has lost some already. Take a model that was trained for longer."
+                )
         trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
         shutil.rmtree(start, ignore_errors=True)
-        return JobResult(tokens=trained.tokens)
+        return JobResult(tokens=trained.tokens, notes=notes)
 
     def _tune(self, task: Task) -> JobResult:
         from holdfast.checkpoints.distance import distance
