@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -192,6 +194,7 @@ def test_dry_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["probe", "base"], "expected --corpus FILE with held-out text, or --tasks TASK"),
         ([*PROBE, "--prune", "1"], r"--prune\[0\]: .*below 1"),
+        ([*PROBE, "--noise", "1", "--std", "wide"], "expected base before its training, but 20 tensors of wide are"),
         ([*PROBE, "--toward", "wide"], "expected a model of base's shapes, but 20 tensors of wide are"),
         (["probe", "half", "--corpus", "prose.jsonl", "--curvature", "2"], "half is stored in bfloat16"),
         (["probe", "--ladder", "mixed.yaml", "--corpus", "prose.jsonl"], "one architecture, but base and wide differ"),
@@ -202,8 +205,6 @@ def test_dry_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_refused(
     desk: Path, words: list[str], message: str, tokenizer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import re
-
     if any("wide" in w or "mixed" in w for w in words):
         build_model(width=64).save_pretrained("wide")
         tokenizer.save_pretrained("wide")
@@ -212,6 +213,68 @@ def test_refused(
         build_model().bfloat16().save_pretrained("half")
         tokenizer.save_pretrained("half")
     assert main(words) == 2
+    assert re.search(message, capsys.readouterr().err.replace("\n    ", " "))
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("std", ["table", "tuned"])
+def test_noise_by_a_table_or_by_the_model_before_its_training(desk: Path, std: str) -> None:
+    """Each tensor's noise is scaled by what the table's pattern says, or by how widely the other model is spread."""
+    loaded = load("base")
+    if std == "table":
+        Path("stds.yaml").write_text("std: {norm: 0, 'embed|head|_proj': 0.5}")
+        stds = {name: 0.0 if "norm" in name else 0.5 for name, _ in loaded.model.named_parameters()}
+    else:
+        tensors = load("tuned").model.state_dict()
+        stds = {name: float(tensor.double().std(correction=0)) for name, tensor in tensors.items()}
+    given = {"table": "stds.yaml", "tuned": "tuned"}[std]
+    assert main([*PROBE, "--noise", "0.5", "--noise_seeds", "2", "--std", given]) == 0
+    record = read_probe("out")
+    before, costs = nats(loaded.model, loaded.tokenizer), []
+    for seed in (0, 1):
+        with perturbed(loaded.model, seed=seed, scale=0.5, stds=stds):
+            costs.append(nats(loaded.model, loaded.tokenizer) - before)
+    assert of(record, "noise", 0.5).by_seed == pytest.approx(costs, abs=1e-6)
+    assert record.models[0].stds == "init", "the same at every rung, unlike present standard deviations"
+
+
+def test_olmo_1b_was_initialised_as_its_recipe_says() -> None:
+    """Mitchell: 1 / sqrt(d), of the two projections that add to the residual 1 / sqrt(2 fan-in (l + 1)), cut at three
+    standard deviations."""
+    from holdfast.evaluation.probe.stds import read_std, std_problems
+
+    file = Path(__file__).parents[2] / "configs" / "probe" / "olmo-1b.yaml"
+    stds = read_std(file)
+    phi = math.exp(-4.5) / math.sqrt(2 * math.pi)
+    cut = math.sqrt(1 - 6 * phi / math.erf(3 / math.sqrt(2)))
+    expected = {"model.embed_tokens.weight": 2048}
+    for layer in range(16):
+        name = f"model.layers.{layer}"
+        expected |= {f"{name}.self_attn.{part}_proj.weight": 2048 for part in "qkv"}
+        expected |= {f"{name}.mlp.{part}_proj.weight": 2048 for part in ("gate", "up")}
+        expected[f"{name}.self_attn.o_proj.weight"] = 2 * 2048 * (layer + 1)
+        expected[f"{name}.mlp.down_proj.weight"] = 2 * 8192 * (layer + 1)
+    source = SimpleNamespace(entries=dict.fromkeys(expected), label="OLMo-1B")
+    assert std_problems(stds, source) == []
+    for name, inverse in expected.items():
+        (std,) = [value for pattern, value in stds.items() if re.search(pattern, name)]
+        assert std == pytest.approx(cut / math.sqrt(inverse), rel=3e-3)
+
+
+@pytest.mark.parametrize(
+    ("std", "message"),
+    [
+        ("{norm: 0}", "expected one pattern for each tensor, got none for"),
+        ("{weight: 1, norm: 0}", "got weight and norm for"),
+        ("{weight: 1, nothing: 0}", "'nothing' matches no tensor of base"),
+        ("{weight: -1}", "a standard deviation of 0 or more for weight"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(
+    desk: Path, std: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("stds.yaml").write_text(f"std: {std}")
+    assert main([*PROBE, "--noise", "1", "--std", "stds.yaml"]) == 2
     assert re.search(message, capsys.readouterr().err.replace("\n    ", " "))
     assert not Path("out").exists()
 

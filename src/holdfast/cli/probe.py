@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -19,6 +19,7 @@ from holdfast.errors import ConfigError, Problem
 from holdfast.evaluation.ladder import Rung, order_problems, parse_ladder
 from holdfast.evaluation.loading import LoadSettings, ModelLoading
 from holdfast.evaluation.probe.settings import ChangeSettings, CurvatureSettings
+from holdfast.evaluation.probe.stds import INIT, noise_stds
 from holdfast.evaluation.request import PlanRequest, WhatSettings, plan_of
 from holdfast.support.progress import ProgressDisplay
 
@@ -316,14 +317,14 @@ def write_noisy(request: ProbeRequest, folder: Path) -> int:
     from holdfast.checkpoints.sources import folders_of
 
     name = request.requests[0].name
-    stds: Mapping[str, float] | str = "tensor"
-    if request.std == "init":
+    source = open_source(name)
+    if request.std == INIT:
         from holdfast.training.fresh_init import init_stds
 
-        folders = [
-            path for path in folders_of(open_source(name)) if (path / "config.json").is_file()
-        ]
+        folders = [path for path in folders_of(source) if (path / "config.json").is_file()]
         stds = init_stds(folders[-1], stored=True)
+    else:
+        stds = noise_stds(request.std, source)
     dtype = None if request.dtype == "auto" else request.dtype
     output = Output(output_dir=folder, dry_run=request.dry_run, json=request.json)
     with stoppable():

@@ -19,6 +19,7 @@ from holdfast.evaluation.loading import ModelLoading
 from holdfast.evaluation.probe.changes import Change, Material, kept
 from holdfast.evaluation.probe.outcome import line_of
 from holdfast.evaluation.probe.settings import CurvatureSettings, named_models
+from holdfast.evaluation.probe.stds import INIT, TENSOR, noise_stds
 from holdfast.evaluation.session import ModelRequest
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.figure import t_half_width
@@ -46,7 +47,7 @@ class Probe:
     """What is done to every model."""
 
     changes: Sequence[Change]
-    std: str = "init"
+    std: str | Mapping[str, float] = INIT
     toward: Sequence[str] = ()
     curvature: CurvatureSettings = dataclasses.field(default_factory=CurvatureSettings)
 
@@ -130,7 +131,6 @@ class ProbedCheckpoint:
     def material(self) -> Material:
         """What changes need to know of it."""
         from holdfast.checkpoints.locate import open_source
-        from holdfast.checkpoints.perturb import own_stds
         from holdfast.training.fresh_init import init_stds
 
         others = {
@@ -138,7 +138,8 @@ class ProbedCheckpoint:
         }
         if not any(change.kind == NOISE for change in self.probe.changes):
             return Material(others=others)
-        if self.probe.std == "init":
+        std = self.probe.std
+        if std == INIT:
             try:
                 stds = init_stds(self.name, trust_remote_code=self.loading.trust_remote_code)
             except ModelError as error:
@@ -148,11 +149,12 @@ class ProbedCheckpoint:
                     "are not those of models where it is."
                 )
                 self.display.say(self.notes[-1])
+                std = TENSOR
             else:
-                self.stds_of = "init"
+                self.stds_of = INIT
                 return Material(stds=stds, others=others)
-        self.stds_of = "tensor"
-        return Material(stds=own_stds(open_source(self.name)), others=others)
+        self.stds_of = TENSOR if std == TENSOR else INIT
+        return Material(stds=noise_stds(std, open_source(self.name)), others=others)
 
     def described(self, tokens: float | None, before: Sequence[ProbedModel]) -> ProbedModel:
         """The model for the record.

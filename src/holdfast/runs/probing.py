@@ -24,9 +24,10 @@ from holdfast.evaluation.probe.outcome import (
     trends,
 )
 from holdfast.evaluation.probe.settings import named_models
+from holdfast.evaluation.probe.stds import INIT, TENSOR, std_problems
 from holdfast.evaluation.session import ModelRequest, check_request
 from holdfast.records.evaluation import Evaluation
-from holdfast.records.probe import RECORD_FILE, ProbeRecord, read_probe
+from holdfast.records.probe import NOISE, RECORD_FILE, ProbeRecord, read_probe
 from holdfast.runs.probed_checkpoint import Probe, ProbedCheckpoint, is_text
 from holdfast.support.environment import (
     hardware,
@@ -183,6 +184,7 @@ def check_probe(
         check_request(models, plan, loading=loading)
     except ConfigError as error:
         problems += error.problems
+    problems += _scaling_problems(models, probe)
     if probe.curvature.curvature:
         if not any(is_text(entry) for entry in plan.entries):
             problems.append("curvature: expected text to measure it on. Add --corpus FILE.")
@@ -215,6 +217,20 @@ def check_probe(
             problems.append(f"toward: {error}")
     if problems:
         raise ConfigError(problems, source="the probe")
+
+
+def _scaling_problems(models: Sequence[ModelRequest], probe: Probe) -> list[str]:
+    """Why noise on the models cannot be scaled as asked."""
+    from holdfast.checkpoints.locate import open_source
+
+    problems: list[str] = []
+    is_noise = any(change.kind == NOISE for change in probe.changes)
+    for model in models if is_noise and probe.std not in (INIT, TENSOR) else ():
+        try:
+            problems += std_problems(probe.std, open_source(model.name))
+        except UserError as error:
+            problems.append(f"std: {error}")
+    return problems
 
 
 def _leading_figures(start: Sequence[Evaluation], measured: Sequence[Evaluation]) -> str:

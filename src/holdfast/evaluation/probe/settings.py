@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from holdfast.config.declare import Meta, Seed
+from holdfast.evaluation.probe.stds import EXPECTED, INIT, read_std
 
 if TYPE_CHECKING:
     from holdfast.evaluation.probe.changes import Change
@@ -30,9 +31,20 @@ class ChangeSettings:
     """Gaussian noise: gamma, times the standard deviation that --std says."""
     noise_seeds: Annotated[int, Meta(ge=1, section="noise_draws")] = 3
     """Draws of noise, each at all gammas; intervals cover them."""
-    std: Annotated[Literal["init", "tensor"], Meta(section="noise_draws")] = "init"
-    """What gamma multiplies: each tensor's standard deviation when the model was initialised, or
-    its present one."""
+    std: Annotated[
+        str | dict[str, float],
+        Meta(
+            section="noise_draws",
+            metavar="init|tensor|MODEL|FILE",
+            parse=read_std,
+            expected=EXPECTED,
+            json_schema=lambda: {"type": ["string", "object"]},
+        ),
+    ] = INIT
+    """What gamma multiplies: each tensor's standard deviation when a model of its configuration is
+    initialised (init), its present one (tensor), that of the model before its training (MODEL), or
+    a table of them by pattern of names, also a YAML file's `std:`. OLMo-1B and other published
+    models were not initialised as their configuration says."""
     quantize: Annotated[tuple[Literal["int8", "int4", "nf4"], ...], Meta(repeatable=True)] = ()
     """Rounding of the matrices to 8 bits a row, 4 bits in groups of 128, or QLoRA's 4-bit floats in
     blocks of 64."""
