@@ -31,6 +31,8 @@ MADE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("law", {"text": "We overrule Roe.", "answer": "Yes"}, {"completion": " Yes", "task": "overruling"}),
     ("mr", {"text": "dull .", "label": 0}, {"completion": " negative", "answer": 0}),
     ("tweets", {"text": "good day", "label": 2}, {"completion": " positive"}),
+    ("tweets", {"textID": "1", "text": " so sad", "selected_text": "sad", "sentiment": "negative"}, {"answer": 0}),
+    ("trec", {"text": "Who ?", "coarse_label": 3, "fine_label": 24}, {"completion": " person"}),
     ("boolq", {"question": "is it red", "passage": "Blue.", "answer": False}, {"completion": " No"}),
     ("rte", {"sentence1": "A dog barks.", "sentence2": "A dog.", "label": 0}, {"completion": " True"}),
     ("siqa", {"context": "She left.", "question": "Why?", **ANSWERS, "label": "3"}, {"completion": " c"}),
@@ -58,6 +60,7 @@ def test_a_record_becomes_its_row(name, record, expected):
     ("name", "record"),
     [
         ("chat", {"messages": TURNS[:1]}),
+        ("tweets", {"textID": "1", "text": None, "selected_text": None, "sentiment": "neutral"}),
         ("alpaca", {"instruction": "Say nothing.", "input": "", "output": " "}),
         ("hh", {"chosen": "\n\nHuman: a\n\nHuman: b\n\nAssistant: c", "rejected": ""}),
         ("hh", {"chosen": "\n\nHuman: a\n\nAssistant:", "rejected": ""}),

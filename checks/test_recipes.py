@@ -85,10 +85,10 @@ LADDER = {"tiny": (3, 2_000_000), "world": (6, 64_000_000), "world-3M": (6, 32_0
 OVERTRAINING = {
     "tiny": (3, 6),
     "world": (6, 24),
-    "olmo-1b": (6, 42),
-    "olmo-1b-sft": (6, 63),
+    "paper": (6, 1350),
+    "sft": (6, 63),
     "pictures": (5, 16),
-    "olmo-1b-llava": (6, 20),
+    "llava": (6, 20),
 }
 """Checkpoints and fine-tunings of each."""
 PUBLIC = {"olmo-1b": (41e9, 3094e9), "olmo-2-7b": (80e9, 3896e9), "amber": (0.12e12, 1.3e12)}
@@ -435,36 +435,114 @@ def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
     text = text_of(f"overtraining/{name}")
     values = yaml.safe_load(text)
     values["train"] |= {"use_cpu": True, "bf16": False}
-    if isinstance(values["ladder"], str):  # what the ladder of that name makes
-        Path(values["ladder"]).parent.mkdir(parents=True)
-        rungs = [{"model": f"rung-{n}", "tokens": 1e6 * n} for n in range(1, OVERTRAINING[name][0] + 1)]
-        for rung in rungs:
-            put_model(str(rung["model"]))
-        Path(values["ladder"]).write_text(yaml.safe_dump({"ladder": rungs}))
+    values["keep"] = [e for e in values["keep"] if "task" not in e]  # data of a hub
+    if isinstance(values["ladder"], list):
+        rungs = [{"model": rung, "tokens": 1e6 * n} for n, rung in enumerate(values["ladder"], 1)]
     else:
-        put_data(text)
-        values["keep"] = [e for e in values["keep"] if "task" not in e]  # data of a hub
-        for place in range(len(values["ladder"])):
-            shutil.copytree(model_folder, f"rung-{place}")
-            values["ladder"][place] = {"model": f"rung-{place}", "tokens": 1e9 * (place + 1)}
-        Path("template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{{ eos_token }}{% endfor %}")
-        for task in ("hh", "alpaca", "tulu"):
-            Path(f"{task}-replies.jsonl").write_text('{"prompt": "a", "output": "b"}\n')
-            Path(f"{task}.heldout.jsonl").write_text('{"text": "a"}\n')
-        (Path("mr.heldout.jsonl")).write_text('{"prompt": "a", "answer": 0}\n' * 4)
-        for part in ("train", "test"):
-            Path("gsm8k").mkdir(exist_ok=True)
-            Path("gsm8k", f"{part}.jsonl").write_text('{"question": "a", "answer": "b"}\n' * 4)
-        for task in values["tasks"].values():
-            if "align" in task:
-                put_tower(task["align"]["tower"])
-        for file in set(re.findall(r"runs/[\w./-]+\.jsonl\b", text)):
-            Path(file).parent.mkdir(parents=True, exist_ok=True)
-            Path(file).write_text('{"text": "a"}\n')
-    config = OvertrainingConfig.read(values, source=name)
+        rungs = [{"model": f"rung-{n}", "tokens": 1e6 * n} for n in range(1, OVERTRAINING[name][0] + 1)]
+        put_ladder(values["ladder"], rungs)
+    for rung in rungs:
+        shutil.copytree(model_folder, str(rung["model"]))
+    put_overtraining_data(text)
+    config = OvertrainingConfig.read(values, source=name, check=False)
+    if name == "paper":  # every way and rate is checked as `holdfast train` checks it: two rates stand for 27
+        values["vary"]["learning_rate"] = [4e-6, values["direction"]["learning_rate"]]
+    OvertrainingConfig.read(values, source=name)
     assert (len(config.rungs), len(config.tunings)) == OVERTRAINING[name]
     assert config.name == f"overtraining-{name}" and config.output_dir == Path("runs") / f"overtraining-{name}"
     assert text.startswith("# ") and f"configs/overtraining/{name}.yaml" in text
+
+
+def put_ladder(file: str, rungs: list[dict[str, Any]]) -> None:
+    """What a ladder study writes."""
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    Path(file).write_text(yaml.safe_dump({"ladder": rungs}))
+
+
+def put_overtraining_data(text: str) -> None:
+    """Stand-ins for the files that a recipe of the overtraining study names, its tower and template among them."""
+    put_data(text)
+    row = '{"prompt": "a", "completion": " b", "options": [" b", " c"], "answer": 0, "question": "a", "text": "a"}\n'
+    for name in set(re.findall(r"data/overtraining/[\w./]+\.jsonl\b|c4/held_out\.jsonl|\w+\.heldout\.jsonl", text)):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(row * 8)
+    for name in set(re.findall(r"[\w-]+-replies\.jsonl", text)):
+        Path(name).write_text('{"prompt": "a", "output": "b"}\n')
+    for name in set(re.findall(r"tower: (openai/\S+)", text)):
+        put_tower(name)
+    Path("configs/overtraining").mkdir(parents=True, exist_ok=True)
+    shutil.copy(CONFIGS / "overtraining" / "chat.jinja", "configs/overtraining")
+
+
+@pytest.mark.parametrize("name", ["paper", "sft", "llava"])
+def test_the_studies_in_the_head_of_a_recipe_of_overtraining_are_sound(
+    name: str, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the file itself, and of the other ladders that it is for."""
+    text = text_of(f"overtraining/{name}")
+    put_overtraining_data(text)
+    values = yaml.safe_load(text)
+    values["train"] |= {"use_cpu": True, "bf16": False}
+    values["keep"] = values["keep"][:1]
+    if name == "paper":
+        values["vary"]["learning_rate"] = [4e-6, values["direction"]["learning_rate"]]
+        values["tasks"] = {task: values["tasks"][task] for task in ("trec", "gsm8k")}
+    file = f"configs/overtraining/{name}.yaml"
+    Path(file).write_text(yaml.safe_dump(values))
+    for n in range(1, 4):
+        shutil.copytree(model_folder, f"rung-{n}")
+    studies = re.findall(r"holdfast (study run .*)", head(f"overtraining/{name}"))
+    assert len(studies) == 3
+    for study in studies:
+        words = shlex.split(study)
+        ladder = words[words.index("--ladder") + 1] if "--ladder" in words else values["ladder"]
+        public = CONFIGS / Path(ladder).relative_to("configs") if ladder.startswith("configs/") else None
+        assert public is None or public.is_file()
+        put_ladder(ladder, [{"model": f"rung-{n}", "tokens": 1e6 * n} for n in range(1, 4)])
+        assert words[2] == file and main([*words, *(["--dry_run"] if "--dry_run" not in words else [])]) == 0
+    assert capsys.readouterr().out.count("Folder: runs/") == 3
+
+
+def test_the_reference_of_the_win_rates_is_trained_as_the_study_trains(model_folder: Path) -> None:
+    """Seed 0 at 1e-5, and nothing else tells it from the study's own fine-tunings."""
+    from holdfast.papers.overtraining.plan import OvertrainingConfig
+
+    values = read("overtraining/sft")
+    put_overtraining_data(text_of("overtraining/sft"))
+    put_ladder(values["ladder"], [{"model": "rung-1", "tokens": 1e6}, {"model": "rung-2", "tokens": 2e6}])
+    config = OvertrainingConfig.read(values, check=False)
+    (tuning,) = [t for t in config.arms("hh")[config.direct] if t.rate == 1e-5]
+    expected = config.training("rung-2", tuning.name, 0)
+    line = re.sub(r"\\\n\s*", " ", head("overtraining/sft"))
+    (command,) = re.findall(r"holdfast (train .*)", line)
+    shutil.copytree(model_folder, "rung-2")
+    words = [*shlex.split(command)[1:], "--use_cpu", "--model_name_or_path", "rung-2", "--bf16", "false"]
+    own = {**expected, "use_cpu": True, "bf16": False, "output_dir": "runs/hh-reference", "evaluation": {}}
+    reference, studied = load_train_config(words), train_config(own)
+    assert reference.training.to_dict() == studied.training.to_dict()
+    assert reference.holdfast.train_on == studied.holdfast.train_on == "last"
+    assert reference.script.dataset_name == studied.script.dataset_name == "hh.jsonl"
+
+
+def test_the_chat_template_of_overtraining_marks_what_is_trained() -> None:
+    import jinja2
+
+    text = (CONFIGS / "overtraining" / "chat.jinja").read_text()
+    text = text.replace("{% generation %}", "[").replace("{% endgeneration %}", "]")
+    picture = [{"type": "image"}, {"type": "text", "text": " What?"}]
+    turns = [
+        ("system", "Be brief."),
+        ("user", "Hi"),
+        ("assistant", "Hello."),
+        ("user", picture),
+        ("assistant", "A cat."),
+    ]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    made = jinja2.Environment().from_string(text).render(messages=messages, eos_token="</s>")
+    assert made == (
+        "<|system|>\nBe brief.\n<|user|>\nHi\n<|assistant|>\n[Hello.</s>]\n<|user|>\n<image> What?\n"
+        "<|assistant|>\n[A cat.</s>]\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -504,7 +582,7 @@ def test_llavas_two_stages_have_the_papers_settings() -> None:
     """Table 2: batches of 256, cosine, AdamW without weight decay; 1e-3 after 50 steps, five rates after 40."""
     from holdfast.papers.overtraining.plan import OvertrainingConfig
 
-    values = read("overtraining/olmo-1b-llava")
+    values = read("overtraining/llava")
     config = OvertrainingConfig.read(values, check=False)
     (way,) = config.ways_to_see
     direct = [t for t in config.tunings.values() if t.kind == "direct"]
@@ -518,7 +596,7 @@ def test_llavas_two_stages_have_the_papers_settings() -> None:
     assert stages[0]["learning_rate"] == 1e-3 and stages[0]["train_only"] == ["multi_modal_projector"]
     assert config.ways_to_see[way].tower == "openai/clip-vit-large-patch14-336" and len(others) == 5
     for missing in ("MME", "GQA", "AI2D", "POPE", "TextVQA"):
-        assert missing in head("overtraining/olmo-1b-llava") and missing in head("overtraining/pictures")
+        assert missing in head("overtraining/llava") and missing in head("overtraining/pictures")
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -529,7 +607,7 @@ def test_a_published_ladder_is_one(name: str) -> None:
     rungs = parse_ladder(CONFIGS / "probe" / f"{name}.yaml")
     assert len(rungs) == 6 and (rungs[0].budget, rungs[-1].budget) == PUBLIC[name]
     assert len({rung.model.partition("@")[0] for rung in rungs}) == 1 and all("@" in rung.model for rung in rungs)
-    assert text.startswith("# ") and f"--ladder configs/probe/{name}.yaml" in text
+    assert text.startswith("# ") and re.search(rf"--(ladder|config) configs/probe/{name}.yaml --corpus", text)
 
 
 def test_vicunas_template_marks_what_is_trained() -> None:

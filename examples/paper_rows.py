@@ -111,14 +111,30 @@ SENTENCES = {
     "mr": ("Is this review negative or positive?", SENTIMENT),
     "cr": ("Is this review negative or positive?", SENTIMENT),
     "tweets": ("Is this tweet negative, neutral or positive?", ("negative", "neutral", "positive")),
+    "trec": (
+        "Does this question ask for an abbreviation, an entity, a description, a person, a location or a number?",
+        ("abbreviation", "entity", "description", "person", "location", "number"),
+    ),
 }
-"""Tables of a `text` and a `label` from 0: the question, and the classes in their order."""
+"""Tables of a `text` and its class: the question, and the classes in their order."""
+LABELS = ("label", "coarse_label")
+"""Columns with the number of a class, from 0. Kaggle's tweets have its word, as `sentiment`."""
 
 
 def sentences(task: str) -> Callable[[Record], Made]:
-    """SUBJ, MR (rotten_tomatoes), CR, TweetEval's sentiment."""
+    """SUBJ, MR (rotten_tomatoes), CR, TREC; as tweets Kaggle's Tweet Sentiment Extraction, or TweetEval's sentiment."""
     question, classes = SENTENCES[task]
-    return lambda record: choice(task, record["text"].strip(), question, classes, int(record["label"]))
+
+    def made(record: Record) -> Made:
+        text = (record["text"] or "").strip()
+        if not text:  # one of Kaggle's tweets has none
+            return None
+        if "sentiment" in record:
+            return choice(task, text, question, classes, classes.index(record["sentiment"]))
+        label = next(record[name] for name in LABELS if name in record)
+        return choice(task, text, question, classes, int(label))
+
+    return made
 
 
 def boolq(record: Record) -> Made:

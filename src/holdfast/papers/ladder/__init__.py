@@ -1,2 +1,2 @@
 """Pre-training a ladder: one model at rising budgets, each a run of its own (Overtrained Language
-Models, appendix B)."""
+Models, appendix C.1)."""

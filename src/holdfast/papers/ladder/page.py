@@ -32,7 +32,7 @@ PLAIN = Measure()
 READING = (
     "Every rung is a run of its own whose learning rate ends at zero: no checkpoint is taken from "
     "the middle of a longer run, whose rate would still be high there (Overtrained Language "
-    "Models, appendix B).",
+    "Models, section 3.2).",
     "All rungs of a size begin with the same weights and read the same windows in the same order, "
     "each as far as its budget goes.",
     "Intervals cover the documents or questions; they say nothing of other seeds.",

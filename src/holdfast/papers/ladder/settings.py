@@ -71,8 +71,8 @@ TRAIN: dict[str, Any] = {
     "save_total_limit": 1,
     "report_to": "none",
 }
-"""Of pre-training, where `train` says nothing else: Overtrained Language Models, appendix B. A
-cosine ends at zero."""
+"""Of pre-training, where `train` says nothing else: Overtrained Language Models, appendix C.1,
+table 3. A cosine ends at zero."""
 FEWEST_STEPS = 10
 """Of a budget: with fewer there is no schedule to speak of."""
 
