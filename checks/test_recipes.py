@@ -583,6 +583,7 @@ def test_llavas_two_stages_have_the_papers_settings() -> None:
     from holdfast.papers.overtraining.plan import OvertrainingConfig
 
     values = read("overtraining/llava")
+    put_ladder(values["ladder"], [{"model": f"rung-{n}", "tokens": 1e6 * n} for n in range(1, 7)])
     config = OvertrainingConfig.read(values, check=False)
     (way,) = config.ways_to_see
     direct = [t for t in config.tunings.values() if t.kind == "direct"]
