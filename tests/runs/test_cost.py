@@ -12,7 +12,7 @@ import transformers
 
 from holdfast.config.raw_request import RawRequest
 from holdfast.runs.config import GPU, checked
-from holdfast.runs.cost import RESERVE, estimate, shapes_of, sharding_of
+from holdfast.runs.cost import RESERVE, estimate, keeps_float32, shapes_of, sharding_of
 
 SMALL = {
     "vocab_size": 1024,
@@ -137,6 +137,28 @@ def test_what_saves_memory(cost: Callable[..., Any]) -> None:
     alone = tensors(cost(gradient_checkpointing=True))
     for preset in ("fsdp2", "zero3"):
         assert tensors(cost(gradient_checkpointing=True, num_processes=8, accelerate_config=preset)) < alone
+
+
+def test_what_fsdp2_trains_is_float32_whatever_is_loaded(cost: Callable[..., Any]) -> None:
+    """As accelerate has it under autocast; else the estimate of a bfloat16 model would be half of what it takes."""
+    sharded = {"num_processes": 8, "accelerate_config": "fsdp2", "bf16": True, "use_cpu": False}
+    loaded = {dtype: tensors(cost(dtype=dtype, **sharded)) for dtype in ("float32", "bfloat16")}
+    assert loaded["bfloat16"] == pytest.approx(loaded["float32"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"accelerate_config": "fsdp2", "bf16": True}, True),
+        ({"accelerate_config": "fsdp2", "bf16": False}, False),  # pure bfloat16
+        ({"accelerate_config": "zero2", "bf16": True}, True),
+        ({"bf16": True}, False),  # DDP keeps what was loaded
+    ],
+)
+def test_where_steps_are_rounded_away(cost: Callable[..., Any], settings: dict[str, Any], kept: bool) -> None:
+    cost()  # which makes the model
+    values = {"model_name_or_path": "Llama", "dataset_name": "train.jsonl", "dtype": "bfloat16", "num_processes": 8}
+    assert keeps_float32(checked(RawRequest(values={**values, **settings}), GPU)) == kept
 
 
 def test_how_parameters_are_shared_out() -> None:

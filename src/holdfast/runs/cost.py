@@ -302,7 +302,7 @@ def count_memory(config: TrainConfig, shapes: Shapes, work: Work) -> float:
     trained = stored
     if model.use_peft:
         trained = "float32"  # PEFT keeps adapters of half-precision models so
-    elif sharding == "fsdp" and computing != stored:
+    elif sharding == "fsdp" and _autocast(config) is not None:
         stored = trained = "float32"  # accelerate keeps what FSDP2 trains so
     elif sharding.startswith("zero"):
         stored = trained = (
@@ -396,6 +396,16 @@ def _autocast(config: TrainConfig) -> str | None:
     if args.bf16 or lost:
         return "bfloat16"
     return "float16" if args.fp16 else None
+
+
+def keeps_float32(config: TrainConfig) -> bool:
+    """Whether weights that are loaded in half precision are trained in float32 all the same:
+    DeepSpeed keeps such weights beside them, and accelerate casts what FSDP2 trains under
+    autocast."""
+    sharding, _ = sharding_of(config.launch, config.processes)
+    if sharding == "fsdp":
+        return _autocast(config) is not None
+    return bool(config.training.deepspeed) or sharding.startswith("zero")
 
 
 def sharding_of(launch: Mapping[str, Any], processes: int) -> tuple[str, bool]:

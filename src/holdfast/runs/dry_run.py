@@ -14,6 +14,8 @@ from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.data.unread import Counts
     from holdfast.runs.config import TrainConfig
     from holdfast.runs.cost import Cost
@@ -186,18 +188,23 @@ def check_fit(config: TrainConfig) -> None:
         raise ConfigError(problems)
 
 
-def remarks_on_rounding(config: TrainConfig) -> list[str]:
+def remarks_on_rounding(config: TrainConfig, folder: Path | None = None) -> list[str]:
     """A sentence where a step of Adam, which is as large as the learning rate, is rounded away at
-    most weights: those in half precision keep two or three digits."""
+    most weights: those in half precision keep two or three digits.
+
+    Args:
+        config: what is trained.
+        folder: where its model lies; None: where its name says.
+    """
     from holdfast.checkpoints.reader import CheckpointReader
     from holdfast.models import saved_dtype
+    from holdfast.runs.cost import keeps_float32
 
     args, model = config.training, config.model
-    name = str(model.model_name_or_path)
+    name = str(folder or model.model_name_or_path)
     dtype = str(saved_dtype(name) if model.dtype in (None, "auto") else model.dtype)
     is_adam = str(getattr(args.optim, "value", args.optim)).startswith("adam")
-    # DeepSpeed keeps weights in float32 beside them
-    if dtype not in ROUNDED or model.use_peft or args.deepspeed or not is_adam:
+    if dtype not in ROUNDED or model.use_peft or not is_adam or keeps_float32(config):
         return []
     above = total = 0
     with CheckpointReader(expanded(located(name))) as reader:

@@ -612,6 +612,7 @@ class _Run:
             StorageError: its checkpoints will not fit on the disk.
         """
         from holdfast.ops.layers import why_not
+        from holdfast.runs.dry_run import remarks_on_rounding
 
         config, trainer = self.config, self.trainer
         for note in trainer.data_notes:
@@ -621,6 +622,9 @@ class _Run:
             if not trainer.fused_layers and config.training.device.type == "cpu":
                 why = why_not() or "no layer in float32 is one of those that it knows"
                 self.note(f"fused_layers changed nothing: {why}.")
+        if self.start_folder is not None:
+            for note in remarks_on_rounding(config, self.start_folder):
+                self.note(note)
         trained = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
         if any(str(parameter.dtype) == "torch.float16" for parameter in trained):
             self.note(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,15 +69,37 @@ def training_problems(settings: Mapping[str, Any]) -> list[Problem]:
     """
     from holdfast.runs.config import train_config
 
-    environment = dict(os.environ)
     try:
-        train_config(settings)
+        with unchanged_environment():
+            train_config(settings)
     except ConfigError as error:
         return error.problems
+    return []
+
+
+def rounding_notes(settings: Mapping[str, Any]) -> list[str]:
+    """A sentence where a training would round most of its steps away
+    (`runs.dry_run.remarks_on_rounding`); what reading it sets in the environment is taken back.
+
+    Args:
+        settings: keys of `holdfast train --config`, with a model that is here.
+    """
+    from holdfast.runs.config import train_config
+    from holdfast.runs.dry_run import remarks_on_rounding
+
+    with unchanged_environment():
+        return remarks_on_rounding(train_config(settings))
+
+
+@contextlib.contextmanager
+def unchanged_environment() -> Iterator[None]:
+    """Takes back what is done to the environment's variables."""
+    environment = dict(os.environ)
+    try:
+        yield
     finally:
         os.environ.clear()
         os.environ.update(environment)
-    return []
 
 
 def train_model(

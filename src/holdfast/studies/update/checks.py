@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, HoldfastError, ModelError, ShapeError
 from holdfast.records.residual import BASE, INSTRUCT
+from holdfast.studies.engine.models import rounding_notes
 from holdfast.studies.update.plan import HELD_OUT_DOCUMENTS, UpdateConfig
 from holdfast.studies.update.settings import NEW_TEXT
 from holdfast.support.environment import shown_name
@@ -24,8 +25,8 @@ def check_models(config: UpdateConfig) -> tuple[list[str], list[dict[str, Any]]]
     models look like children of their bases.
 
     Returns:
-        Sentences for people (a strange parent is a warning with its evidence), and the evidence a
-        family.
+        Sentences for people (a strange parent is a warning with its evidence; steps that training
+        would round away), and the evidence a family.
 
     Raises:
         ModelError, ShapeError: models that do not fit together; all of them in one message.
@@ -62,6 +63,8 @@ def check_models(config: UpdateConfig) -> tuple[list[str], list[dict[str, Any]]]
     if problems:
         kind = ShapeError if any(isinstance(p, ShapeError) for p in problems) else ModelError
         raise kind(*dict.fromkeys(map(str, problems)))
+    for where, settings in config.runs():
+        notes += [f"{where}: {note}" for note in rounding_notes(settings)]
     return list(dict.fromkeys(notes)), evidence
 
 
