@@ -51,7 +51,7 @@ RESIDUAL = {
     "qwen-siblings-1.5b": 6,
     "qwen-siblings-7b": 6,
     "scales": 9,
-    "tiny": 112,
+    "tiny": 290,
     "distilled": 21,
 }
 """Of Balancing Continuous Pre-Training: models that each makes, given ones among them."""

@@ -7,10 +7,13 @@ import io
 import pytest
 from rich.console import Console
 
+from data_files import jsonl
 from holdfast.errors import HoldfastError
+from holdfast.papers.residual.claims import STATEMENTS
 from holdfast.papers.residual.plan import StudyConfig
 from holdfast.papers.residual.study import ResidualStudy
 from holdfast.records.residual import read_update
+from holdfast.records.run import RunFolder
 from holdfast.studies.engine.session import execute_study
 from holdfast.studies.update.model_builder import ModelBuilder
 from holdfast.studies.update.outcome import SIBLINGS
@@ -57,6 +60,22 @@ def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeyp
     assert fitted == [] and again.models == record.models
 
 
+def test_the_continued_base_is_tuned_once_more_on_conversations_of_the_user(study, tmp_path):
+    """Setting S2 on given models: an ordinary run in the instruct model's template, measured as all others."""
+    turns = [{"role": "user", "content": "Say"}, {"role": "assistant", "content": "I say river."}]
+    talk = jsonl(tmp_path / "talk.jsonl", [{"messages": turns}] * 8)
+    tuning = {"dataset_name": str(talk), "max_steps": 3, "learning_rate": 1e-3}
+    record = execute_study(ResidualStudy(study(retuned=tuning)), console=quiet(), workers=1)
+    models = {m.name: m for m in record.models}
+    tuned, base = models["a-base-300-tuned"], models["a-base-300"]
+    assert tuned.state == "complete" and tuned.restored == "tuning" and tuned.hash != base.hash
+    assert tuned.flops > base.flops > 0 and tuned.seconds > base.seconds
+    run = RunFolder(tmp_path / "out" / tuned.path).read()
+    assert run.training["steps"] == 3 and "<user>" in str(run.config["training"].get("chat_template_path", "<user>"))
+    assert {p.before for p in record.pairs if p.after == tuned.name} >= {"a-instruct", "a-instruct-300", "a-base-300"}
+    assert ("a-base-300-tuned", "a-base-300-residual") in {(p.before, p.after) for p in record.pairs}
+
+
 def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(study, tmp_path, monkeypatch):
     real = ModelBuilder.measure
 
@@ -80,12 +99,11 @@ def test_the_small_study_and_its_claims(tmp_path):
     from holdfast.papers.residual.reproduction import reproduce
 
     claims = reproduce(size="quick", workers=1, output_dir=tmp_path / "again", console=quiet())
-    numbers = ["1a", "1b", "1c", "2a", "2b", "2c", "2d", "2e", "3a", "3b", "3c", "4"]
-    assert [c.number for c in claims] == numbers
+    assert [c.number for c in claims] == [s.number for s in STATEMENTS]
     record = read_update(tmp_path / "again" / "residual")
     models = {m.name: m for m in record.models}
     assert all(models[p.before].place == models[p.after].place for p in record.pairs), "worlds do not mix"
-    assert {m.place for m in record.models} == {(32, 0), (32, 1), (16, 0)}, "other widths have the first world alone"
+    assert {m.place for m in record.models} == {(32, 0), (32, 1), (16, 0), (16, 1)}
     assert all((m.added is None) == (m.residual is None) for m in record.models)
     tuned = {p.before for p in record.pairs if models[p.after].tuned and models[p.after].seed == 0}
     assert tuned == {f"first-{what}-32-world0" for what in ("base", "instruct", "base-600", "instruct-600")}

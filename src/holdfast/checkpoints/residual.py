@@ -1,4 +1,4 @@
-"""The instruction residual (Balancing Continuous Pre-Training, Section 3): what instruction tuning
+"""The instruction residual (Balancing Continuous Pre-Training, section 2.2): what instruction tuning
 changed, taken out and put on another base.
 
     residual = theta_instruct - theta_base            extract

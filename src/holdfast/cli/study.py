@@ -124,6 +124,8 @@ study.yaml
   budgets: [100M, 500M, 1B]             # a column each
   derived: {docchat: cerebras/Llama3-DocChat-1.0-8B}
   scales: [1]                           # of the residual
+  # also the continued base, tuned on conversations of yours
+  retuned: {dataset_name: conversations.jsonl}
   seeds: [0]
   train: {learning_rate: 1.0e-5, bf16: true}
   evaluation: {suites: [instruction_residual]}

@@ -43,7 +43,7 @@ class StudiedModel:
     """The pair whose base, instruct or child the start is, such as "llama-3"; "" where there is
     only one pair."""
     tokens: int = 0
-    """New tokens it was trained on, as counted; 0: none."""
+    """New tokens it was trained on, as counted, those of every epoch; 0: none."""
     budget: int | None = None
     """New tokens that were asked for; None: all of the corpus once."""
     residual: str | None = None
@@ -70,8 +70,9 @@ class StudiedModel:
     evaluations: str = ""
     """The folder of its evaluations, relative to the study's."""
     flops: float = 0.0
-    """Floating-point operations spent here on making it: 0 for a given model, those of the
-    continuation for the others."""
+    """Floating-point operations spent here on training it, with every repetition: 0 for a given
+    model, those of the continuation for the others, and of a tuning on conversations of the
+    user's."""
     seconds: float = 0.0
     """Wall-clock time of making it here, its continuation included."""
     parameters: int = 0
@@ -151,6 +152,17 @@ class ResidualRecord(BaseRecord):
     ancestry: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """The evidence that instruct models are children of their bases; see
     `holdfast.checkpoints.ancestry`."""
+
+    @property
+    def epochs(self) -> float:
+        """Passes over the new text."""
+        return float(self.config.get("epochs") or 1)
+
+    def new_tokens(self, model: StudiedModel) -> int:
+        """Tokens of the new text that a model was trained on, each once however often it was
+        repeated: those that were asked for, else those that were counted; 0: none, below 0: not
+        counted yet."""
+        return round(model.tokens / self.epochs) if model.budget is None else model.budget
 
     def model(self, name: str) -> StudiedModel:
         """A model by name.

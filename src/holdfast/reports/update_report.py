@@ -348,8 +348,10 @@ def _warnings(r: Results) -> list[str]:
 
 def token_tile(r: Results) -> list[Tile]:
     """How much new text was trained on."""
-    tokens = max((model.tokens for model in r.models), default=0)
+    tokens = max(map(r.record.new_tokens, r.models), default=0)
     below = corpus_text(r).partition(" · ")[0] or "trained on"
+    if r.record.epochs != 1:
+        below += f", read {r.record.epochs:g} times"
     return [Tile("New tokens", count(tokens), below)] if tokens > 0 else []
 
 
@@ -428,7 +430,7 @@ def unfinished_chip(state: str) -> Text:
 def _models(r: Results) -> Section:
     columns = [Col("Model", lambda m: m.label or m.name, numeric=False)]
     columns += [
-        Col("Tokens", lambda m: count(m.tokens) if m.tokens > 0 else ""),
+        Col("Tokens read", lambda m: count(m.tokens) if m.tokens > 0 else ""),
         Col("Parameters", lambda m: count(m.parameters) if m.parameters else ""),
         Col("Compute", lambda m: flops_text(m.flops) if m.flops else ""),
         Col("Time", lambda m: duration(m.seconds) if m.seconds else ""),
@@ -478,7 +480,8 @@ READING = [
     "the interval says how large one may be.",
     "Where one training run stands behind a model, how far another seed would move it is in no "
     "interval.",
-    "Tokens are those trained on, as counted. FLOPs are those of the training behind a model.",
+    "Tokens read are those trained on, as counted, with every repetition of several epochs. FLOPs "
+    "are those of the training behind a model.",
 ]
 
 

@@ -14,6 +14,7 @@ import synthetic_residuals as make
 from holdfast.papers.residual.page import (
     Column,
     StudyResults,
+    compute_charts,
     figures_table,
     over_seeds,
     token_charts,
@@ -199,6 +200,31 @@ def test_figure_1_has_a_panel_a_group_with_three_lines(tmp_path, studied) -> Non
         if t["name"] == lines[2]["name"]
     ]
     assert len(residual["x"]) == 2, "scale 1 alone"
+
+
+def repeated(record: ResidualRecord, epochs: int) -> ResidualRecord:
+    """The study as if every token had been read several times."""
+    models = []
+    for m in record.models:
+        read = epochs * m.tokens
+        models.append(dataclasses.replace(m, tokens=read, parameters=8 * 10**9, flops=6.0 * 8e9 * max(0, read)))
+    return dataclasses.replace(record, models=models, config={**record.config, "epochs": epochs})
+
+
+def test_a_repeated_token_is_no_new_one_and_counts_in_compute(tmp_path, studied) -> None:
+    """Five epochs of 100M tokens stand at 100 M beside the paper's points, and at five times the compute."""
+    once, five = (StudyResults(tmp_path, repeated(studied, epochs)) for epochs in (1, 5))
+    for results in (once, five):
+        axis = plotly_figure(token_charts(results)[0])["layout"]["xaxis"]
+        assert axis["ticktext"] == ["original", "100 M", "500 M", "1 B"]
+    [mmlu] = compute_charts(five)
+    axis = plotly_figure(mmlu)["layout"]["xaxis"]
+    assert mmlu.title == "MMLU" and axis["ticktext"] == ["original", "2.4e19 FLOPs", "1.2e20 FLOPs", "2.4e20 FLOPs"]
+    assert plotly_figure(compute_charts(once)[0])["layout"]["xaxis"]["ticktext"][1] == "4.8e18 FLOPs"
+    assert "read 5 times" in page_text(tmp_path, repeated(studied, 5))
+    whole = [dataclasses.replace(m, budget=None) for m in repeated(studied, 5).models]
+    counted = StudyResults(tmp_path, dataclasses.replace(repeated(studied, 5), models=whole))
+    assert {c.tokens for c in counted.columns(2)} == {0, *(m.tokens for m in studied.models if m.continued)}
 
 
 def test_what_is_missing_is_named(tmp_path, studied) -> None:

@@ -65,17 +65,17 @@ def test_scales_and_seeds_multiply(pair, news):
 WORLD = {"toy": "world", "world": {"quick": True}, "budgets": [300, 600], "output_dir": "never"}
 
 
-def test_each_seed_is_a_world_and_other_widths_have_the_first_worlds_pair_alone():
+def test_each_seed_is_a_world_and_every_world_has_each_width():
     world = {"quick": True, "sibling": True, "derived": True, "seed": 5}
     grid = {"seeds": [0, 1], "widths": [32, 16], "scales": [0.5, 1], "retuned": True}
     config = StudyConfig.read({**WORLD, **grid, "world": world})
     parts = {(p.request.widths[0], p.request.seeds[0]): p for p in config.parts()}
-    assert list(parts) == [(32, 0), (32, 1), (16, 0)]
-    assert [p.request.world["seed"] for p in parts.values()] == [5, 6, 5]
-    assert [p.request.world["mlp"] for p in parts.values()] == [64, 64, 32], "the MLP grows with the width"
-    assert len({p.folder for p in parts.values()}) == 3
+    assert list(parts) == [(32, 0), (32, 1), (16, 0), (16, 1)]
+    assert [p.request.world["seed"] for p in parts.values()] == [5, 6, 5, 6]
+    assert [p.request.world["mlp"] for p in parts.values()] == [64, 64, 32, 32], "the MLP grows with the width"
+    assert len({p.folder for p in parts.values()}) == 4
     models = config.models()
-    assert len({m.name for m in models}) == len(models) == 2 * 22 + 5
+    assert len({m.name for m in models}) == len(models) == 2 * 22 + 2 * 5
     assert {m.place for m in models} == set(parts)
     narrow = [m.label for m in models if m.place == (16, 0)]
     assert narrow == [
@@ -92,6 +92,21 @@ def test_each_seed_is_a_world_and_other_widths_have_the_first_worlds_pair_alone(
     assert [(m.name, m.budget, m.repeated) for m in tuned] == [
         (f"first-base-600-32-world{seed}-tuned", 600, "first base + 600 tokens + tuning") for seed in (0, 1)
     ]
+
+
+def test_given_models_are_tuned_once_more_on_conversations_of_the_user(pair, news):
+    """Setting S2: as the continuation in hardware and precision, with the instruct model's template."""
+    tuning = {"dataset_name": "o/talk", "num_train_epochs": 2, "learning_rate": 2e-5}
+    config = study(pair, news, budgets=[100, 200], retuned=tuning, train={"weight_decay": 0.1}, epochs=5)
+    made = [m for m in config.models() if m.tuned]
+    assert [(m.name, m.budget, m.restored) for m in made] == [("a-base-200-tuned", 200, "tuning")]
+    settings = config.retuning("continued", "a", Path("out"), seed=3)
+    assert settings["chat_template_path"] == str(pair[1]) and settings["weight_decay"] == 0.1
+    assert settings["num_train_epochs"] == 2 and settings["learning_rate"] == 2e-5 and settings["seed"] == 3
+    assert settings["model_name_or_path"] == "continued" and "packing" not in settings
+    template = study(pair, news, retuned={**tuning, "chat_template": "{{ messages }}"})
+    assert "chat_template_path" not in template.retuning("continued", "a", Path("out"), seed=0)
+    assert StudyConfig.read(config.resolved).differences(config.resolved) == []
 
 
 def test_what_is_restored_stands_behind_the_continued_instruct_model():
@@ -136,7 +151,14 @@ def test_one_small_world_needs_no_words_for_it():
         ({"toy": "world", "world": {"people": 1}}, "people: expected at least 2"),
         ({"toy": "world", "widths": [30]}, "widths: width: expected a multiple of the heads (4), got 30"),
         ({"widths": [64]}, "widths: has no effect without toy: world"),
-        ({"retuned": True}, "retuned: has no effect without toy: world"),
+        ({"retuned": True}, "retuned: expected keys of 'holdfast train' with your conversations"),
+        ({"retuned": {"max_steps": 3}}, "retuned: expected keys of 'holdfast train' with your conversations"),
+        ({"retuned": {"dataset_name": "o/talk", "seed": 1}}, "retuned.seed: is this job's own"),
+        ({"retuned": {"dataset_name": "o/talk", "max_stesp": 1}}, "Did you mean 'max_steps'"),
+        ({"retuned": {"dataset_name": "o/talk"}, "starts": ["instruct"]}, "retuned: tunes the continued base"),
+        ({"retuned": {"dataset_name": "o/talk"}, "train": {"use_peft": True}}, "retuned: expected whole weights"),
+        ({"toy": "world", "retuned": {"dataset_name": "o/talk"}}, "retuned: expected true or false with toy: world"),
+        ({"retuned": 3}, "retuned: expected true or false"),
         ({"restore": {"steps": 3}}, "restore.prompts: is missing: a file with prompts"),
         ({"restore": {"prompts": "none.jsonl"}}, "restore.prompts: no such file or folder: none.jsonl"),
         ({"restore": {"prompts": "o/prompts", "train": {"packing": True}}}, "restore: packing: has no effect"),

@@ -49,7 +49,14 @@ from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Fold, Paragraph, Section, Table, Text, Tile, sub
 from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark, Value
 from holdfast.reports.compared import ComparisonRow, measures, ordered, primary_of, without_means
-from holdfast.reports.format import count, metric_texts, plural, significant, tally
+from holdfast.reports.format import (
+    count,
+    flops_text,
+    metric_texts,
+    plural,
+    significant,
+    tally,
+)
 from holdfast.reports.html import write_page
 from holdfast.reports.update_report import (
     REPORT_FILE,
@@ -118,6 +125,8 @@ class Column:
     paper: PaperColumn | None
     """What the paper prints of a model made like it."""
     members: list[StudiedModel]
+    tokens: int = 0
+    """New tokens of the first member, each once however often it was repeated."""
 
     @property
     def model(self) -> StudiedModel:
@@ -125,13 +134,9 @@ class Column:
         return self.members[0]
 
     @property
-    def tokens(self) -> int:
-        """New tokens, mean over the members."""
-        return (
-            round(statistics.fmean(max(0, m.tokens) for m in self.members))
-            or self.model.budget
-            or 0
-        )
+    def flops(self) -> float:
+        """Of the training, with every repetition, mean over the members."""
+        return statistics.fmean(member.flops for member in self.members)
 
     def metric(self, row: ResultRow) -> Metric | None:
         """One figure, over the members that have it."""
@@ -216,9 +221,8 @@ class StudyResults(Results):
                 several = table == 2 and len(self.families) > 1
                 title = f"{model.family}: {TITLES[table].lower()}" if several else TITLES[table]
                 about: dict[str, Any] = {"table": table, "block": block, "header": header}
-                new = Column(
-                    **about, family=model.family, paper=self._paper_column(model), members=[]
-                )
+                about |= {"family": model.family, "tokens": max(0, self.record.new_tokens(model))}
+                new = Column(**about, paper=self._paper_column(model), members=[])
                 columns = blocks.setdefault((table, title, block), {})
                 columns.setdefault((model.repeated, model.scale), new).members.append(model)
 
@@ -226,7 +230,7 @@ class StudyResults(Results):
             return (
                 column.model.residual is not None,
                 column.model.continued,
-                budget_of(column.model),
+                column.tokens,
             )
 
         tables: dict[str, list[Column]] = {}
@@ -247,7 +251,8 @@ class StudyResults(Results):
         times = "" if model.scale in (None, 1) else f"{significant(model.scale)} × "
         whose = f"{model.residual} " if len(self.families) > 1 and model.residual else ""
         added = f"+ {times}{whose}residual"
-        amount = f"+{count(budget_of(model))}" if budget_of(model) > 0 else "+ new text"
+        new = self.record.new_tokens(model)
+        amount = f"+{count(new)}" if new > 0 else "+ new text"
         tokens = amount if model.continued else "original"
         swapped = set()
         for other in self.models:
@@ -277,7 +282,8 @@ class StudyResults(Results):
             parent = self._paper_name(BASE, model.residual)
             if not residual or residual[:-1] != parent[:-1] or model.scale not in (None, 1):
                 return None
-        return printed_figures.find_column(start, budget_of(model), residual) if start else None
+        new = self.record.new_tokens(model)
+        return printed_figures.find_column(start, new, residual) if start else None
 
     def _paper_name(self, start: str, family: str) -> str:
         """The paper's name of a given model; "" where it is none of the paper's."""
@@ -301,11 +307,6 @@ def over_seeds(metrics: Sequence[Metric]) -> Metric | None:
     if len(halves) == len(metrics) and all(map(math.isfinite, values)):
         interval = seeds_and_samples(values, statistics.fmean(halves))
     return dataclasses.replace(metrics[0], value=statistics.fmean(values), interval=interval)
-
-
-def budget_of(model: StudiedModel) -> int:
-    """New tokens that were asked for, else those that were counted."""
-    return model.tokens if model.budget is None else model.budget
 
 
 # ----------------------------------------------------------------------------------------- the page
@@ -463,10 +464,11 @@ def cell_text(metric: Metric, *, paper: bool) -> tuple[str, str]:
 
 
 def _tokens_section(r: StudyResults) -> Section | None:
-    charts = token_charts(r)
+    charts = [*token_charts(r), *compute_charts(r)]
     text = (
         "What more new text does to base and instruct model, and to the base with the residual put "
-        "back."
+        "back. A token of new text counts once, whatever the epochs; in compute every repetition "
+        "counts."
     )
     return (
         Section("Scores against new tokens", b.side_by_side(charts), intro=text, anchor="tokens")
@@ -543,34 +545,71 @@ def _chart(
 
 def token_charts(r: StudyResults) -> list[Chart]:
     """Figure 1 of the paper: a panel for each score, with a line for the base, the instruct model
-    and the base with the residual. The original stands at the left end; the axis is logarithmic
-    from the smallest budget on.
+    and the base with the residual, against new tokens. A token counts once, however often it was
+    repeated. The original stands at the left end; the axis is logarithmic from the smallest budget
+    on.
 
     Returns:
         None where there is one budget alone.
     """
+    columns = _of_table_2(r)
+    places = [(column.tokens, count(column.tokens)) for column in columns]
+    return _along(columns, r.drawn_scores, places, "new tokens")
+
+
+def compute_charts(r: StudyResults) -> list[Chart]:
+    """Figure 2 of the paper: MMLU against the compute of the continuation, in which every
+    repetition of a token counts. None where MMLU was not measured."""
+    columns = _of_table_2(r)
+    places = [(column.flops, flops_text(column.flops)) for column in columns]
+    mmlu = [row for row in r.rows if isinstance(row, PaperRow) and row.title == "MMLU"]
+    scores = [dataclasses.replace(row, score="MMLU") for row in mmlu if row.values]
+    return _along(columns, scores, places, "FLOPs of continuing")
+
+
+def _of_table_2(r: StudyResults) -> list[Column]:
+    """Columns of the continued pairs, with scale 1 alone where it is there; none where there is one
+    budget alone."""
     columns = r.columns(2)
     if any(model.scale == 1 for model in r.models):
         columns = [column for column in columns if column.model.scale in (None, 1)]
-    budgets = sorted({c.tokens for c in columns} - {0})
-    if len({budget_of(c.model) for c in columns if c.model.continued}) < 2:
-        return []
-    places, ticks = {0: 0.0}, [(0.0, "original")]
-    for tokens in budgets:
-        places[tokens] = 1 + math.log10(tokens / budgets[0])
-        ticks.append((places[tokens], count(tokens)))
+    return columns if len({c.tokens for c in columns if c.model.continued}) > 1 else []
+
+
+def _along(
+    columns: Sequence[Column],
+    scores: Sequence[ResultRow],
+    amounts: Sequence[tuple[float, str]],
+    title: str,
+) -> list[Chart]:
+    """A chart for each score.
+
+    Args:
+        columns: the models.
+        scores: what is drawn.
+        amounts: of each column, what stands across and how it is written; 0 at the left end.
+        title: of the axis.
+    """
+    above = sorted({amount for amount, _ in amounts if amount > 0})
+    places = {0.0: 0.0}
+    for amount in above:
+        places[amount] = 1 + math.log10(amount / above[0])
+    ticks = {0.0: "original"}
+    for amount, text in amounts:
+        if amount > 0 and text not in ticks.values():
+            ticks[places[amount]] = text
+    axis = Axis(title=title, ticks=sorted(ticks.items()))
     several = len({c.family for c in columns}) > 1
     charts = []
-    for score in r.drawn_scores:
-        drawn = _measured(columns, score)
-        names, xs = [], []
-        for column in drawn:
-            names.append(f"{column.family}: {column.block.lower()}" if several else column.block)
-            xs.append(places[column.tokens])
+    for score in scores:
+        drawn, names, xs = [], [], []
+        for column, (amount, _) in zip(columns, amounts, strict=True):
+            if column.metric(score) is not None:
+                drawn.append(column)
+                names.append(
+                    f"{column.family}: {column.block.lower()}" if several else column.block
+                )
+                xs.append(places[max(0.0, amount)])
         if len(set(xs)) > 1:
-            charts.append(_chart(score, drawn, names, xs, Axis(title="new tokens", ticks=ticks)))
+            charts.append(_chart(score, drawn, names, xs, axis))
     return charts
-
-
-def _measured(columns: Sequence[Column], score: ResultRow) -> list[Column]:
-    return [column for column in columns if column.metric(score) is not None]

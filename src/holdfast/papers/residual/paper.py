@@ -11,7 +11,8 @@ PAPER = Paper(
     durations={
         "quick": "two minutes",
         "small": "10 minutes and, the first time, 25 for its models",
-        "medium": "a quarter of an hour and, the first time, an hour and a half for its models",
+        "medium": "an hour and, the first time, six hours for its models",
     },
+    rules=1,
     function="holdfast.papers.residual.reproduction:reproduce",
 )

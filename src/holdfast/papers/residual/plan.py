@@ -17,6 +17,7 @@ table 4 (derived models).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -92,13 +93,14 @@ class StudyConfig(UpdateConfig):
         return self.output_dir / f"world{self.request.seeds[0]}-{self.request.widths[0]}"
 
     def parts(self) -> Sequence[StudyConfig]:
-        """The study by small world, each with pairs, new text and questions of its own, and the
-        first world at the other widths; itself outside of one."""
+        """The study by small world and width, each world with pairs, new text and questions of its
+        own; itself outside of one."""
         if self.request.toy is None or self.is_part:
             return [self]
-        widths, seeds = self.request.widths, self.request.seeds
-        first = [self._part(widths[0], seed) for seed in seeds]
-        return first + [self._part(width, seeds[0]) for width in widths[1:]]
+        return [
+            self._part(width, seed)
+            for width, seed in itertools.product(self.request.widths, self.request.seeds)
+        ]
 
     def _part(self, width: int, seed: int) -> StudyConfig:
         """The part of a study that is one world of one width. Widths beside the first show what
@@ -137,8 +139,34 @@ class StudyConfig(UpdateConfig):
             models += world._models()
         return models
 
+    def runs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """See `UpdateConfig.runs`; with the tuning of setting S2."""
+        yield from super().runs()
+        tuning = self.request.retuned
+        if isinstance(tuning, dict) and self.request.continued:
+            family = self.request.continued[0]
+            base = str(self.request.families[family].base)
+            yield "retuned", self.retuning(base, family, Path("run"), seed=0)
+
+    def retuning(self, model: str, family: str, out: Path, *, seed: int) -> dict[str, Any]:
+        """The configuration that tunes a continued base on the user's conversations, as `holdfast
+        train --config` takes it (setting S2, section 2.1.2). The chat template is the instruct
+        model's where none is named.
+
+        Args:
+            model: the continued base.
+            family: whose it is.
+            out: the run's folder.
+            seed: of the training.
+        """
+        tuning = dict(self.request.retuned)
+        if "chat_template" not in tuning:
+            tuning.setdefault("chat_template_path", str(self.request.families[family].instruct))
+        own = {"model_name_or_path": model, "output_dir": str(out), "seed": seed}
+        return {**self.second_stage(), **tuning, **own}
+
     def _tuned(self, continued: StudiedModel) -> Iterator[StudiedModel]:
-        """On the conversations of the small world, after the largest budget."""
+        """On conversations, after the largest budget."""
         if self.request.retuned and continued.budget == self.request.budgets[-1]:
             label, name = f"{continued.label} + tuning", f"{continued.name}-tuned"
             yield dataclasses.replace(continued, name=name, label=label, tuned=True)

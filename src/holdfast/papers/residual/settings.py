@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
-from holdfast.config.values import Refused
+from holdfast.config.values import Refused, show
 from holdfast.errors import Problem, did_you_mean
 from holdfast.records.residual import BASE, INSTRUCT
 from holdfast.studies.engine.keys import BaseStudySettings
@@ -49,11 +49,13 @@ class StudySettings(GridSettings, BaseStudySettings):
     """Families that are continued on the new text (the first)."""
     budgets: tuple[Tokens, ...] = ()
     """Tokens of the new text, such as [100M, 500M, 1B]."""
-    retuned: Annotated[bool, Meta(section="toy_world")] = False
-    """Also tunes the continued base on the small world's conversations: what the residual saves."""
+    retuned: Annotated[bool | dict[str, Any], Meta(metavar="'{dataset_name: FILE}'")] = False
+    """Also tunes the continued base on conversations, after the largest budget: what the residual
+    saves (the paper's setting S2). Keys of 'holdfast train' for it, over those of the continuation;
+    true in a small world, which has conversations of its own."""
     widths: Annotated[tuple[int, ...], Meta(ge=1, section="toy_world")] = ()
-    """Hidden sizes of the small world's models; the first has the whole grid, the others the first
-    seed's world and the largest budget alone."""
+    """Hidden sizes of the small worlds' models; every world has each. The first has the whole grid,
+    the others the largest budget and the residual at scale 1 alone."""
     toy: Annotated[Literal["world"] | None, Meta(former=("small",))] = None
     """Build small models and new facts offline, for a study of minutes: each seed is a world of its
     own."""
@@ -75,7 +77,8 @@ class StudySettings(GridSettings, BaseStudySettings):
             problems.append(Problem("restore", text))
         if self.toy:
             return [*problems, *self._toy_problems()]
-        for key in ("world", "retuned", "widths"):
+        problems += self._retuned_problems()
+        for key in ("world", "widths"):
             if getattr(self, key):
                 text = f"has no effect without toy: world. Add that, or leave {key} out."
                 problems.append(Problem(key, text))
@@ -95,6 +98,29 @@ class StudySettings(GridSettings, BaseStudySettings):
             problems += model_problems(model, ("derived", name))
         return problems
 
+    def _retuned_problems(self) -> list[Problem]:
+        """What keeps the continued base of given models from being tuned."""
+        tuning = self.retuned
+        if tuning is False:
+            return []
+        if tuning is True or not (tuning.get("dataset_name") or tuning.get("datasets")):
+            text = (
+                "expected keys of 'holdfast train' with your conversations, as in "
+                f"'{{dataset_name: FILE}}'; {show(tuning)} names none."
+            )
+            return [Problem("retuned", text)]
+        problems = []
+        for key in ("model_name_or_path", "output_dir", "seed", "evaluation", "keep", "learn"):
+            if key in tuning:
+                problems.append(Problem(("retuned", key), "is this job's own; leave it out."))
+        if BASE not in self.starts or not self.budgets:
+            text = "tunes the continued base: add base to starts, and budgets of new text."
+            problems.append(Problem("retuned", text))
+        if self.train.get("use_peft"):
+            text = "expected whole weights to go on from, got use_peft. Leave one out."
+            problems.append(Problem("retuned", text))
+        return problems
+
     def _toy_problems(self) -> list[Problem]:
         """What is wrong with the small world."""
         from holdfast.papers.residual.toy_recipe import at_width, models_of, recipe_of
@@ -104,6 +130,9 @@ class StudySettings(GridSettings, BaseStudySettings):
         except Refused as error:
             return [problem.below("world") for problem in error.problems]
         problems = []
+        if isinstance(self.retuned, dict):
+            text = "expected true or false with toy: world, which has conversations of its own."
+            problems.append(Problem("retuned", text))
         for width in self.widths:
             for problem in at_width(recipe_of(self.world), width).problems():
                 problems.append(Problem("widths", problem))

@@ -7,6 +7,7 @@ comes second finds it there. Source: Balancing Continuous Pre-Training, tables 2
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.study import Writer
 from holdfast.studies.engine.worker import Task
+from holdfast.studies.update.model_builder import ModelBuilder
 from holdfast.studies.update.study import UpdateStudy, with_pairs
 
 
@@ -40,9 +42,12 @@ class ResidualStudy(UpdateStudy[StudyConfig]):
         """One model with its weights, also of those that are tuned once more."""
         if not model.tuned:
             return super().build(model, task)
+        builder = self.builders[model.place]
+        if builder.config.request.toy is None:
+            return tuned_once_more(model, builder, task)
         from holdfast.papers.residual.toy_world import tuned
 
-        return tuned(model, self.builders[model.place], task)
+        return tuned(model, builder, task)
 
     def compared(self, record: ResidualRecord) -> ResidualRecord:
         """The record with the pairs of the models that are there."""
@@ -64,3 +69,27 @@ class ResidualStudy(UpdateStudy[StudyConfig]):
         from holdfast.papers.residual.page import write_study_report
 
         return lambda path: write_study_report(path.parent, record)
+
+
+def tuned_once_more(model: StudiedModel, builder: ModelBuilder, task: Task) -> StudiedModel:
+    """The continued base, tuned on the user's conversations.
+
+    Args:
+        model: what it becomes.
+        builder: makes and trains.
+        task: what the worker does.
+    """
+    config = builder.config
+    assert isinstance(config, StudyConfig)
+    started = builder.continued(model, task)
+    folder = builder.out / "runs" / model.name
+    onto = str(builder.out / started.path)
+    settings = config.retuning(onto, model.family, folder, seed=model.seed)
+    record = builder.trained(settings, task, f"{model.label}: tuning on conversations")
+    tokens = int(record.training.get("tokens") or 0)
+    return dataclasses.replace(
+        started,
+        path=folder.relative_to(builder.out).as_posix(),
+        seconds=started.seconds + float(record.training.get("seconds") or 0.0),
+        flops=started.flops + 6.0 * started.parameters * tokens,
+    )

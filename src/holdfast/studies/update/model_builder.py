@@ -82,7 +82,7 @@ class ModelBuilder:
         config, data = self.config, self.texts[model.budget]
         folder = self.out / "runs" / config.run_name(model)
         settings = config.training(config.given(model), folder, data, seed=model.seed)
-        record = self._trained(settings, task, f"{model.label}: training on {data.name}")
+        record = self.trained(settings, task, f"{model.label}: training on {data.name}")
         tokens = int(record.training.get("tokens") or 0)
         parameters = int(record.model.get("parameters") or 0)
         return dataclasses.replace(
@@ -99,11 +99,11 @@ class ModelBuilder:
         folder = self.out / "runs" / model.name
         onto, teacher = str(self.out / started.path), self.config.given(model)
         settings = self.config.restoring(onto, teacher, folder, seed=model.seed)
-        record = self._trained(settings, task, f"{model.label}: answering prompts")
+        record = self.trained(settings, task, f"{model.label}: answering prompts")
         seconds = started.seconds + float(record.training.get("seconds") or 0.0)
         return dataclasses.replace(started, path=self._below(folder), seconds=seconds)
 
-    def _trained(self, settings: Mapping[str, Any], task: Task, text: str) -> RunRecord:
+    def trained(self, settings: Mapping[str, Any], task: Task, text: str) -> RunRecord:
         """The record of a run that ended; `text` is said where it has not ended before."""
         run = RunFolder(settings["output_dir"])
         with wait_for_lock(run.path.with_name(f".{run.path.name}")):

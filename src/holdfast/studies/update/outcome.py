@@ -67,7 +67,7 @@ def pairs_of(
     pairs: list[ModelPair] = []
     left_out: list[str] = []
     for model in measured:
-        for before, question in _questions(
+        for before, question in questions_of(
             model, [other for other in measured if other.place == model.place]
         ):
             comparisons, reasons = compare_folders(
@@ -87,8 +87,15 @@ def pairs_of(
     return pairs, left_out
 
 
-def _questions(model: StudiedModel, near: Sequence[StudiedModel]) -> list[tuple[StudiedModel, str]]:
-    """What a model is compared with among those of its world and width, and why."""
+def questions_of(
+    model: StudiedModel, near: Sequence[StudiedModel]
+) -> list[tuple[StudiedModel, str]]:
+    """What a model is compared with, and why.
+
+    Args:
+        model: one of those.
+        near: the models of its world and width.
+    """
     questions = []
     for kind, question in QUESTIONS.get(_kind(model), ()):
         _, is_continued, _ = kind

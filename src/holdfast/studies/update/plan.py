@@ -309,13 +309,10 @@ class UpdateConfig(StudyConfigBase[Any]):
         """
         restore = self.request.restore
         assert restore is not None and restore.prompts is not None
-        train = dict(self.request.train)
-        for key in NOT_RESTORING:
-            train.pop(key, None)
         sampling = {f.name: getattr(restore, f.name) for f in dataclasses.fields(SamplingSettings)}
         annealing = {"direction": restore.direction, "teacher": "online", "reference": teacher}
         return {
-            **train,
+            **self.second_stage(),
             **restore.train,
             "model_name_or_path": model,
             "dataset_name": restore.prompts,
@@ -325,6 +322,14 @@ class UpdateConfig(StudyConfigBase[Any]):
             "retention": [{"label_annealing": annealing}],
             "seed": seed,
         }
+
+    def second_stage(self) -> dict[str, Any]:
+        """What a training after the continuation takes over from it: hardware, precision, rate and
+        batch."""
+        train = dict(self.request.train)
+        for key in NOT_RESTORING:
+            train.pop(key, None)
+        return train
 
 
 def completed(request: G) -> G:
