@@ -104,6 +104,28 @@ def test_two_processes_end_with_the_weights_of_one(model_folder, tmp_path, monke
     assert result["metrics"]["nats_per_token"]["n"] == len(SENTENCES)
 
 
+def test_two_processes_measure_along_what_one_does(settings: dict[str, Any]) -> None:
+    """From weights that are kept until the run has ended; they are gone then, and the result is the last step's."""
+    asked = {**settings, "optim": "sgd", "learning_rate": 0.1, "gradient_accumulation_steps": 1, "max_steps": 4}
+    del asked["dataset_streaming"]
+    held_out = [{"text": text} for text in SENTENCES]
+    Path("along.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held_out))
+    along = {"steps": [1, 3]}
+    asked["evaluation"] = {"keep": [{"perplexity": "along.jsonl", "name": "text", "window": 16}], "along": along}
+    one = run_of({**asked, "per_device_train_batch_size": 4, "output_dir": "one"})
+    Path("run.yaml").write_text(json.dumps({**asked, "num_processes": 2, "output_dir": "two"}))
+    words = [sys.executable, "-m", "holdfast", "train", "--config", "run.yaml"]
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    two = RunFolder("two")
+    points = [[(step, folder.find("keep", "text")) for step, folder in run.trajectory()] for run in (one, two)]
+    assert [step for step, _ in points[0]] == [step for step, _ in points[1]] == [0, 1, 3, 4]
+    for (_, single), (_, double) in zip(*points, strict=True):
+        assert single is not None and double is not None
+        assert double.leading.value == pytest.approx(single.leading.value, abs=1e-4)
+    assert not Path("two/along-weights").exists() and not any("Not measured" in note for note in two.read().notes)
+
+
 def test_two_processes_train_on_different_rows(settings: dict[str, Any]) -> None:
     """Together on those of one process with twice the batch."""
     asked = {**settings, "packing": True, "optim": "sgd", "learning_rate": 0.1, "gradient_accumulation_steps": 1}

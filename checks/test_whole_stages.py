@@ -13,6 +13,8 @@ from holdfast.records.stages import CONTROL, RESTORED, TUNED, VERDICTS, read_sta
 from holdfast.studies.engine.session import execute_study
 from holdfast.studies.stages.plan import StagesConfig
 
+LETTERED = "knowledge/old_lettered"
+
 
 def quick_values(place: Path, **changes: Any) -> dict[str, Any]:
     """A study of seconds, as its YAML has it."""
@@ -24,7 +26,8 @@ def quick_values(place: Path, **changes: Any) -> dict[str, Any]:
     values.pop("toy")
     values = fill(values, make_setting("stages", place / "data", quick=True))
     values["train"]["num_train_epochs"] = 1
-    values |= {"probing_passages": 8, "output_dir": "study", "curve": 2, "tokens": 4000, "even_at_chance": True}
+    values |= {"probing_passages": 8, "output_dir": "study", "curve": 2, "tokens": 2000, "even_at_chance": True}
+    values["doses"] = [1, 2]
     values["along"] = {"steps": [1, 2], "entries": ["old_lettered"]}
     return {**values, **changes}
 
@@ -38,14 +41,19 @@ def test_a_whole_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = StagesConfig.read(quick_values(tmp_path, with_retention="label_annealing"))
     record = execute_study(StagesStudy(config), workers=1)
     assert record.status == "finished" and record == read_stages("study")
-    assert [v.arm for v in record.verdicts] == ["direct", "direct", "remedy", "remedy"], "facts and letters of each"
-    assert all(v.verdict in VERDICTS and v.reason for v in record.verdicts)
-    for role, arm, place in ((CONTROL, "", 0), (TUNED, "direct", 1), (RESTORED, "direct", 1)):
-        model = record.model(role, arm, place)
+    arms = [v.arm for v in record.verdicts]
+    assert arms == ["direct"] * 4 + ["remedy"] * 4, "facts, letters, problems and chat of each"
+    assert all(v.verdict in VERDICTS and v.why for v in record.verdicts)
+    assert record.doses == [1, 2] and record.epoch_tokens is not None and record.epoch_tokens > 100
+    restored_twice = [(RESTORED, "direct", 1, dose) for dose in (1, 2)]
+    for role, arm, place, dose in ((CONTROL, "", 0, 1), (TUNED, "direct", 1, 1), *restored_twice):
+        model = record.model(role, arm, place, dose)
         entries = {
             "probing/probing",
             "knowledge/old_facts",
             "knowledge/old_lettered",
+            "knowledge/old_problems",
+            "knowledge/old_chat",
             "knowledge/learnt",
         }
         assert model is not None and entries == set(model.figures)
@@ -55,10 +63,12 @@ def test_a_whole_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(record.along) == {"direct", "remedy"}
     assert [p.step for p in record.along["direct"]][:3] == [0, 1, 2]
     assert all("mass" in e.metrics for p in record.along["direct"][1:3] for e in p.evaluations)
+    assert [set(p.changed) for p in record.along["direct"][:3]] == [set(), {LETTERED}, {LETTERED}]
     assert not list(Path("study").rglob("*.safetensors")), "nothing is kept"
     page = Path("study/report.html").read_text()
     assert record.verdicts[0].verdict in page
-    assert "Along fine-tuning: direct" in page
+    assert "Along fine-tuning: direct" in page and "against the text pattern (direct)" in page
+    assert "memorised are" in page and "of the questions are answered otherwise" in page
     before = {p: p.stat().st_mtime_ns for p in Path("study/runs").rglob("*") if p.is_file()}
     assert execute_study(StagesStudy(config), workers=1).verdicts == record.verdicts
     assert {p: p.stat().st_mtime_ns for p in Path("study/runs").rglob("*") if p.is_file()} == before
@@ -75,7 +85,7 @@ def test_a_restoring_that_is_killed_ends_with_the_same_bits(tmp_path: Path, monk
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    values = quick_values(tmp_path, keep_weights="all", curve=0, along={})
+    values = quick_values(tmp_path, keep_weights="all", curve=0, along={}, doses=[1])
     values["restore"] |= {"save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 2}
     execute_study(StagesStudy(StagesConfig.read({**values, "output_dir": "whole"})), workers=1)
 
@@ -108,10 +118,11 @@ def test_a_quick_reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [c.number for c in claims] == [s.number for s in STATEMENTS]
     lacking = [c.number for c in claims if "was not measured" in c.reason]
     assert lacking == ["5"], "every rule finds its figures; a base at chance has no transition to forgetting"
-    assert all(p.value is not None for c in claims for p in c.preconditions)
+    unknown = {p.name for c in claims for p in c.preconditions if p.value is None}
+    assert unknown <= {"fine-tuning does not destroy the model"}, "of a base at chance"
     page = (tmp_path / "out" / "claims.html").read_text()
     assert "a quick check" in page and "narrow-0/report.html" in page
-    with pytest.raises(ConfigError, match="a size of small has world-0"):
-        reproduce(recipes=["world-1"], output_dir=tmp_path / "out", console=console)
-    with pytest.raises(ConfigError, match="Did you mean 'world-1'"):
-        reproduce(recipes=["world1"], output_dir=tmp_path / "out", console=console)
+    with pytest.raises(ConfigError, match="a size of small has world-6"):
+        reproduce(recipes=["world-7"], output_dir=tmp_path / "out", console=console)
+    with pytest.raises(ConfigError, match="Did you mean 'world-7'"):
+        reproduce(recipes=["world7"], output_dir=tmp_path / "out", console=console)

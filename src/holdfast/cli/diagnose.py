@@ -14,8 +14,8 @@ A score that fell after fine-tuning may be a shifted text pattern, which an epoc
 forgetting), or knowledge that is gone (actual forgetting); the remedy differs. This restores every checkpoint on text
 that the base finds easy, so that nothing new is taught, restores the base in the same way as a control, and holds base,
 fine-tuned, restored and control against each other question by question. It says of each checkpoint and task: gained,
-no forgetting, pseudo forgetting, actual forgetting, or inconclusive and why; and at which epoch actual forgetting
-begins. Nothing is fine-tuned on the questions, and no input is changed.
+no forgetting, pseudo forgetting, actual forgetting, not yet restored, or inconclusive and why; and at which epoch
+actual forgetting begins. Nothing is fine-tuned on the questions, and no input is changed.
 Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast diagnose worker'
 on the others.
 """
@@ -30,12 +30,14 @@ stages.yaml
   suite: forgetting_stages           # or entries of your own under keep:
   # keys of 'holdfast train'; the paper's where nothing is said
   restore: {learning_rate: 3.0e-5}
+  doses: [1, 4]                      # with four times as much text, too: is it lost, or not back yet?
   margin: 1pt                        # a loss that does not matter
 """
 EXAMPLES = """\
   # the steps that would be taken
   holdfast diagnose --config stages.yaml --dry_run
   holdfast diagnose --config stages.yaml --with_retention label_annealing
+  holdfast diagnose --config stages.yaml --doses 1 4
   # offline, some minutes on two cores
   holdfast diagnose --config configs/stages/tiny.yaml
   holdfast diagnose status runs/diagnosis --watch

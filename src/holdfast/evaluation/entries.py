@@ -353,8 +353,8 @@ class PlanSettings:
     """Runs programs that the model writes, in a sandbox. Without it tasks with programs for answers
     are refused."""
     along: Along | None = None
-    """Measures while the model is trained, too (`holdfast train` in one process):
-    `{steps: [1, 2, 5], every: 50}`."""
+    """Measures while the model is trained, too (`holdfast train`; in several processes from weights
+    that are kept until its end): `{steps: [1, 2, 5], every: 50}`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,8 +54,8 @@ class RunRecord:
     status: str = "running"
     """"running", "interrupted", "failed" or "finished"."""
     stage: str = "prepare"
-    """The last stage entered: prepare, evaluate start, train, save, evaluate result, report,
-    done."""
+    """The last stage entered: prepare, evaluate start, train, save, evaluate along, evaluate
+    result, report, done."""
     error: str | None = None
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     """As resolved: defaults, YAML and command line together, secrets left out."""

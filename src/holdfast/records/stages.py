@@ -5,7 +5,8 @@ fine-tuning, restored, and what it has forgotten.
 stages.json                       StagesRecord
 texts/                            what is restored on and probed with (`holdfast data select`)
 runs/tune-<arm>/                  the fine-tuning of an arm, with a checkpoint an epoch
-runs/<arm>-<k>-restored/          one ordinary run folder a restored checkpoint; base-restored: the control
+runs/<arm>-<k>-restored/          one ordinary run folder a restored checkpoint; base-restored: the control;
+                                  ...-restored-4x: at four times the dose
 evaluations/                      what was measured, by the weights that it was measured of
 report.html                       the page
 ```
@@ -23,14 +24,17 @@ from holdfast.records.figure import Figure
 
 RECORD_FILE = "stages.json"
 GAINED, NONE, PSEUDO, ACTUAL = "gained", "no forgetting", "pseudo forgetting", "actual forgetting"
+NOT_YET = "not yet restored"
 INCONCLUSIVE = "inconclusive"
-VERDICTS = (GAINED, NONE, PSEUDO, ACTUAL, INCONCLUSIVE)
+VERDICTS = (GAINED, NONE, PSEUDO, ACTUAL, NOT_YET, INCONCLUSIVE)
 """Of a checkpoint on a task, see `statistics.stages`."""
 REASONS = (
     "gained",
     "within margin",
     "came back",
     "loss left",
+    "loss left, one dose",
+    "still coming back",
     "tuned not scored",
     "base at chance",
     "within noise",
@@ -39,9 +43,11 @@ REASONS = (
     "restoring costs",
     "pattern not back",
     "neither",
+    "level with the control",
+    "may still come back",
 )
-"""Why a verdict is what it is: of the first four verdicts one each, the others of
-"inconclusive"."""
+"""Why a verdict is what it is: "gained" to "still coming back" of the verdicts in their order
+("actual forgetting" has two, for one dose and for several), the others of "inconclusive"."""
 PROBING = "probing"
 """Suite, and entry, of the held-out plain text."""
 BASE, CONTROL, TUNED, RESTORED = "base", "control", "tuned", "restored"
@@ -58,6 +64,8 @@ class MeasuredModel:
     """Whose checkpoint it is; "" of base and control."""
     place: int = 0
     """Of the checkpoint in its arm, from 1; 0 of base and control."""
+    dose: int = 1
+    """What it was restored with, as a multiple of the budget; 1 of what was not restored, too."""
     label: str = ""
     evaluations: str = ""
     """What was measured of it, relative to the study's folder; "" before it was."""
@@ -115,6 +123,10 @@ class StageVerdict:
     """Held-out plain text, base to restored model."""
     pattern_tolerance: float = 0.0
     """Nats per token that it may cost more for the pattern to be back."""
+    dose: int = 1
+    """At which the verdict stands, and which `restored` to `pattern` are of."""
+    more: Comparison | None = None
+    """Restored at the dose below the greatest, to restored at the greatest; None with one dose."""
     came_back: Figure | None = None
     """Share of the fall that restoring brought back, 1 is all of it; None where nothing fell."""
 
@@ -130,6 +142,8 @@ class Transition:
     took it, and restoring does not bring it back; None: none is."""
     interval: tuple[int, int | None]
     """95 % over questions; one more than there are checkpoints, and None: after the last one."""
+    dose: int = 1
+    """Of restoring."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +153,9 @@ class Along:
     step: int
     """Optimiser steps done; 0: the base."""
     evaluations: list[Evaluation]
+    changed: dict[str, Figure] = field(default_factory=dict)
+    """By entry ("suite/name") whose questions have an answer: the share of them that are answered
+    otherwise than at the point before; empty of the first point."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +175,20 @@ class StagesRecord(BaseRecord):
     """By arm, in the order of the steps; empty where nothing was measured on the way."""
     texts: dict[str, Any] = field(default_factory=dict)
     """Of the text that is restored on: tokens, passages, how it was chosen."""
+    epoch_tokens: int | None = None
+    """Tokens of one epoch of the fine-tuning; None where the study did not train, or not yet."""
 
-    def model(self, role: str, arm: str = "", place: int = 0) -> MeasuredModel | None:
+    @property
+    def doses(self) -> list[int]:
+        """That the base was restored with, ascending."""
+        return sorted({m.dose for m in self.models if m.role == CONTROL})
+
+    def model(
+        self, role: str, arm: str = "", place: int = 0, dose: int = 1
+    ) -> MeasuredModel | None:
         """The model of a role."""
-        return next(
-            (m for m in self.models if (m.role, m.arm, m.place) == (role, arm, place)), None
-        )
+        key = (role, arm, place, dose)
+        return next((m for m in self.models if (m.role, m.arm, m.place, m.dose) == key), None)
 
     def of(self, arm: str, task: str) -> list[StageVerdict]:
         """An arm's verdicts on a task, in the order of its checkpoints."""

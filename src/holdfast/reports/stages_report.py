@@ -22,6 +22,7 @@ from holdfast.records.stages import (
     GAINED,
     INCONCLUSIVE,
     NONE,
+    NOT_YET,
     PROBING,
     PSEUDO,
     RESTORED,
@@ -37,6 +38,7 @@ from holdfast.reports.along import along_charts
 from holdfast.reports.charts import Axis, Chart, Rule, Shade, Value
 from holdfast.reports.corpus_text import overlap_sentence
 from holdfast.reports.format import join_and, plural
+from holdfast.reports.stages_characteristics import characteristics_in_words
 from holdfast.reports.study_page import (
     cell,
     grid,
@@ -58,6 +60,7 @@ TONES: dict[str, b.Tone] = {
     NONE: "good",
     PSEUDO: "warn",
     ACTUAL: "bad",
+    NOT_YET: "warn",
     INCONCLUSIVE: "flat",
 }
 GROUNDS = {
@@ -65,6 +68,7 @@ GROUNDS = {
     NONE: ("good", "none"),
     PSEUDO: ("third", "pseudo"),
     ACTUAL: ("bad", "actual"),
+    NOT_YET: ("second", "not yet"),
     INCONCLUSIVE: ("muted", ""),
 }
 """Colours behind the scores, and short names that fit over one checkpoint."""
@@ -75,8 +79,9 @@ STYLES = {
 TEXT = Measure(name="plain text", unit="nats per token", higher_is_better=False)
 PART = Measure(share=True, bounded=False)
 CHANGES = (
-    "Fine-tuned and restored: changes against the base. Came back: the share of the fall that "
-    "restoring brought back."
+    "Fine-tuned and restored: changes against the base. Against control: what is judged first, "
+    "without what restoring costs. Restoring alone: what it does to the base. Came back: the share "
+    "of the fall that restoring brought back."
 )
 CHARACTERISTICS = {
     "mass": Measure(name="Probability on the options", share=True),
@@ -93,11 +98,15 @@ READING = (
     "The control is the base put through the same restoring: what restoring costs, or teaches, it "
     "shows too.",
     "A loss of no more than the margin counts as none. Verdicts follow from one-sided paired tests "
-    "over the questions (exact for right and wrong answers), adjusted by Holm's method over all "
-    "checkpoints and tasks.",
-    "Pseudo forgetting: the score fell, the text pattern is back after restoring, and so is the "
-    "score. Actual forgetting: the pattern is back and the score is below both the base's and the "
-    "control's. A part of the fall may have come back all the same; its share is given.",
+    "over the questions (exact for right and wrong answers), adjusted over all checkpoints and "
+    "tasks: losses are looked at from the last checkpoint back, what is kept or comes back from the "
+    "first one on.",
+    "Pseudo forgetting: the score fell, the text pattern is back after restoring, and the score is "
+    "at the base's and at the control's. Actual forgetting: the pattern is back, the score is below "
+    "both, and the last step of several doses of restoring brought nothing more back. Not yet "
+    "restored: that step still brought something back. With one dose, all that the paper has, "
+    "actual forgetting is said of what is left at that dose. A part of the fall may have come back "
+    "all the same; its share is given.",
     "Inconclusive is no verdict: the reason says what would decide.",
     "The choice of a checkpoint by this page is a choice among several; measure it anew on other "
     "questions.",
@@ -111,10 +120,19 @@ def stages_page(record: StagesRecord) -> b.Page:
         sections.append(_verdicts(record, arm))
         scores += [_scores(record, arm, task) for task in record.tasks]
         texts.append(_plain_text(record, arm))
+        texts += [_score_by_pattern(record, arm, task) for task in record.tasks]
     jobs = _restored_models(record)
     sections.append(section("Scores by checkpoint", *scores, anchor="scores"))
     sections.append(section("The text pattern", *texts, intro=PATTERN, anchor="pattern"))
-    sections.append(section("Characteristics", *_characteristics(record), anchor="characteristics"))
+    words = characteristics_in_words(record)
+    sections.append(
+        section(
+            "Characteristics",
+            b.Bullets(words) if words else None,
+            *_characteristics(record),
+            anchor="characteristics",
+        )
+    )
     sections += [_along(record, arm) for arm in record.along]
     sections.append(jobs_section("Restored models", jobs, {}) if jobs else None)
     base = record.config.get("toy") or record.config.get("base", "")
@@ -164,7 +182,7 @@ def summary(record: StagesRecord) -> str:
             continue
         last = verdicts[-1]
         labels = record.checkpoints[last.arm]
-        begins = next((t for t in record.transitions if (t.arm, t.task) == (last.arm, key)), None)
+        begins = _transition(record, last.arm, key)
         sentences.append(
             f"{task.name}: after {labels[last.place - 1]}, {last.verdict}. {reason_in_words(last)}"
         )
@@ -199,6 +217,8 @@ def advice(
             if verdict.verdict in (GAINED, NONE):
                 earlier = f", and {labels[verdict.place - 1]} still shows it as it is"
         return f"The knowledge is there: an epoch of plain text on top shows it again{earlier}."
+    if last.verdict == NOT_YET:
+        return "Restoring has not ended: a larger dose (doses) tells whether the rest comes back."
     if last.verdict != ACTUAL:
         return ""
     stop = "No checkpoint is free of it: fine-tune more gently"
@@ -235,7 +255,7 @@ def _verdicts(record: StagesRecord, arm: str) -> b.Section | None:
     """An arm's verdicts, where forgetting begins, and why."""
     labels = record.checkpoints[arm]
     reasons = []
-    for verdict in record.verdicts:
+    for verdict in sorted(record.verdicts, key=lambda v: v.place):
         if verdict.arm == arm:
             reasons.append(
                 f"{labels[verdict.place - 1]}, {verdict.task}: {reason_in_words(verdict)}"
@@ -245,8 +265,9 @@ def _verdicts(record: StagesRecord, arm: str) -> b.Section | None:
     begins = []
     for transition in record.transitions:
         if transition.arm == arm and transition.place:
+            dose = f" (restored at {transition.dose}x)" if len(record.doses) > 1 else ""
             begins.append(
-                f"{transition.task}: actual forgetting begins at {_span(transition, labels)}."
+                f"{transition.task}: actual forgetting begins at {_span(transition, labels)}{dose}."
             )
     why = b.Fold("Why", [b.Bullets(reasons)])
     where = b.Bullets(begins) if begins else None
@@ -268,11 +289,20 @@ def _verdict_table(record: StagesRecord, arm: str) -> b.Table:
 
     cells: dict[b.Text, Any] = {f"Checkpoint ({arm})": name}
     cells["Verdict"] = lambda v: b.chip(v.verdict, TONES[v.verdict])
+    if len(record.doses) > 1:
+        cells["At dose"] = lambda v: "–" if v.restored is None else f"{v.dose}x"
     cells["Fine-tuned"] = lambda v: _change(v.tuned)
     cells["Restored"] = lambda v: _change(v.restored)
     cells["Against control"] = lambda v: _change(v.against_control)
+    cells["Restoring alone"] = lambda v: _change(v.control)
     cells["Came back"] = lambda v: cell(PART, v.came_back, missing="–")
     return grid(verdicts, cells, words=2, note=CHANGES)
+
+
+def _transition(record: StagesRecord, arm: str, task: str) -> Transition | None:
+    """Where actual forgetting begins, at the greatest dose that is known."""
+    known = [t for t in record.transitions if (t.arm, t.task) == (arm, task)]
+    return max(known, key=lambda t: t.dose, default=None)
 
 
 def _change(comparison: Comparison | None) -> b.Text:
@@ -303,18 +333,18 @@ def _by_checkpoint(
     labels = record.checkpoints[arm]
     rows = []
     levels = {}
-    for model in sorted(record.models, key=lambda m: (m.role != TUNED, m.place)):
+    for model in sorted(record.models, key=lambda m: (m.role != TUNED, m.dose, m.place)):
         figure = model.figures.get(key, {}).get(metric)
         if figure is None:
             continue
         value = Value.of(figure, measure)
         if model.arm == arm:
-            line = "fine-tuned" if model.role == TUNED else "restored"
+            line = "fine-tuned" if model.role == TUNED else _restored_at(model)
             rows.append(
                 {"line": line, "x": model.place, "checkpoint": labels[model.place - 1], "y": value}
             )
         elif not model.arm:
-            levels["base" if model.role == BASE else "base, restored"] = value
+            levels["base" if model.role == BASE else f"base, {_restored_at(model)}"] = value
     names = [label.removeprefix("epoch ") for label in labels]
     columns = {"line": "Model", "checkpoint": "Checkpoint", "y": measure.name}
     settings: dict[str, Any] = {
@@ -324,6 +354,45 @@ def _by_checkpoint(
     } | options
     x, y = steps_axis("checkpoint", names, first=1), Axis(title=measure.axis)
     return lines(f"{title} ({arm})", rows, x, y, columns=columns, **settings)
+
+
+def _restored_at(model: MeasuredModel) -> str:
+    return f"restored at {model.dose}x" if model.dose > 1 else "restored"
+
+
+def _score_by_pattern(record: StagesRecord, arm: str, task: TaskAbout) -> Chart | None:
+    """How score and text pattern come back together with the dose: a line a checkpoint, from the
+    fine-tuned model through every dose, and one of the base. None with one dose."""
+    if len(record.doses) < 2:
+        return None
+    key, names = f"{task.suite}/{task.name}", record.checkpoints[arm]
+    measure, rows = Measure.of(task), list[dict[str, Any]]()
+    for model in sorted(
+        record.models, key=lambda m: (m.place, m.role in (CONTROL, RESTORED), m.dose)
+    ):
+        score = model.figures.get(key, {}).get(task.metric)
+        text = model.figures.get(f"{PROBING}/{PROBING}", {}).get("nats_per_token")
+        if score is None or text is None or model.arm not in ("", arm):
+            continue
+        line = names[model.place - 1] if model.arm else "base"
+        is_restored = model.role in (CONTROL, RESTORED)
+        value = Value.of(score, measure)
+        restored = f"{model.dose}x" if is_restored else "not restored"
+        rows.append({"line": line, "dose": restored, "x": text.value, "y": value})
+    columns = {"line": "Checkpoint", "dose": "Restored", "x": TEXT.name, "y": task.name}
+    caption = (
+        "From the fine-tuned model through every dose of restoring. Knowledge that stops coming "
+        "back while plain text goes on getting cheaper is lost."
+    )
+    x, y = Axis(title=TEXT.axis), Axis(title=measure.axis)
+    return lines(
+        f"{task.name} against the text pattern ({arm})",
+        rows,
+        x,
+        y,
+        columns=columns,
+        caption=caption,
+    )
 
 
 def _scores(record: StagesRecord, arm: str, task: TaskAbout) -> Chart | None:
@@ -405,9 +474,12 @@ def _restored_models(record: StagesRecord) -> list[MeasuredModel]:
     models = []
     for model in record.models:
         if model.role == CONTROL:
-            models.append(dataclasses.replace(model, label="base (control)"))
+            dose = f", {model.dose}x" if model.dose > 1 else ""
+            models.append(dataclasses.replace(model, label=f"base (control){dose}"))
         elif model.role == RESTORED:
             label = f"{model.arm}, {record.checkpoints[model.arm][model.place - 1]}"
+            if model.dose > 1:
+                label += f", {model.dose}x"
             models.append(dataclasses.replace(model, label=label))
     return models
 
@@ -443,9 +515,14 @@ def reason_in_words(v: StageVerdict) -> str:
             f"Fine-tuning changed it by {_signed(v.tuned)}, a loss of no more than the margin."
         ),
         "came back": lambda v: f"It fell by {_lost(v.tuned)} and came back: {_beside(v)}.",
-        "loss left": lambda v: (
-            f"It fell by {_lost(v.tuned)}, and a loss is left when the pattern is back: "
-            f"{_beside(v)}."
+        "loss left": _loss_left,
+        "loss left, one dose": lambda v: (
+            f"{_loss_left(v)} Restored at one dose: whether more brings more back was not looked "
+            "at (doses: [1, 4] does)."
+        ),
+        "still coming back": lambda v: (
+            f"It fell by {_lost(v.tuned)}, and a loss is left at {v.dose} times the dose: "
+            f"{_beside(v)}. The step to that dose still brought back {_step(v)}."
         ),
         "tuned not scored": lambda v: f"It cannot be scored: {v.tuned.failed}",
         "base at chance": lambda v: (
@@ -459,8 +536,31 @@ def reason_in_words(v: StageVerdict) -> str:
         "restoring costs": _restoring_costs,
         "pattern not back": _pattern_not_back,
         "neither": _neither,
+        "level with the control": lambda v: (
+            f"It fell by {_lost(v.tuned)}. Restored, it is level with the restored base and not "
+            f"shown to be at the base's level: {_beside(v)}. Restoring has a cost of its own; "
+            "restore more gently."
+        ),
+        "may still come back": lambda v: (
+            f"It fell by {_lost(v.tuned)}, and a loss is left at {v.dose} times the dose: "
+            f"{_beside(v)}. Whether the step to that dose brought anything back is not shown: "
+            f"{_step(v)}."
+        ),
     }
     return sentences[v.why](v)
+
+
+def _loss_left(v: StageVerdict) -> str:
+    text = (
+        f"It fell by {_lost(v.tuned)}, and a loss is left when the pattern is back: {_beside(v)}."
+    )
+    if v.more is None:
+        return text
+    return f"{text} The step to {v.dose} times the dose brought back no more: {_step(v)}."
+
+
+def _step(v: StageVerdict) -> str:
+    return "nothing" if v.more is None else _signed(v.more)
 
 
 def _not_scored(v: StageVerdict) -> str:
@@ -476,9 +576,10 @@ def _not_scored(v: StageVerdict) -> str:
 def _restoring_costs(v: StageVerdict) -> str:
     assert v.control is not None
     return (
-        f"Restoring alone costs the base {_lost(v.control)}, and "
-        f"{_number(v.control_tolerance, v.control)} is allowed. Restore more gently: a lower rate, "
-        "or text that is nearer to what the base was trained on."
+        f"Restoring alone costs the base {_lost(v.control)} {_interval(v.control)}, and it has to "
+        f"be shown to cost no more than {_number(v.control_tolerance, v.control)}. Restore more "
+        "gently (a lower rate, or text that is nearer to what the base was trained on), or ask "
+        "more questions."
     )
 
 
@@ -517,6 +618,14 @@ def _signed(c: Comparison) -> str:
     if is_share(c.unit, c.metric):
         return f"{100 * c.gain:+.1f} points {between(f'{100 * low:+.1f}', f'{100 * high:+.1f}')}"
     return f"{c.gain:+.3g} {c.unit} {between(f'{low:+.3g}', f'{high:+.3g}')}"
+
+
+def _interval(c: Comparison) -> str:
+    """Of what was lost."""
+    low, high = sorted(-v if c.higher_is_better else v for v in c.interval)
+    if is_share(c.unit, c.metric):
+        return between(f"{100 * low:.1f}", f"{100 * high:.1f}")
+    return between(f"{low:.3g}", f"{high:.3g}")
 
 
 def _lost(c: Comparison) -> str:

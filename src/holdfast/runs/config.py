@@ -407,8 +407,8 @@ class _Request:
             self.notes += [Note("package", package) for package in packages]
         if self.launching.get("accelerate_config"):
             self.add(config_checks.check_preset(self.launching["accelerate_config"]))
-        if self.plan.along is not None:
-            self.add(config_checks.check_along(self.launching))
+        if holdfast.stop_rules:
+            self.add(config_checks.check_stopping_processes(self.launching))
         for name in launch.ignored(self.launching, has_accelerator=machine.accelerator):
             text = f"{name} has no effect here: this machine has no accelerator."
             self.notes.append(Note("no_effect", text))

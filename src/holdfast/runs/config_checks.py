@@ -493,8 +493,9 @@ def check_method(method: RetentionMethod) -> list[Problem]:
     return check_path("data", data) if isinstance(data, str) and data else []
 
 
-def check_along(launching: Mapping[str, Any]) -> list[Problem]:
-    """Measuring along training needs the whole model in one process.
+def check_stopping_processes(launching: Mapping[str, Any]) -> list[Problem]:
+    """What ends a run by what is measured along it needs the whole model in one process; of several
+    the model is kept at those moments and measured at the end.
 
     Args:
         launching: options of `accelerate launch`.
@@ -509,10 +510,9 @@ def check_along(launching: Mapping[str, Any]) -> list[Problem]:
         return []
     return [
         Problem(
-            ("evaluation", "along"),
-            f"measures in runs of one process, got {count} processes, each of which may hold only "
-            "a part of the model. Leave it out, keep checkpoints (save_steps), and measure them "
-            "afterwards: 'holdfast evaluate RUN/checkpoint-*'.",
+            "early_stopping",
+            f"decides by what is measured in runs of one process, got {count} processes, which "
+            "measure when the run has ended. Leave it out, or train in one process.",
         )
     ]
 

@@ -15,7 +15,8 @@ train(config, callbacks=[at])
 ```
 
 What is there already is not measured again, so that a run that is continued measures no step twice.
-For runs of one process: others hold parts of the model.
+For runs of one process. Of several each may hold a part of the model: they write it down at those
+steps (`KeepAt`), and what was written is measured when the run has ended.
 """
 
 from __future__ import annotations
@@ -113,6 +114,28 @@ class MeasureAt(TrainerCallback):
                 folder=EvaluationFolder(self.folder / f"step-{step}"),
                 start=self.start,
             )
+
+
+class KeepAt(TrainerCallback):
+    """Writes the weights down at steps of a run, to be measured when it has ended.
+
+    Args:
+        along: says at which; the end is not among them.
+        folder: gets `step-<n>/` with the weights.
+        measured: with `step-<n>/` where a step was measured already.
+        save: writes the model into a folder; called by every process.
+    """
+
+    def __init__(
+        self, along: Along, folder: Path, measured: Path, save: Callable[[Path], None]
+    ) -> None:
+        self.along, self.folder, self.measured, self.save = along, folder, measured, save
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        name = f"step-{state.global_step}"
+        is_there = (self.folder / name).is_dir() or (self.measured / name).is_dir()
+        if self.along.reached(state.global_step, state.max_steps) and not is_there:
+            self.save(self.folder / name)
 
 
 class StopEarly(MeasureAt):

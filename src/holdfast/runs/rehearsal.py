@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 STAGES = {
     "evaluate start": "measuring the initial model",
     "save": "saving the model",
+    "evaluate along": "measuring steps of the training",
     "evaluate result": "measuring the result",
     "report": "comparing before and after",
     "done": "writing the report",

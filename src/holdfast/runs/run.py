@@ -31,6 +31,7 @@ from holdfast.errors import (
     RunFolderError,
     TrainingDiverged,
 )
+from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.runs import run_folder
 from holdfast.runs.loading import loaded_otherwise
@@ -56,6 +57,7 @@ from holdfast.support.resources import file_trouble
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
+    from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.processes import ProcessGroup
     from holdfast.records.evaluation import Evaluation
     from holdfast.runs.config import TrainConfig
@@ -65,6 +67,9 @@ if TYPE_CHECKING:
     from holdfast.training.preferences import OwnLoss
 
 
+KEPT = "along-weights"
+"""Folder of a run of several processes: its weights at the steps of `evaluation.along`, until they
+are measured."""
 MOST_CHANGE = 0.5
 """Where a smaller share of weights in half precision changes, steps are lost to rounding."""
 
@@ -239,11 +244,12 @@ class _Run:
                     f"Interrupted after the last step; the trained model is in {self.folder.path}. "
                     "The same command continues."
                 )
+        kept = self.measure_kept()
         self.note_unmeasured()
         self.stage("evaluate result", f"Evaluating the result on {entries}" if plan.entries else "")
         if plan.entries:
-            if self.trainer is not None and self.trainer.is_fsdp_enabled:
-                self.load_result()  # what is in memory is sharded
+            if kept or (self.trainer is not None and self.trainer.is_fsdp_enabled):
+                self.load_result()  # what is in memory is of another step, or sharded
             identity = {
                 "name": self.record.name,
                 "hash": checkpoint_hash(self.folder.path),
@@ -462,6 +468,13 @@ class _Run:
                 self.note(text)
 
     def evaluate(self, which: str, model: Any, identity: dict[str, Any]) -> None:
+        plan, folder = self.config.evaluation, self.folder.evaluated(which)
+        self.evaluate_into(folder, plan, model, identity)
+
+    def evaluate_into(
+        self, folder: EvaluationFolder, plan: EvaluationPlan, model: Any, identity: dict[str, Any]
+    ) -> None:
+        """Measures a model on a plan, by all processes that can."""
         from rich.console import Console
 
         from holdfast.evaluation.runner import evaluate
@@ -479,8 +492,8 @@ class _Run:
         )
         measured = evaluate(
             loaded,
-            self.config.evaluation,
-            folder=self.folder.evaluated(which),
+            plan,
+            folder=folder,
             cache=self.cache,
             console=self.console if self.main else Console(quiet=True),
             start=self.folder.evaluated("start"),
@@ -597,7 +610,8 @@ class _Run:
                 f"Expected training over {world} processes, the trainer found {processes}: every "
                 "process would train alone. On CPUs set use_cpu: true."
             )
-        if config.evaluation.along and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
+        is_apart = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+        if config.evaluation.along and world == 1 and is_apart:
             raise ConfigError(
                 "evaluation.along: measures a model that one process holds whole, which FSDP and "
                 "DeepSpeed take apart. Leave it out, and measure checkpoints afterwards: 'holdfast "
@@ -697,12 +711,16 @@ class _Run:
         """What measures while the model is trained; `metrics`: whose clock does not count the time
         for it."""
         from holdfast.reports.along import point_line
-        from holdfast.runs.measuring import MeasureAt, Point, StopEarly
+        from holdfast.runs.measuring import KeepAt, MeasureAt, Point, StopEarly
         from holdfast.runs.tracking import evaluation_figures
 
         plan = self.config.evaluation
         if plan.along is None:
             return []
+        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            return [
+                KeepAt(plan.along, self.folder.path / KEPT, self.folder.along, self.keep_weights)
+            ]
         measured: set[int] = set()
 
         def reached(point: Point) -> None:
@@ -728,6 +746,43 @@ class _Run:
         if rules := self.config.holdfast.stop_rules:
             callbacks.append(StopEarly(rules, plan=plan, reached=aside, say=self.note, **shared))
         return callbacks
+
+    def keep_weights(self, folder: Path) -> None:
+        """Writes the model as it is, in the middle of training; called by every process."""
+        from holdfast.training.checkpoint_folders import remove_folder
+
+        staging, together = folder.with_name(f".{folder.name}"), self.trainer.accelerator
+        if self.main:
+            remove_folder(staging)
+        together.wait_for_everyone()
+        self.trainer.save_model(str(staging), _internal_call=True)
+        together.wait_for_everyone()
+        if self.main:
+            os.replace(staging, folder)
+        together.wait_for_everyone()
+
+    def measure_kept(self) -> bool:
+        """Measures what several processes wrote down along training (`KeepAt`); whether there was
+        anything, so that other weights are in memory now."""
+        from holdfast.training.checkpoint_folders import remove_folder
+
+        folders = sorted(
+            (self.folder.path / KEPT).glob("step-*"),
+            key=lambda path: int(path.name.removeprefix("step-")),
+        )
+        if not folders or self.config.evaluation.along is None:
+            return False
+        self.stage("evaluate along", f"Evaluating {len(folders)} steps of the training")
+        for folder in folders:
+            step = folder.name.removeprefix("step-")
+            if self.main or self.processes.world_size > 1:
+                self.load_weights(folder)
+                identity = {"name": f"step {step}", "hash": checkpoint_hash(folder)}
+                plan, place = self.config.evaluation.on_the_way, self.folder.along / folder.name
+                self.evaluate_into(EvaluationFolder(place), plan, self.model, identity)
+        if self.main:
+            remove_folder(self.folder.path / KEPT)
+        return True
 
     def note_unmeasured(self) -> None:
         """Says which steps were asked for and not measured: the run has no such steps, or had been
@@ -794,16 +849,20 @@ class _Run:
     def load_result(self) -> None:
         """The finished weights from disk: an earlier session trained them and this one only
         measures, or no process holds them whole."""
+        self.load_weights(self.folder.path)
+
+    def load_weights(self, folder: Path) -> None:
+        """Weights of this run from a folder."""
         from holdfast import models
         from holdfast.runs.loading import load_model
 
         os.environ[EFFICIENT_LOADING] = "false"  # FSDP is over: every process measures
-        path, trusted = str(self.folder.path), self.config.training.trust_remote_code
+        path, trusted = str(folder), self.config.training.trust_remote_code
         if (
             self.config.training.chat_template_path is not None
         ):  # tokens may have come with the template
             self.tokenizer = models.load_tokenizer(path, trust_remote_code=trusted)
-        if (self.folder.path / "adapter_config.json").is_file():
+        if (folder / "adapter_config.json").is_file():
             from holdfast.training.adapters import load_adapter
 
             if self.trainer is not None:

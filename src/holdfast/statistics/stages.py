@@ -3,25 +3,37 @@ Knowledge Losing.)
 
 Four models answer the same questions: the base b, the fine-tuned model t, the model t after
 restoring r, and the control c, which is the base after the same restoring, since restoring has a
-cost and an effect of its own. What is judged are paired differences (`holdfast.statistics.paired`),
-one-sided, against the margin m that does not matter:
+cost and an effect of its own. Restoring may come in several doses d (texts of so many times the
+budget), each with a control of its own. What is judged are paired differences
+(`holdfast.statistics.paired`), one-sided, against the margin m that does not matter:
 
     gained               t above b
     no forgetting        t not below b by more than m
-    pseudo forgetting    t below b, the pattern is back, and r not below b, or not below c, by more than m
-    actual forgetting    t below b, the pattern is back, and r below both b and c
+    pseudo forgetting    t below b; at a dose the pattern is back and r is not below b, nor below c, by more than m
+    actual forgetting    t below b; at the greatest dose the pattern is back and r is below both b and c, and the step
+                         to that dose brought back less than m
+    not yet restored     the same, and the step to the greatest dose did bring something back
     inconclusive         anything else
 
-The pattern is back where held-out plain text costs r at most a tolerance more than b, or than c.
-Nothing follows where the control lost more than its own tolerance. Of a task on which the base is
-not shown to do better than chance nothing follows but a gain: there is nothing to lose.
+With one dose, which is all that the paper has, "actual forgetting" is said of what is below b and c
+at that dose, and the reason says that more may bring it back.
 
-Each kind of statement is one family over all checkpoints and tasks, adjusted by Holm's method: "t
-is below b", "t is above b", "t is not below b by more than m", "r is below both" (the larger of two
-p-values: both have to be shown) and "r is back" (twice the smaller: one is enough); tasks with
-nothing to lose are in the family of gains alone. So each verdict is false anywhere in a study with
-a chance of at most one side of the level. That a precondition is met (the pattern is back) is a
-statement of its own and not adjusted.
+A dose counts where the pattern is back, which is where held-out plain text costs r at most a
+tolerance more than b, or than c, and where the control is shown to have lost no more than its own
+tolerance. Of a task on which the base is not shown to do better than chance nothing follows but a
+gain: there is nothing to lose.
+
+Each kind of statement is one family over all checkpoints and tasks. Gains, and what the step to the
+greatest dose brings, are adjusted by Holm's method. Forgetting grows along a fine-tuning, so that
+"t is below b" and "r is below both" are looked at from the last checkpoint to the first, "t is not
+below b by more than m" and "r is back" from the first to the last, each arm and task at its part of
+the level, by the fallback procedure (Wiens 2003, "A fixed sequence Bonferroni procedure for testing
+multiple endpoints", Pharmaceutical Statistics 2): half of that level is for the first look, the
+rest in equal parts for the others, and a look that shows what it is for hands its level on to the
+next. "r is below both" and "r is back" have to be shown against b and c alike (the larger of two
+p-values); one dose of several is enough for "back" (so many times the smallest). So each verdict is
+false anywhere in a study with a chance of at most one side of the level. That a precondition is met
+(the pattern is back, the control lost little) is a statement of its own and not adjusted.
 """
 
 from __future__ import annotations
@@ -33,33 +45,45 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.records.comparison import Comparison
-from holdfast.records.stages import ACTUAL, GAINED, INCONCLUSIVE, NONE, PSEUDO
+from holdfast.records.stages import ACTUAL, GAINED, INCONCLUSIVE, NONE, NOT_YET, PSEUDO
 from holdfast.statistics.decision import level_of
 from holdfast.statistics.family_wise import adjust
 from holdfast.statistics.paired import paired_test
 
 
 @dataclass(frozen=True, kw_only=True)
+class AtDose:
+    """What is known of a restored checkpoint on one task, at one dose."""
+
+    dose: int
+    restored: Comparison
+    """Base to restored model."""
+    against_control: Comparison
+    """Control to restored model."""
+    control: Comparison
+    """Base to control."""
+    control_tolerance: float
+    """How much the control may have lost, in the task's own unit."""
+    pattern: Comparison
+    """Held-out plain text, base to restored model."""
+    pattern_control: Comparison
+    """Held-out plain text, control to restored model."""
+    more: Comparison | None = None
+    """Restored at the dose before, to restored at this one; None of the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is known of one checkpoint on one task. All comparisons are of the same questions;
-    `None` where a model was not measured."""
+    """What is known of one checkpoint on one task. All comparisons are of the same questions."""
 
     tuned: Comparison
     """Base to fine-tuned model."""
-    restored: Comparison | None = None
-    """Base to restored model."""
-    against_control: Comparison | None = None
-    """Control to restored model."""
-    control: Comparison | None = None
-    """Base to control."""
-    control_tolerance: float = 0.0
-    """How much the control may have lost, in the task's own unit."""
-    pattern: Comparison | None = None
-    """Held-out plain text, base to restored model."""
-    pattern_control: Comparison | None = None
-    """Held-out plain text, control to restored model."""
+    doses: Sequence[AtDose] = ()
+    """Ascending; empty where it was not restored."""
     above_chance: bool = True
     """Whether the base is shown to do better than guessing."""
+    chain: tuple[str, ...] = ()
+    """Arm and task: checkpoints of one chain follow each other in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,33 +94,49 @@ class Judgement:
     """One of `records.stages.VERDICTS`."""
     why: str
     """One of `records.stages.REASONS`."""
+    at: AtDose | None = None
+    """The dose that the verdict stands at; None where there is none."""
 
 
 def judge(evidence: Sequence[Evidence], *, tolerance: float) -> list[Judgement]:
     """The stage of every checkpoint on every task, in order.
 
     Args:
-        evidence: of all checkpoints and tasks that are judged together.
+        evidence: of all checkpoints and tasks that are judged together; those of a chain in the
+            order of training.
         tolerance: nats per token that plain text may cost more for the pattern to be back.
     """
-    rose = _adjusted([_p_gain(e.tuned) for e in evidence])
-    known = [e if e.above_chance else None for e in evidence]
-    fell = _adjusted([_p_loss(None if e is None else e.tuned) for e in known])
-    stayed = _adjusted([_p_kept(None if e is None else e.tuned) for e in known])
-    below = _adjusted([_p_below(e) for e in known])
-    back = _adjusted([_p_back(e) for e in known])
+    if not evidence:
+        return []
+    level = level_of(evidence[0].tuned.confidence)
+    known = [e.tuned if e.above_chance else None for e in evidence]
+    usable = [_usable(e, level, tolerance) if e.above_chance else [] for e in evidence]
+    last = [doses[-1] if doses else None for doses in usable]
+    more = [None if at is None else at.more for at in last]
+    looks = _Looks(chains=[e.chain for e in evidence], level=level)
+    rose = looks.by_holm([_p_gain(e.tuned) for e in evidence])
+    fell = looks.in_order([_p_loss(tuned) for tuned in known], last_first=True)
+    kept = looks.in_order([_p_kept(tuned) for tuned in known])
+    below = looks.in_order([_p_below(at) for at in last], last_first=True)
+    back = looks.in_order([_p_back(doses) for doses in usable])
+    rising = looks.by_holm([_p_gain(step) for step in more])
+    done = looks.by_holm([_p_no_more(step) for step in more])
     judgements = []
-    for e, p_fell, p_rose, p_kept, p_below, p_back in zip(
-        evidence, fell, rose, stayed, below, back, strict=True
-    ):
-        level = level_of(e.tuned.confidence)
-        judgement = _before_restoring(
-            e, fell=p_fell < level, rose=p_rose < level, kept=p_kept < level
-        )
+    for number, e in enumerate(evidence):
+        judgement = _before_restoring(e, fell=fell[number], rose=rose[number], kept=kept[number])
+        if judgement is None and back[number]:
+            at = min(usable[number], key=lambda at: _p_back([at]))
+            judgement = Judgement(verdict=PSEUDO, why="came back", at=at)
+        if judgement is None and not usable[number]:
+            judgement = _unusable(e, level, tolerance)
         if judgement is None:
-            judgement = _unusable(e, level, tolerance=tolerance)
-        if judgement is None:
-            judgement = _after_restoring(e, below=p_below < level, back=p_back < level)
+            judgement = _not_back(
+                usable[number],
+                below=below[number],
+                rising=rising[number],
+                done=done[number],
+                level=level,
+            )
         judgements.append(judgement)
     return judgements
 
@@ -116,28 +156,47 @@ def _before_restoring(e: Evidence, *, fell: bool, rose: bool, kept: bool) -> Jud
     return None
 
 
-def _unusable(e: Evidence, level: float, *, tolerance: float) -> Judgement | None:
-    """Why restoring tells nothing; None where it does."""
-    needed = (e.restored, e.against_control, e.control, e.pattern, e.pattern_control)
-    if any(c is None for c in needed):
+def _usable(e: Evidence, level: float, tolerance: float) -> list[AtDose]:
+    """The doses that something follows from."""
+    return [at for at in e.doses if _why_not(at, level, tolerance) is None]
+
+
+def _why_not(at: AtDose, level: float, tolerance: float) -> str | None:
+    """Why nothing follows from a dose; None where something does."""
+    needed = (at.restored, at.against_control, at.control, at.pattern, at.pattern_control)
+    if any(c.failed is not None for c in needed):
+        return "restored not scored"
+    if _p_kept(at.control, at.control_tolerance) >= level:
+        return "restoring costs"
+    came_back = _either(_p_kept(at.pattern, tolerance), _p_kept(at.pattern_control, tolerance))
+    return "pattern not back" if came_back >= level else None
+
+
+def _unusable(e: Evidence, level: float, tolerance: float) -> Judgement:
+    if not e.doses:
         return Judgement(verdict=INCONCLUSIVE, why="not restored")
-    assert e.control is not None
-    if any(c is not None and c.failed is not None for c in needed):
-        return Judgement(verdict=INCONCLUSIVE, why="restored not scored")
-    if e.control.gain < -e.control_tolerance:
-        return Judgement(verdict=INCONCLUSIVE, why="restoring costs")
-    came_back = _either(_p_kept(e.pattern, tolerance), _p_kept(e.pattern_control, tolerance))
-    if came_back >= level:
-        return Judgement(verdict=INCONCLUSIVE, why="pattern not back")
-    return None
+    at = e.doses[-1]
+    why = _why_not(at, level, tolerance)
+    assert why is not None
+    return Judgement(verdict=INCONCLUSIVE, why=why, at=at)
 
 
-def _after_restoring(e: Evidence, *, below: bool, back: bool) -> Judgement:
-    if back:
-        return Judgement(verdict=PSEUDO, why="came back")
-    if below:
-        return Judgement(verdict=ACTUAL, why="loss left")
-    return Judgement(verdict=INCONCLUSIVE, why="neither")
+def _not_back(
+    usable: Sequence[AtDose], *, below: bool, rising: bool, done: bool, level: float
+) -> Judgement:
+    """What follows where it fell, is restored and not shown to be back."""
+    at = usable[-1]
+    if not below:
+        level_with_control = _p_kept(at.against_control) < level
+        why = "level with the control" if level_with_control else "neither"
+        return Judgement(verdict=INCONCLUSIVE, why=why, at=at)
+    if at.more is None:
+        return Judgement(verdict=ACTUAL, why="loss left, one dose", at=at)
+    if rising:
+        return Judgement(verdict=NOT_YET, why="still coming back", at=at)
+    if done:
+        return Judgement(verdict=ACTUAL, why="loss left", at=at)
+    return Judgement(verdict=INCONCLUSIVE, why="may still come back", at=at)
 
 
 # --------------------------------------------------------------------------------------- transition
@@ -197,22 +256,54 @@ def transition(
 # -------------------------------------------------------------------------------------------- tests
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Looks:
+    """Which of many p-values show what they are for, none of them falsely but with a chance of
+    `level`. NaN: not tested, and no part of the family."""
+
+    chains: Sequence[tuple[str, ...]]
+    """Of each p-value; those of a chain in the order of training."""
+    level: float
+
+    def by_holm(self, p_values: Sequence[float]) -> list[bool]:
+        """By Holm's method."""
+        adjusted = iter(adjust([p for p in p_values if not math.isnan(p)], "holm"))
+        return [not math.isnan(p) and next(adjusted) < self.level for p in p_values]
+
+    def in_order(self, p_values: Sequence[float], *, last_first: bool = False) -> list[bool]:
+        """By the fallback procedure (module docstring)."""
+        places: dict[tuple[str, ...], list[int]] = {}
+        for number, (chain, p) in enumerate(zip(self.chains, p_values, strict=True)):
+            if not math.isnan(p):
+                places.setdefault(chain, []).append(number)
+        rejected = [False] * len(p_values)
+        for numbers in places.values():
+            ordered = numbers[::-1] if last_first else numbers
+            of_chain = self.level / len(places)
+            level = of_chain if len(ordered) == 1 else of_chain / 2
+            carried = 0.0
+            for number in ordered:
+                level += carried
+                rejected[number] = p_values[number] < level
+                carried = level if rejected[number] else 0.0
+                level = of_chain / 2 / max(1, len(ordered) - 1)
+        return rejected
+
+
 def _p_loss(c: Comparison | None) -> float:
-    """One-sided p-value of "nothing was lost"."""
+    """One-sided p-value of "nothing was lost"; NaN, as below, where that is not tested."""
     test = paired_test(c) if c is not None else None
-    return (
-        math.nan
-        if test is None or c is None
-        else test.p_below()
-        if c.higher_is_better
-        else test.p_above()
-    )
+    if test is None or c is None:
+        return math.nan
+    return test.p_below() if c.higher_is_better else test.p_above()
 
 
-def _p_gain(c: Comparison) -> float:
+def _p_gain(c: Comparison | None) -> float:
     """One-sided p-value of "nothing was gained"."""
-    test = paired_test(c)
-    return math.nan if test is None else test.p_above() if c.higher_is_better else test.p_below()
+    test = paired_test(c) if c is not None else None
+    if test is None or c is None:
+        return math.nan
+    return test.p_above() if c.higher_is_better else test.p_below()
 
 
 def _p_kept(c: Comparison | None, margin: float | None = None) -> float:
@@ -224,16 +315,25 @@ def _p_kept(c: Comparison | None, margin: float | None = None) -> float:
     return test.p_above(-m) if c.higher_is_better else test.p_below(m)
 
 
-def _p_below(e: Evidence | None) -> float:
-    """One-sided p-value of "restored, it scores as base or control do"; NaN where that is not
-    tested."""
-    return math.nan if e is None else _both(_p_loss(e.restored), _p_loss(e.against_control))
+def _p_no_more(c: Comparison | None) -> float:
+    """One-sided p-value of "at least the margin was gained"."""
+    test = paired_test(c) if c is not None else None
+    if test is None or c is None:
+        return math.nan
+    m = c.tolerated
+    return test.p_below(m) if c.higher_is_better else test.p_above(-m)
 
 
-def _p_back(e: Evidence | None) -> float:
-    """One-sided p-value of "restored, it stays the margin below base and control"; NaN where that
-    is not tested."""
-    return math.nan if e is None else _either(_p_kept(e.restored), _p_kept(e.against_control))
+def _p_below(at: AtDose | None) -> float:
+    """One-sided p-value of "restored, it scores as base or control do"."""
+    return math.nan if at is None else _both(_p_loss(at.restored), _p_loss(at.against_control))
+
+
+def _p_back(usable: Sequence[AtDose]) -> float:
+    """One-sided p-value of "restored at any of the doses, it stays the margin below base or
+    control"."""
+    p_values = [_both(_p_kept(at.restored), _p_kept(at.against_control)) for at in usable]
+    return min(1.0, len(p_values) * min(p_values)) if p_values else math.nan
 
 
 def _both(one: float, other: float) -> float:
@@ -242,10 +342,3 @@ def _both(one: float, other: float) -> float:
 
 def _either(one: float, other: float) -> float:
     return math.nan if math.isnan(one) or math.isnan(other) else min(1.0, 2.0 * min(one, other))
-
-
-def _adjusted(p_values: Sequence[float]) -> list[float]:
-    """Holm's; what was not tested is 1 and no part of the family."""
-    known = [p for p in p_values if not math.isnan(p)]
-    adjusted = iter(adjust(known, "holm"))
-    return [1.0 if math.isnan(p) else next(adjusted) for p in p_values]

@@ -47,6 +47,84 @@ def test_every_checkpoint_is_restored_and_the_base_too(files: dict[str, Any]) ->
     settings = config.restoring("tuned-1-restored", "one")
     assert (settings["learning_rate"], settings["num_train_epochs"], settings["retention"]) == (3e-5, 1, "none")
     assert settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] == 256
+    assert settings["packing"] is False, "256 passages a step, as in the paper"
+
+
+def test_every_dose_has_a_control_and_a_text_of_its_own(files: dict[str, Any]) -> None:
+    config = StagesConfig.read({**files, "doses": [1, 4]})
+    assert list(config.steps)[1:] == [
+        "texts",
+        "base-restored",
+        "tuned-1-restored",
+        "tuned-2-restored",
+        "texts-4x",
+        "base-restored-4x",
+        "tuned-1-restored-4x",
+        "tuned-2-restored-4x",
+    ]
+    assert config.steps["tuned-2-restored-4x"].label == "restoring tuned, checkpoint 2, 4 times the dose"
+    one, four = config.selection(9)[0], config.selection(9, 4)[0]
+    assert one is not None and four is not None and (one.tokens, four.tokens) == (9, 36)
+    assert four.output == one.output / "4x" and four.scores == one.output / "scores.ledger.jsonl", "ranked once"
+    read = config.restoring("x", "one", 4)["dataset_name"], config.restoring("x", "one")["dataset_name"]
+    assert read == tuple(str(config.texts_at(dose)[0]) for dose in (4, 1))
+    assert config.restoring("x", "one", 4)["evaluation"]["probing"] == config.evaluation["probing"]
+
+
+def test_larger_doses_may_be_added_to_a_study(files: dict[str, Any]) -> None:
+    without, later = StagesConfig.read(files), StagesConfig.read({**files, "doses": [1, 4]})
+    assert later.differences(without.resolved) == []
+    assert list(later.steps)[: len(without.steps)] == list(without.steps), "what was done keeps its place"
+    (difference,) = without.differences(later.resolved)
+    assert difference.startswith("doses: was [1, 4]")
+
+
+def test_an_average_may_be_judged_in_place_of_its_parts(files: dict[str, Any]) -> None:
+    for name in ("more", "other"):
+        Path(f"{name}.jsonl").write_text(json.dumps(QUESTIONS) + "\n")
+    keep = [{"multiple_choice": f"{name}.jsonl", "name": name} for name in ("more", "other")]
+    Path("suite.yaml").write_text(json.dumps({"keep": keep, "averages": {"both": ["more", "other"]}}))
+    config = StagesConfig.read({**files, "suite": "suite.yaml", "judge": ["facts", "both"]})
+    assert config.judged == [("knowledge", "facts"), ("average", "both")]
+    with pytest.raises(ConfigError, match=r"judge: expected some of .*, got bath\. Did you mean 'both'"):
+        StagesConfig.read({**files, "suite": "suite.yaml", "judge": ["bath"]})
+
+
+def test_guessing_at_an_average_is_the_mean_of_its_parts(tmp_path: Path) -> None:
+    from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
+    from holdfast.studies.stages.outcome import is_above_chance
+
+    folder = EvaluationFolder(tmp_path)
+
+    def entry(name: str, chance: float, **about: Any) -> Evaluation:
+        metric = Metric(value=0.5, n=9, unit="accuracy", higher_is_better=True, interval=(0.41, 0.6))
+        evaluation = Evaluation(
+            suite="knowledge",
+            name=name,
+            primary="acc",
+            key=name,
+            metrics={"acc": metric},
+            model={},
+            references={"acc": {"chance": chance}},
+            **{"kind": "multiple_choice", "settings": {}, **about},
+        )
+        folder.write(evaluation, [])
+        return evaluation
+
+    entry("a", 0.25), entry("b", 0.5)
+    members = [{"suite": "knowledge", "name": name, "metric": "acc"} for name in ("a", "b")]
+    average = Evaluation(
+        suite="average",
+        name="both",
+        kind="average",
+        primary="acc",
+        key="both",
+        metrics=entry("c", 0.25).metrics,
+        settings={"members": members},
+        model={},
+    )
+    assert is_above_chance(folder, average), "0.41 is above 0.375"
+    assert not is_above_chance(folder, entry("d", 0.45))
 
 
 def test_texts_and_distributions_are_drawn_and_not_judged(files: dict[str, Any]) -> None:
@@ -78,6 +156,8 @@ def test_texts_and_distributions_are_drawn_and_not_judged(files: dict[str, Any])
         ({"keep": [{"perplexity": "text.jsonl"}]}, "expected at least one entry whose questions are right or"),
         ({"with_retention": "label_annealing"}, "with_retention: fine-tunes once more, so it needs `train`"),
         ({"restore": {"seed": 1}}, "restore.seed: is set by the study"),
+        ({"doses": [4, 1]}, "doses: expected multiples of the budget, ascending from 1, got [4, 1]"),
+        ({"doses": [2, 4]}, "doses: expected multiples of the budget, ascending from 1, got [2, 4]"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(files: dict[str, Any], change: dict[str, Any], said: str) -> None:
@@ -216,7 +296,8 @@ def test_a_base_that_knows_nothing_is_seen_before_anything_is_restored(
     study = StagesStudy(StagesConfig.read({**files, "base": str(model_folder), "keep": both, "output_dir": "some"}))
     assert study.make(task).folder == "base-measured"
     (note,) = notes
-    found = {e.name: outcome.is_above_chance(e) for e in outcome.EvaluationFolder("some/base-measured/model").all()}
+    folder = outcome.EvaluationFolder("some/base-measured/model")
+    found = {e.name: outcome.is_above_chance(folder, e) for e in folder.all()}
     assert sorted(found.values()) == [False, True]
     (poor,) = (name for name, above in found.items() if not above)
     assert note == (

@@ -8,315 +8,134 @@ The rules stand here and were written before any outcome of the studies was look
   the spread between worlds. With one world it covers the questions alone.
 - *First*, *middle*, *last*: the checkpoint after the first epoch, after half of them, and after
   all. *Plain text*: the probing passages, nats a token. *Knowledge*: the first task of the study,
-  in small worlds multiple choice about people whom the base knew. *Letters*: lettered questions,
+  in small worlds multiple choice about people whom the base knew; the *second benchmark* is the
+  next task that has no letters, in small worlds word problems. *Letters*: lettered questions,
   which have the answer position. *Memorised*: what has exact memorisation of the fine-tuning's
   data. Entries are the record's own, whatever they are called.
-- Restored models are held against the base and against the control, the base after the same
-  restoring: *back* is not below the lower of the two, *below* is below both. That is
-      `holdfast.statistics.stages` over worlds.
+- Restored means restored with the paper's dose, as many tokens as one epoch of the fine-tuning has
+  (section 3.1); claim 2f, which is ours, speaks of larger doses. A restored model is held against
+  the base, as in the paper, *and* against the control, the base after the same restoring, which is
+  ours: restoring has a cost of its own. Near, or below, means both.
 - A change counts from `LEAST` on: 2 points, or 0.05 nats a token, with the whole interval. Plain
-  text is *at the base's level* where it costs less than `TOLERANCE` nats more than the dearer of
-  base and control.
+  text is *at the base's level* where it costs less than `TOLERANCE` nats more.
+- *Rises*: along all checkpoints, with no way back by what counts between any two of them.
 - *Within a few steps*: within `FEW` of all steps. *Most of* what was memorised: more than half.
 - Claim 5 holds the transition to actual forgetting of the models against that of smaller ones in
-  the same worlds.
+  the same worlds, 7a the stages of those, 7b those tuned on other conversations.
 
-The first three worlds were judged by these rules and could not tell eleven of thirteen claims,
-their intervals being too wide; worlds 3 to 5 were added then, under the same rules, before anything
-of them was known. Intervals over six worlds are not widened for that first look.
+Worlds 0 to 5 were judged by earlier rules (the lower of base and control; ends alone for what
+rises) in another regime: restoring read some 15 times the paper's dose. Those outcomes are
+withdrawn. The regime of today is chosen on world 0 by the preconditions below, without a look at
+what the rules say, and decides nothing there; worlds from 6 on were nobody's before.
 
-What has to be so before a rule may speak: the base knows what is asked, fine-tuning costs it,
-restoring alone does not, the pattern is back where knowledge is judged, and there is room above the
-base where a gain is claimed.
+What has to be so before a rule may speak: the base knows what is asked, fine-tuning costs it and
+does not destroy it, restoring reads no more than an epoch of the fine-tuning and costs the base
+itself less than what counts, the pattern is back where knowledge is judged, and there is room above
+the base where a gain is claimed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 
 from holdfast.papers.claims.claim import Claim, Evidence, Statement, failed_models, judge_claims
 from holdfast.papers.claims.requirements import Requirement
-from holdfast.papers.claims.rules import FAILS, HOLDS, Check, Part, Rule, rule, widened
-from holdfast.records.figure import Figure, NotMeasured
-from holdfast.records.stages import BASE, CONTROL, PROBING, RESTORED, TUNED, StagesRecord
+from holdfast.papers.claims.rules import FAILS, HOLDS, Check, Part, Rule, rising, rule, widened
+from holdfast.papers.stages.cases import (
+    BASE_MODEL,
+    FEW,
+    GROUPS,
+    NARROW,
+    OTHER,
+    WIDE,
+    Cases,
+    Checkpoint,
+    Measure,
+    Worlds,
+    above_guessing,
+    along_checkpoints,
+    changing,
+    coming_back,
+    dose_of,
+    entropy,
+    every,
+    first,
+    first_narrow,
+    greatest,
+    knowledge,
+    last,
+    last_narrow,
+    last_other,
+    least_mass,
+    letters,
+    memorised,
+    plain,
+    second,
+    several_doses,
+    three,
+)
+from holdfast.records.figure import Figure
+from holdfast.records.stages import StagesRecord
 
-RECIPE = "stages"
-"""All worlds together."""
-WIDE, NARROW = "world-", "narrow-"
-"""What the studies' names begin with: the models of the claims, and smaller ones for claim 5."""
+RECIPES = {WIDE: "stages", NARROW: "stages of two sizes", OTHER: "stages of other data"}
+"""What claims are judged on, all worlds together, by the group whose worlds count."""
 LEAST, LEAST_NATS = 0.02, 0.05
 TOLERANCE = 0.05
-FEW = 0.05
-"""Of all steps of fine-tuning: half of the first of ten epochs."""
 MASS = 0.95
 """From which on the format counts as learnt (section 5)."""
 KNOWN = 0.2
 """By so much the base is above guessing, else it has no knowledge to lose."""
 COSTS = 0.05
-"""By so much fine-tuning lowers the score, and by no more restoring alone may."""
+"""By so much fine-tuning lowers the score."""
+KEPT = 0.5
+"""Of what the base knows above guessing, at least so much is left, else fine-tuning destroyed it:
+the paper's models lose a few points of MMLU and ARC."""
+DOSE = 1.25
+"""Of the tokens of one epoch of the fine-tuning, restoring reads at most so many (section 3.1)."""
 READING = (
     "A study is a world with people, texts and a base of its own; figures are means over worlds, "
     "with intervals over them. With one world they cover its questions alone.",
-    "Restored models are held against the base and against the control, the base after the same "
-    "restoring. Back: not below the lower of the two. Below: below both.",
+    "Restored: with as many tokens of plain text as one epoch of the fine-tuning has. Restored "
+    "models are held against the base, as in the paper, and against the control, the base after "
+    "the same restoring, which is ours.",
     "A change of less than 2 points, or of 0.05 nats a token, counts as none.",
-    "Three worlds were judged first and told little; three more were added then under the same "
-    "rules. Intervals are not widened for the first look.",
+    "The small model is taught lettered answers, which Llama 2 knows from its pre-training: its "
+    "fine-tuning has lettered questions among the others.",
+    "Rates and batches are chosen on world 0 by the preconditions alone; worlds from 6 on were "
+    "looked at by nobody before. Earlier worlds were judged by other rules and are withdrawn.",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Worlds:
-    """The studies by world, and those of a smaller model."""
-
-    wide: Mapping[int, StagesRecord]
-    narrow: Mapping[int, StagesRecord] = dataclasses.field(default_factory=dict)
-
-    @property
-    def last(self) -> int:
-        """The checkpoint after all epochs, counted from 1; 0 where there is none."""
-        return min((len(labels(record)) for record in self.wide.values()), default=0)
-
-    @property
-    def middle(self) -> int:
-        """After half of them."""
-        return max(1, self.last // 2)
 
 
 def check_claims(records: Mapping[str, StagesRecord | None]) -> list[Claim]:
     """Every claim of the paper, held against its studies.
 
     Args:
-        records: by study (`world-0`, `narrow-0`, ...), finished or not; None: not run.
+        records: by study (`world-6`, `narrow-6`, ...), finished or not; None: not run.
     """
-    worlds: dict[str, dict[int, StagesRecord]] = {WIDE: {}, NARROW: {}}
+    groups: dict[str, dict[int, StagesRecord]] = {group: {} for group in GROUPS}
     models = []
     for name, record in records.items():
-        size = WIDE if name.startswith(WIDE) else NARROW
+        group = next(group for group in GROUPS if name.startswith(group))
         if record is not None:
-            worlds[size][int(name.removeprefix(size))] = record
+            groups[group][int(name.removeprefix(group))] = record
             models += record.models
-    wide, narrow = worlds[WIDE], worlds[NARROW]
-    missing = list(records.values()).count(None)
-    without = dict(_without(wide, narrow))
-    begun = Worlds(wide, narrow) if wide else None
-    evidence: Evidence[Worlds] = Evidence.of(
-        begun, models, seeds=len(wide), noun="model", without=without
-    )
-    evidence = dataclasses.replace(evidence, waiting=evidence.waiting + missing)
-    return judge_claims(STATEMENTS, {RECIPE: evidence})
-
-
-def _without(
-    wide: Mapping[int, StagesRecord], narrow: Mapping[int, StagesRecord]
-) -> Iterator[tuple[str, Worlds]]:
-    """The studies with one world left out, by name; nothing where there are not two others."""
+    wide, missing = groups[WIDE], list(records.values()).count(None)
+    worlds = Worlds(groups)
+    without = {}
     for world in wide if len(wide) > 2 else ():
-        others, smaller = dict(wide), dict(narrow)
-        del others[world]
-        smaller.pop(world, None)
-        yield f"world {world}", Worlds(others, smaller)
-
-
-# ----------------------------------------------------------------------------------------- measures
-
-
-Measure = Callable[[StagesRecord], tuple[str, str]]
-"""Of a record, the entry ("suite/name") and the metric; raises `NotMeasured`."""
-Model = tuple[str, int]
-"""Role and checkpoint, 0 of base and control."""
-BASE_MODEL: Model = (BASE, 0)
-FIRST: Model = (TUNED, 1)
-
-
-def labels(record: StagesRecord) -> list[str]:
-    """Of the checkpoints that are diagnosed."""
-    return record.checkpoints[record.arms[0]]
-
-
-def plain(record: StagesRecord) -> tuple[str, str]:
-    """Plain text."""
-    return f"{PROBING}/{PROBING}", "nats_per_token"
-
-
-def knowledge(record: StagesRecord) -> tuple[str, str]:
-    """The first task."""
-    if not record.tasks:
-        raise NotMeasured("a task")
-    task = record.tasks[0]
-    return f"{task.suite}/{task.name}", task.metric
-
-
-def entropy(record: StagesRecord) -> tuple[str, str]:
-    """At the answer position of lettered questions."""
-    return entry_with("entropy", record), "entropy"
-
-
-def letters(record: StagesRecord) -> tuple[str, str]:
-    """Lettered questions that are answered right."""
-    return entry_with("entropy", record), "acc"
-
-
-def memorised(record: StagesRecord) -> tuple[str, str]:
-    """What fine-tuning's data is memorised of."""
-    return entry_with("exact_memorisation", record), "exact_memorisation"
-
-
-def entry_with(metric: str, record: StagesRecord) -> str:
-    """The first entry that has a metric."""
-    for model in record.models:
-        for entry, figures in model.figures.items():
-            if metric in figures:
-                return entry
-    raise NotMeasured(metric.replace("_", " "))
-
-
-def figure_of(record: StagesRecord, model: Model, measure: Measure) -> Figure:
-    """A figure of a model of a world."""
-    (role, number), (entry, metric) = model, measure(record)
-    measured = record.model(role, record.arms[0] if number else "", number)
-    figure = None if measured is None else measured.figures.get(entry, {}).get(metric)
-    if figure is None or not math.isfinite(figure.value):
-        raise NotMeasured(
-            f"{entry} ({metric}) of the {role} {f'checkpoint {number}' if number else 'model'}"
+        without[f"world {world}"] = worlds.without(world)
+    evidence = {}
+    for group, recipe in RECIPES.items():
+        study: Evidence[Worlds] = Evidence.of(
+            worlds if wide else None,
+            models,
+            seeds=len(groups[group]),
+            noun="model",
+            without=without,
         )
-    return figure
-
-
-def above_guessing(record: StagesRecord, model: Model, measure: Measure) -> Figure:
-    """What a model answers beyond chance."""
-    for task in record.tasks:
-        if f"{task.suite}/{task.name}" == measure(record)[0]:
-            return Figure(value=figure_of(record, model, measure).value - (task.chance or 0.0))
-    raise NotMeasured("chance")
-
-
-def least_mass(record: StagesRecord) -> Figure:
-    """The least mass on the letters from `FEW` of the fine-tuning's steps on, of what was measured
-    on the way."""
-    entry, points = entropy(record)[0], record.along.get(record.arms[0], [])
-    last = max((point.step for point in points), default=0)
-    figures = []
-    for point in points:
-        for evaluation in point.evaluations if last and point.step >= FEW * last else ():
-            mass = evaluation.metrics.get("mass")
-            if f"{evaluation.suite}/{evaluation.name}" == entry and mass is not None:
-                figures.append(Figure(value=mass.value, over_samples=mass.interval))
-    if not figures or not all(math.isfinite(figure.value) for figure in figures):
-        raise NotMeasured("the mass on the letters along fine-tuning, as finite figures,")
-    return min(figures, key=lambda figure: figure.value)
-
-
-def transition(record: StagesRecord) -> int:
-    """The checkpoint at which actual forgetting of the knowledge begins; one more than there are
-    where it does not."""
-    for begin in record.transitions:
-        if (begin.arm, begin.task) == (record.arms[0], knowledge(record)[0]):
-            return begin.place or len(labels(record)) + 1
-    raise NotMeasured("the transition to actual forgetting")
-
-
-# -------------------------------------------------------------------------------------------- cases
-
-
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
-    """One checkpoint of every world. What is asked for and was not measured raises
-    `NotMeasured`."""
-
-    worlds: Worlds
-    place: int
-    """From 1."""
-    where = ""
-    unit = "share"
-
-    def behind(self, figure: Figure) -> str:
-        """The worlds."""
-        return f"{len(figure.by_seed)} worlds" if len(figure.by_seed) > 1 else "one world"
-
-    @property
-    def tuned(self) -> Model:
-        """Before restoring."""
-        return TUNED, self.place
-
-    @property
-    def restored(self) -> Model:
-        """After restoring."""
-        return RESTORED, self.place
-
-    def over(self, of: Callable[[StagesRecord], Figure]) -> Figure:
-        """A figure over worlds: their spread is its noise, of one world that of the samples."""
-        by_world, half = {}, 0.0
-        for world, record in self.worlds.wide.items():
-            figure = of(record)
-            by_world[world] = figure.value
-            if len(self.worlds.wide) == 1:
-                half = figure.half_over_samples
-        return Figure.over_seeds(by_world, half)
-
-    def figure(self, model: Model, measure: Measure) -> Figure:
-        """Of a model."""
-        return self.over(lambda record: figure_of(record, model, measure))
-
-    def change(self, after: Model, before: Model, measure: Measure) -> Figure:
-        """Between two models."""
-        return self.figure(after, measure) - self.figure(before, measure)
-
-    def beside_both(self, measure: Measure, nearest: Callable[..., Figure]) -> Figure:
-        """The restored model's figure minus the lower (`min`), or the higher (`max`), of base and
-        control."""
-
-        def beside(record: StagesRecord) -> Figure:
-            others = (
-                figure_of(record, BASE_MODEL, measure),
-                figure_of(record, (CONTROL, 0), measure),
-            )
-            return figure_of(record, self.restored, measure) - nearest(
-                others, key=lambda figure: figure.value
-            )
-
-        return self.over(beside)
-
-    def earlier_than_smaller(self) -> Figure:
-        """The checkpoint of the transition minus that of the smaller model, over the worlds that
-        have both."""
-        by_world = {}
-        for world, record in self.worlds.wide.items():
-            try:
-                by_world[world] = float(transition(record) - transition(self.worlds.narrow[world]))
-            except (KeyError, NotMeasured):
-                continue
-        if not by_world and self.worlds.narrow:
-            raise NotMeasured("the transition to actual forgetting, of both models in one world,")
-        if not by_world:
-            raise NotMeasured(
-                f"a smaller model in the same world (the recipes {NARROW}0, {NARROW}1 and "
-                f"{NARROW}2)"
-            )
-        return Figure.over_seeds(by_world)
-
-
-def first(worlds: Worlds) -> list[Checkpoint]:
-    """The checkpoint after the first epoch."""
-    return [Checkpoint(worlds, 1)]
-
-
-def last(worlds: Worlds) -> list[Checkpoint]:
-    """That after all of them."""
-    return [Checkpoint(worlds, worlds.last)]
-
-
-def three(worlds: Worlds) -> list[Checkpoint]:
-    """The first, the middle and the last one."""
-    numbers = dict.fromkeys((1, worlds.middle, worlds.last))
-    return [Checkpoint(worlds, number) for number in numbers]
-
-
-def every(worlds: Worlds) -> list[Checkpoint]:
-    """All of them."""
-    return [Checkpoint(worlds, number) for number in range(1, 1 + worlds.last)]
+        evidence[recipe] = dataclasses.replace(study, waiting=study.waiting + missing)
+    return judge_claims(STATEMENTS, evidence)
 
 
 # -------------------------------------------------------------------------------------------- rules
@@ -341,51 +160,174 @@ def one_tuned_above(worlds: Worlds, level: float) -> list[Part]:
     return [condition for condition in parts if condition.verdict != FAILS] or parts
 
 
+def all_rules(says: str, *rules: Rule[Worlds]) -> Rule[Worlds]:
+    """Every one of several rules."""
+
+    def judge(worlds: Worlds, level: float) -> list[Part]:
+        parts: list[Part] = []
+        for one in rules:
+            parts += one(worlds, level)
+        return parts
+
+    return Rule(says, judge)
+
+
+def near(measure: Measure, what: str) -> tuple[Check, Check]:
+    """Restored, the score is not below the base, nor below the control, by what counts."""
+    yes, no = "what the first epoch cost comes back", "what the first epoch cost does not come back"
+    against_base = Check(
+        what=f"{what}, restored first checkpoint - base",
+        of=lambda at: at.change(at.restored, BASE_MODEL, measure),
+        above=-LEAST,
+        yes=yes,
+        no=no,
+    )
+    against_control = Check(
+        what=f"{what}, restored first checkpoint - control",
+        of=lambda at: at.change(at.restored, at.control, measure),
+        above=-LEAST,
+        yes=f"{yes} as far as restoring lets it",
+        no=f"{no}, whatever restoring costs",
+    )
+    return against_base, against_control
+
+
+def left(measure: Measure, what: str) -> tuple[Check, Check]:
+    """Restored, the score is below the base, and below the control, by what counts."""
+    yes, no = "a loss is left after the last epoch", "no loss is left after the last epoch"
+    against_base = Check(
+        what=f"{what}, restored last checkpoint - base",
+        of=lambda at: at.change(at.restored, BASE_MODEL, measure),
+        below=-LEAST,
+        yes=yes,
+        no=no,
+    )
+    against_control = Check(
+        what=f"{what}, restored last checkpoint - control",
+        of=lambda at: at.change(at.restored, at.control, measure),
+        below=-LEAST,
+        yes=f"{yes} that restoring does not cost the base itself",
+        no=f"{no} but what restoring costs the base itself",
+    )
+    return against_base, against_control
+
+
+def both_stages(says: str, cases: tuple[Cases, Cases], measure: Measure, what: str) -> Rule[Worlds]:
+    """Pseudo forgetting after the first epoch, actual forgetting after the last."""
+    early, late = cases
+    return all_rules(
+        says, rule(says, early, *near(measure, what)), rule(says, late, *left(measure, what))
+    )
+
+
+LEAST_MASS = Check(
+    what=f"least mass on the letters after {FEW:.0%} of the steps",
+    of=lambda at: at.over(least_mass),
+    above=MASS,
+    yes="the format is learnt within a few steps and stays",
+    no="the format is not learnt within a few steps, or does not stay",
+)
+CHANGING = Check(
+    what="lettered questions answered otherwise from point to point, first half",
+    of=lambda at: at.over(changing),
+    above=LEAST,
+    yes="the answers go on changing after the format is learnt",
+    no="the answers do not go on changing after the format is learnt",
+)
+
+
 # ------------------------------------------------------------------------------------ preconditions
 
 
-def lost(name: str, cases: Callable[[Worlds], list[Checkpoint]]) -> Requirement:
+def lost(name: str, cases: Cases, measure: Measure = knowledge) -> Requirement:
     """Fine-tuning lowers the score of a checkpoint."""
     return Requirement(
         name=f"the {name} checkpoint lost knowledge",
         cases=cases,
-        of=lambda at: at.change(BASE_MODEL, at.tuned, knowledge).value,
+        of=lambda at: at.change(BASE_MODEL, at.tuned, measure).value,
         at_least=COSTS,
         figure="base - checkpoint, share of right answers",
         advice="fine-tune for longer, or at a higher rate",
     )
 
 
-def back(name: str, cases: Callable[[Worlds], list[Checkpoint]]) -> Requirement:
+def moderate(cases: Cases, measure: Measure = knowledge) -> Requirement:
+    """Fine-tuning does not destroy the model."""
+    return Requirement(
+        name="fine-tuning does not destroy the model",
+        cases=cases,
+        of=lambda at: at.share_kept(measure),
+        at_least=KEPT,
+        figure="last checkpoint / base, both above guessing",
+        advice="fine-tune at a lower rate",
+    )
+
+
+def back(name: str, cases: Cases) -> Requirement:
     """The pattern of a checkpoint is back after restoring."""
     return Requirement(
         name=f"the pattern of the {name} checkpoint is back",
         cases=cases,
-        of=lambda at: at.beside_both(plain, max).value,
+        of=lambda at: at.pattern_left().value,
         at_most=TOLERANCE,
         figure="plain text, restored - the dearer of base and control",
-        advice="restore for longer",
+        advice="restore at a higher rate or in smaller batches, or fine-tune at a lower rate",
     )
 
 
-FIRST_LOST, LAST_LOST = lost("first", first), lost("last", last)
+def knows(cases: Cases, measure: Measure = knowledge) -> Requirement:
+    """The base knows what is asked."""
+    return Requirement(
+        name="the base knows what is asked",
+        cases=cases,
+        of=lambda at: at.over(lambda record: above_guessing(record, BASE_MODEL, measure)).value,
+        at_least=KNOWN,
+        figure="its accuracy above guessing",
+        advice="train the base for longer",
+    )
+
+
+def cheap(cases: Cases, measure: Measure = knowledge) -> Requirement:
+    """Restoring costs the base itself less than what counts."""
+    return Requirement(
+        name="restoring alone costs the base little",
+        cases=cases,
+        of=lambda at: at.change(BASE_MODEL, at.control, measure).value,
+        at_most=LEAST,
+        figure="base - control, share of right answers",
+        advice="restore at a lower rate, or on text that is nearer to the base's own",
+    )
+
+
+def dose(cases: Cases) -> Requirement:
+    """Restoring reads no more than an epoch of the fine-tuning."""
+    return Requirement(
+        name="restoring reads as much as an epoch of the fine-tuning",
+        cases=cases,
+        of=lambda at: at.over(lambda record: Figure(value=dose_of(record))).value,
+        at_most=DOSE,
+        figure="tokens of restoring / tokens of an epoch",
+        advice="leave `tokens` out, so that an epoch's is taken",
+    )
+
+
+def stages_of(early: Cases, late: Cases, measure: Measure = knowledge) -> tuple[Requirement, ...]:
+    """What has to be so before both stages are judged."""
+    return (
+        knows(early, measure),
+        dose(early),
+        cheap(early, measure),
+        lost("first", early, measure),
+        lost("last", late, measure),
+        moderate(late, measure),
+        back("first", early),
+        back("last", late),
+    )
+
+
+FIRST_LOST, LAST_LOST, MODERATE = lost("first", first), lost("last", last), moderate(last)
 FIRST_BACK, LAST_BACK = back("first", first), back("last", last)
-KNOWS = Requirement(
-    name="the base knows what is asked",
-    cases=first,
-    of=lambda at: at.over(lambda record: above_guessing(record, BASE_MODEL, knowledge)).value,
-    at_least=KNOWN,
-    figure="its accuracy above guessing",
-    advice="train the base for longer",
-)
-CHEAP = Requirement(
-    name="restoring alone costs the base little",
-    cases=first,
-    of=lambda at: at.change(BASE_MODEL, (CONTROL, 0), knowledge).value,
-    at_most=COSTS,
-    figure="base - control, share of right answers",
-    advice="restore at a lower rate, or on text that is nearer to the base's own",
-)
+KNOWS, CHEAP, ONE_EPOCH = knows(first), cheap(first), dose(first)
 ROOM = Requirement(
     name="there is room above the base",
     cases=first,
@@ -395,9 +337,9 @@ ROOM = Requirement(
     advice="ask harder questions",
 )
 LETTERS = Requirement(
-    name="the first checkpoint answers lettered questions",
-    cases=first,
-    of=lambda at: at.over(lambda record: above_guessing(record, FIRST, letters)).value,
+    name="the middle checkpoint answers lettered questions",
+    cases=last,
+    of=lambda at: at.over(lambda record: above_guessing(record, at.middle, letters)).value,
     at_least=COSTS,
     figure="its accuracy above guessing",
     advice="mix more lettered questions about known people into the fine-tuning",
@@ -413,18 +355,25 @@ SHIFTED = Requirement(
 
 
 def _lacking(worlds: Worlds) -> str | None:
-    records = [*worlds.wide.values(), *worlds.narrow.values()]
+    records = [record for group in worlds.groups.values() for record in group.values()]
     failed = failed_models(model for record in records for model in record.models)
-    measured = worlds.last > 0 and all(record.tasks for record in worlds.wide.values())
+    measured = worlds.last() > 0 and all(record.tasks for record in worlds.of(WIDE).values())
     return failed or (None if measured else "nothing was measured")
 
 
 def _claim(
-    number: str, text: str, paper: str, rule: Rule[Worlds], *needs: Requirement
+    number: str,
+    text: str,
+    paper: str,
+    rule: Rule[Worlds],
+    *needs: Requirement,
+    ours: bool = False,
+    group: str = WIDE,
 ) -> Statement[Worlds]:
     return Statement(
         number=number,
-        recipe=RECIPE,
+        ours=ours,
+        recipe=RECIPES[group],
         text=text,
         paper=paper,
         rule=rule,
@@ -437,40 +386,47 @@ STATEMENTS = (
     _claim(
         "1a",
         "The perplexity of plain text rises through fine-tuning.",
-        "'a continuing upward trend' over ten epochs (figure 3b, section 4.1)",
-        rule(
-            "Plain text costs the last checkpoint at least 0.05 nats more than the base, and more "
-            "than the first one.",
-            last,
-            Check(
-                what="plain text, last checkpoint - base",
-                of=lambda at: at.change(at.tuned, BASE_MODEL, plain),
-                above=LEAST_NATS,
-                yes="fine-tuning makes plain text dearer",
-                no="fine-tuning does not make plain text dearer",
-                unit=NATS,
+        "'a continuing upward trend along with the instruction tuning process' (section 4.1, "
+        "figure 3b)",
+        all_rules(
+            "Plain text costs the last checkpoint at least 0.05 nats more than the base, and from "
+            "the first checkpoint to the last it rises: between no two of them does it fall by "
+            "0.05 nats or more.",
+            rule(
+                "",
+                last,
+                Check(
+                    what="plain text, last checkpoint - base",
+                    of=lambda at: at.change(at.tuned, BASE_MODEL, plain),
+                    above=LEAST_NATS,
+                    yes="fine-tuning makes plain text dearer",
+                    no="fine-tuning does not make plain text dearer",
+                    unit=NATS,
+                ),
             ),
-            Check(
-                what="plain text, last checkpoint - first",
-                of=lambda at: at.change(at.tuned, FIRST, plain),
-                above=0.0,
-                yes="it goes on rising",
-                no="it does not go on rising",
-                unit=NATS,
+            rising(
+                "",
+                last,
+                along_checkpoints(plain),
+                what="plain text",
+                least=0.0,
+                back=LEAST_NATS,
+                along="epochs",
             ),
         ),
     ),
     _claim(
         "1b",
         "Restoring brings it back to the base's from every epoch.",
-        "restored models 'have all returned to convergence with the base' (figures 3a, 3b)",
+        "restored models 'have all returned to convergence with the base LLM no matter how large "
+        "the perplexity is' (section 4.1, figures 3a, 3b)",
         rule(
             f"After restoring, plain text costs every checkpoint less than {TOLERANCE:g} nats more "
-            "than the dearer of base and control.",
+            "than the base.",
             every,
             Check(
-                what="plain text, restored checkpoint {case.place} - the dearer of base and control",
-                of=lambda at: at.beside_both(plain, max),
+                what="plain text, restored checkpoint {case.place} - base",
+                of=lambda at: at.change(at.restored, BASE_MODEL, plain),
                 below=TOLERANCE,
                 yes="the pattern comes back from every checkpoint",
                 no="the pattern of checkpoint {case.place} does not come back",
@@ -478,24 +434,21 @@ STATEMENTS = (
             ),
         ),
         SHIFTED,
+        ONE_EPOCH,
     ),
     _claim(
         "2a",
         "Early on forgetting is pseudo: restored, the model is at the base's score again.",
-        "Llama 2 7B on Alpaca, before epoch 4; MMLU and ARC (figures 3c, 3d)",
+        "'performance is restored near or above the baseline' (section 4.1; Llama 2 7B on Alpaca "
+        "before epoch 4, figures 3c, 3d)",
         rule(
-            "The first checkpoint, restored, is not below the lower of base and control by 2 "
-            "points or more.",
+            "The first checkpoint, restored, is not below the base by 2 points or more, nor below "
+            "the control.",
             first,
-            Check(
-                what="knowledge, restored first checkpoint - the lower of base and control",
-                of=lambda at: at.beside_both(knowledge, min),
-                above=-LEAST,
-                yes="what the first epoch cost comes back",
-                no="what the first epoch cost does not come back",
-            ),
+            *near(knowledge, "knowledge"),
         ),
         KNOWS,
+        ONE_EPOCH,
         CHEAP,
         FIRST_LOST,
         FIRST_BACK,
@@ -503,21 +456,19 @@ STATEMENTS = (
     _claim(
         "2b",
         "Late it is actual: restored, the model is below the base although the pattern is back.",
-        "Llama 2 7B from epoch 4 on, 13B from epoch 2 on (figures 3c, 3d, 6c, 6d)",
+        "'notably below the original LLMs even though text patterns are restored' (section 4.1; "
+        "Llama 2 7B from epoch 4 on, 13B from epoch 2 on, figures 3c, 3d, 6c, 6d)",
         rule(
-            "The last checkpoint, restored, is below both base and control by 2 points or more.",
+            "The last checkpoint, restored, is below the base by 2 points or more, and below the "
+            "control.",
             last,
-            Check(
-                what="knowledge, restored last checkpoint - the lower of base and control",
-                of=lambda at: at.beside_both(knowledge, min),
-                below=-LEAST,
-                yes="a loss is left after the last epoch",
-                no="no loss is left after the last epoch",
-            ),
+            *left(knowledge, "knowledge"),
         ),
         KNOWS,
+        ONE_EPOCH,
         CHEAP,
         LAST_LOST,
+        MODERATE,
         LAST_BACK,
     ),
     _claim(
@@ -537,14 +488,15 @@ STATEMENTS = (
             ),
         ),
         KNOWS,
+        ONE_EPOCH,
         FIRST_LOST,
         LAST_LOST,
     ),
     _claim(
         "2d",
         "Early on the restored model even exceeds the base.",
-        "'once the fine-tuned LLMs are restored, their performances exceed' the base's (section "
-        "1, figures 3c, 3d)",
+        "'the performance of LLMs exceeds original base LLMs when their familiar text patterns "
+        "have been restored' (section 4.1, figures 3c, 3d)",
         rule(
             "The first checkpoint, restored, is above the base by 2 points or more.",
             first,
@@ -557,38 +509,72 @@ STATEMENTS = (
             ),
         ),
         KNOWS,
+        ONE_EPOCH,
         CHEAP,
         FIRST_BACK,
         ROOM,
     ),
     _claim(
+        "2e",
+        "Both stages are found on a second benchmark.",
+        "'performances of LLMs on both benchmarks', MMLU and ARC (section 4.1, figures 3c, 3d)",
+        both_stages(
+            "Claims 2a and 2b on the next task that has no letters.",
+            (first, last),
+            second,
+            "second benchmark",
+        ),
+        *stages_of(first, last, second),
+    ),
+    _claim(
+        "2f",
+        "What is left after the last epoch is lost, and not merely not restored yet.",
+        "none: its one dose of restoring leaves it open",
+        rule(
+            "At the greatest of several doses of restoring, the last checkpoint is below the base "
+            "and below the control of that dose by 2 points or more, and the step to that dose "
+            "brings back less than 2 points against the control.",
+            several_doses,
+            *left(knowledge, "knowledge, greatest dose"),
+            Check(
+                what="what the step to the greatest dose brings back, against the control",
+                of=coming_back,
+                below=LEAST,
+                yes="more restoring brings nothing more back",
+                no="more restoring brings more back",
+            ),
+        ),
+        KNOWS,
+        cheap(greatest),
+        LAST_LOST,
+        MODERATE,
+        back("last", greatest),
+        ours=True,
+    ),
+    _claim(
         "3a",
         "The answer's format is learnt within a few steps and stays.",
-        "probability of the options at 0.95 within a few steps (figure 4, section 5.1)",
+        "'the generation probability of correct format answer rise up in a few steps', 'above "
+        "95%', 'throughout the entire training process' (section 5.2, finding 1, figure 4)",
         rule(
             f"From {FEW:.0%} of the steps on, the mean mass on the letters stays at {MASS:g} or "
             "more at every point that was measured.",
             last,
-            Check(
-                what=f"least mass on the letters after {FEW:.0%} of the steps",
-                of=lambda at: at.over(least_mass),
-                above=MASS,
-                yes="the format is learnt within a few steps and stays",
-                no="the format is not learnt within a few steps, or does not stay",
-            ),
+            LEAST_MASS,
         ),
     ),
     _claim(
         "3b",
         "The entropy at the answer position declines in the late stage.",
-        "entropy fluctuates after the format is learnt, then declines continuously (figure 4)",
+        "'focusing on the late training process, we find that the entropy on both benchmark no "
+        "longer fluctuate and undergoes a decline trend' (section 5.2, finding 2, figure 4)",
         rule(
             "The entropy at the answer position is lower at the last checkpoint than at the middle "
             "one by 0.05 nats or more.",
             last,
             Check(
                 what="entropy at the answer position, last checkpoint - middle",
-                of=lambda at: at.change(at.tuned, (TUNED, at.worlds.middle), entropy),
+                of=lambda at: at.change(at.tuned, at.middle, entropy),
                 below=-LEAST_NATS,
                 yes="the entropy declines in the late stage",
                 no="the entropy does not decline in the late stage",
@@ -598,23 +584,24 @@ STATEMENTS = (
     ),
     _claim(
         "3c",
-        "Entropy and accuracy fall together: over-confidence.",
-        "'models are becoming overconfident, which may cause the actual forgetting' (section 5.1)",
+        "Late in fine-tuning entropy and accuracy fall together: over-confidence.",
+        "'as the model's confidence in its answers intensifies, the precision of its responses to "
+        "these questions concomitantly deteriorates' (section 5.2, finding 2)",
         rule(
-            "From the first checkpoint to the last, the entropy falls by 0.05 nats or more, and "
+            "From the middle checkpoint to the last, the entropy falls by 0.05 nats or more, and "
             "accuracy on the same lettered questions by 2 points or more.",
             last,
             Check(
-                what="entropy at the answer position, last checkpoint - first",
-                of=lambda at: at.change(at.tuned, FIRST, entropy),
+                what="entropy at the answer position, last checkpoint - middle",
+                of=lambda at: at.change(at.tuned, at.middle, entropy),
                 below=-LEAST_NATS,
                 yes="the entropy falls",
                 no="the entropy does not fall",
                 unit="nats",
             ),
             Check(
-                what="lettered questions, last checkpoint - first",
-                of=lambda at: at.change(at.tuned, FIRST, letters),
+                what="lettered questions, last checkpoint - middle",
+                of=lambda at: at.change(at.tuned, at.middle, letters),
                 below=-LEAST,
                 yes="accuracy falls with it",
                 no="accuracy does not fall with it",
@@ -623,26 +610,38 @@ STATEMENTS = (
         LETTERS,
     ),
     _claim(
+        "3d",
+        "After the format is learnt the answers go on changing: knowledge alignment.",
+        "'a dynamic alteration in the responses' while the format stays (section 5.2, finding 1, "
+        "figure 4)",
+        rule(
+            f"From {FEW:.0%} of the steps to half of them, 2 % or more of the lettered questions "
+            "are answered otherwise from one point to the next, and the mass on the letters stays "
+            f"at {MASS:g} or more.",
+            last,
+            CHANGING,
+            LEAST_MASS,
+        ),
+    ),
+    _claim(
         "4a",
         "Exact memorisation of the fine-tuning data rises through the run.",
-        "an ascending trend along ten epochs (figure 5)",
-        rule(
-            "The last checkpoint has memorised more of the fine-tuning's outputs than the first "
-            "by 2 points or more.",
+        "'a ascending trend along with the training process' (section 5.2, finding 3, figure 5)",
+        rising(
+            "The last checkpoint has memorised more of the fine-tuning's outputs than the first by "
+            "2 points or more, and between no two checkpoints does it fall by 2 points or more.",
             last,
-            Check(
-                what="exact memorisation, last checkpoint - first",
-                of=lambda at: at.change(at.tuned, FIRST, memorised),
-                above=LEAST,
-                yes="memorisation rises through the run",
-                no="memorisation does not rise through the run",
-            ),
+            along_checkpoints(memorised),
+            what="exact memorisation",
+            least=LEAST,
+            back=LEAST,
+            along="epochs",
         ),
     ),
     _claim(
         "4b",
         "What was memorised survives restoring.",
-        "'these data remain even after restoring the original pattern' (finding 3, figure 5)",
+        "'these data remains even after restoring the original pattern' (section 5.2, finding 3)",
         rule(
             "Of what the last checkpoint has memorised beyond the base, more than half is there "
             "after restoring.",
@@ -659,29 +658,33 @@ STATEMENTS = (
             ),
         ),
         SHIFTED,
+        ONE_EPOCH,
         LAST_BACK,
     ),
     _claim(
         "5",
         "A larger model turns to actual forgetting earlier.",
-        "13B after 2 epochs, 7B after 4 (section 6, figure 6)",
+        "13B after 2 epochs, 7B after 4 (section 6, finding 2, figure 6)",
         rule(
-            "In the same worlds the transition to actual forgetting comes at least one checkpoint "
+            "In the same worlds the transition to actual forgetting comes more than one checkpoint "
             "earlier than with the smaller model.",
             first,
             Check(
                 what="checkpoint of the transition, larger model - smaller",
                 of=Checkpoint.earlier_than_smaller,
-                below=-0.5,
+                below=-1.0,
                 yes="the larger model turns earlier",
-                no="the larger model does not turn earlier",
+                no="the larger model does not turn earlier by more than a checkpoint",
                 unit="checkpoints",
             ),
         ),
         KNOWS,
+        ONE_EPOCH,
         CHEAP,
         LAST_LOST,
+        MODERATE,
         LAST_BACK,
+        group=NARROW,
     ),
     _claim(
         "6",
@@ -695,5 +698,31 @@ STATEMENTS = (
         ),
         KNOWS,
         ROOM,
+    ),
+    _claim(
+        "7a",
+        "Pseudo and actual forgetting are found in a model of another size.",
+        "'the transition of forgetting keeps its consistency across the different LLMs' (section "
+        "6, finding 1, figure 6: 13B; here the smaller model)",
+        both_stages(
+            "Claims 2a and 2b of the smaller model.",
+            (first_narrow, last_narrow),
+            knowledge,
+            "smaller model",
+        ),
+        *stages_of(first_narrow, last_narrow),
+        group=NARROW,
+    ),
+    _claim(
+        "7b",
+        "Format and knowledge alignment are found with other instruction data.",
+        "the same with Vicuna's data in place of Alpaca's (section 6, finding 3, figure 7)",
+        rule(
+            "Claims 3a and 3d of the models that were tuned on other conversations.",
+            last_other,
+            LEAST_MASS,
+            CHANGING,
+        ),
+        group=OTHER,
     ),
 )

@@ -2,6 +2,9 @@
 
 from holdfast.papers.claims.registry import Paper
 
+WORLDS = range(6, 16)
+"""Those that nobody looked at before these rules; of the first six the regime was chosen on world 0."""
+
 PAPER = Paper(
     name="stages",
     title="Pattern Shifting or Knowledge Losing? A Forgetting Perspective for Understanding the Effect of Instruction "
@@ -9,20 +12,19 @@ PAPER = Paper(
     short="Pattern Shifting or Knowledge Losing",
     about="Stages of forgetting: has it forgotten, or does it only not show it?",
     recipes={
-        "world-0": "ten epochs on new people, every checkpoint restored: the first world",
-        "world-1": "the same on the second world",
-        "world-2": "the same on the third world",
-        "world-3": "on the fourth",
-        "world-4": "on the fifth",
-        "world-5": "on the sixth",
+        "world-0": "ten epochs on new people, every checkpoint restored at three doses: the world that the regime was "
+        "chosen on",
+        **{f"world-{number}": f"the same in world {number}" for number in WORLDS},
+        **{f"narrow-{number}": f"world {number} with a smaller model" for number in WORLDS[:6]},
+        **{f"other-{number}": f"world {number} with other conversations" for number in WORLDS[:3]},
         "narrow-0": "the first world with a smaller model",
-        "narrow-1": "the second world with a smaller model",
-        "narrow-2": "the third world with a smaller model",
+        "other-0": "the first world with other conversations",
     },
     durations={
-        "quick": "two minutes",
-        "small": "6 minutes and, the first time, 15 for its base",
-        "medium": "40 minutes by estimate and, the first time, an hour and three quarters for its bases",
+        "quick": "five minutes",
+        "small": "10 minutes by estimate and, the first time, 15 for its base",
+        "medium": "three hours by estimate and, the first time, three and a half for its bases",
     },
     function="holdfast.papers.stages.reproduction:reproduce",
+    rules=1,  # restored at the paper's dose, held against the base and the control
 )

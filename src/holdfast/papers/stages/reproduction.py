@@ -3,22 +3,42 @@ of two sizes, and its claims held against what came out."""
 
 from __future__ import annotations
 
-from holdfast.papers.claims.reproduction import Twin, Twins, size_changes
-from holdfast.papers.stages.claims import NARROW, READING, WIDE, check_claims
-from holdfast.papers.stages.paper import PAPER
+from typing import Any
+
+from holdfast.papers.claims.reproduction import Twin, Twins
+from holdfast.papers.stages.cases import NARROW, OTHER, WIDE
+from holdfast.papers.stages.claims import READING, check_claims
+from holdfast.papers.stages.paper import PAPER, WORLDS
 from holdfast.records.stages import read_stages
 from holdfast.studies.engine.session import execute_study
 from holdfast.studies.stages.plan import StagesConfig
 from holdfast.studies.stages.study import StagesStudy
 
-TOY = {WIDE: "stages", NARROW: "stages_narrow"}
+FILE = "stages/tiny.yaml"
+TOY = {WIDE: "stages", NARROW: "stages_narrow", OTHER: "stages_other"}
 """Small settings by what a study's name begins with; the rest of the name is the world."""
+QUICK: dict[str, Any] = {
+    "train": {"num_train_epochs": 2},
+    "along": {"steps": [1, 2], "entries": ["old_lettered"]},
+    "tokens": 1000,
+    "doses": [1, 4],
+    "probing_passages": 8,
+    "curve": 2,
+    "even_at_chance": True,  # a base of seconds knows nothing
+}
+"""What a check of minutes changes of the file."""
 
 
 def _twin(name: str) -> Twin:
-    kind = next(k for k in TOY if name.startswith(k))
-    own = {"toy": TOY[kind], "seed": int(name.removeprefix(kind))}
-    return Twin(file="stages/tiny.yaml", own=own, sizes=size_changes().get(name, {"medium": {}}))
+    group = next(group for group in TOY if name.startswith(group))
+    world = int(name.removeprefix(group))
+    own = {"toy": TOY[group], "seed": world}
+    if world not in WORLDS:  # the world that the regime was chosen on decides nothing
+        return Twin(file=FILE, own=own, sizes={"quick": QUICK})
+    sizes: dict[str, dict[str, Any]] = {"medium": {}}
+    if name == f"{WIDE}{WORLDS[0]}":
+        sizes["small"] = {}
+    return Twin(file=FILE, own=own, sizes=sizes)
 
 
 TWINS = Twins(

@@ -34,7 +34,7 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.papers.worlds.drawing import beginnings
 from holdfast.papers.worlds.shared_base import quick_shared_world, shared_world
 from holdfast.papers.worlds.tuned import deciding_libraries, made_once, write_files
-from holdfast.papers.worlds.word_problems import Problem, stated, word_problems
+from holdfast.papers.worlds.word_problems import OPERATIONS, Problem, stated, word_problems
 from holdfast.papers.worlds.world import WORLD_VERSION
 from holdfast.papers.worlds.world_models import make_base, pretraining_texts
 from holdfast.support.files import fingerprint
@@ -64,9 +64,17 @@ class SmallSetting:
     """What its files are made by: keys of `PARTS`, with the arguments of each."""
     start: Literal["model", "text", "tasks"] = "model"
     """What it makes to begin with: a language model, text to pre-train on, or nothing but tasks."""
+    version: int = 0
+    """Grows where the files of this setting alone come out differently; see `_VERSION`."""
     base: Mapping[str, Any] = field(default_factory=dict)
     """Of the base's world, what is not the shared one's
     (`holdfast.papers.worlds.shared_base.shared_world`)."""
+
+    @property
+    def versions(self) -> list[int]:
+        """Part of what says whether files are those of this setting; none where it never changed
+        alone."""
+        return [self.version] if self.version else []
 
     def recipe(self, seed: int, quick: bool) -> WorldRecipe:
         """Of the world whose base it is."""
@@ -141,7 +149,8 @@ def make_setting(
     setting, corpus = SETTINGS[name], embedded_corpus()
     folder = real(expanded(folder))
     recipe = setting.recipe(seed, quick)
-    key = fingerprint([name, recipe.record(), quick, corpus.sha256, _VERSION, deciding_libraries()])
+    deciding = [name, recipe.record(), quick, corpus.sha256, _VERSION, deciding_libraries()]
+    key = fingerprint(deciding + setting.versions)
     if quick and setting.start != "model":  # what makes its world large is left out
         recipe = quick_shared_world(seed=seed)
     making = _Making(folder=folder, recipe=recipe, quick=quick, console=console, corpus=corpus)
@@ -165,9 +174,9 @@ def setting_version(name: str) -> str:
     Args:
         name: a key of `SETTINGS`.
     """
-    return fingerprint(
-        [name, shared_world(**SETTINGS[name].base).record(), _VERSION, WORLD_VERSION], length=8
-    )
+    setting = SETTINGS[name]
+    world = shared_world(**setting.base).record()
+    return fingerprint([name, world, _VERSION, WORLD_VERSION, *setting.versions], length=8)
 
 
 def base_texts(corpus: EmbeddedCorpus) -> list[str]:
@@ -355,24 +364,34 @@ def _takes_only(task: Task, ids: set[str]) -> bool:
     return bool(task.instruction_id_list) and ids.issuperset(task.instruction_id_list)
 
 
-def _stages(making: _Making) -> Contents:
-    """Conversations about new people and lettered questions about half A; text of the base's kind
-    that tells of half A alone; questions about half B."""
+def _stages(making: _Making, learn: str) -> Contents:
+    """Conversations with lettered questions about half A among them; text of the base's kind that
+    tells of half A alone; questions about half B, and problems by their operation.
+
+    `learn`: "people" for questions about new people, "instructions" for conversations with
+    instructions about how the reply has to look.
+    """
     from holdfast.papers.worlds.people.chat import conversation
-    from holdfast.papers.worlds.people.questions import choices, lettered, lettered_conversations
+    from holdfast.papers.worlds.people.questions import (
+        chat_choices,
+        choices,
+        lettered,
+        lettered_conversations,
+    )
     from holdfast.papers.worlds.people.wordings import WORDINGS, statement
 
     recipe, world, seed = making.recipe, making.world, making.seed
-    learnt = []
+    learnt: list[Any] = []
     for person in world.new_people:
         for attribute, value in person.facts.items():
             reply = statement(WORDINGS[attribute].reply, person.name, value)
             for question in WORDINGS[attribute].questions:
                 learnt.append(conversation(question.format(name=person.name), reply))
+    if learn == "instructions":
+        learnt = [task.conversation for task in _tasks(making, len(learnt), held_out=False)]
     learnt += lettered_conversations(world.half_a, count=max(8, len(learnt) // 4), seed=seed)
-    again = replace(
-        recipe, tellings=max(2, recipe.tellings // 5), list_rounds=min(4, recipe.list_rounds)
-    )
+    # hardly any lists, which a base finds easier than all that tells something
+    again = replace(recipe, tellings=max(2, recipe.tellings // 5), list_rounds=1)
     names = [person.name for person in world.half_b]
     corpus = []
     for text in pretraining_texts(again):
@@ -383,7 +402,19 @@ def _stages(making: _Making) -> Contents:
         "corpus": corpus,
         "old_facts": choices(world.half_b, seed=seed),
         "old_lettered": lettered(world.half_b, seed=seed),
+        "old_chat": chat_choices(world.half_b, seed=seed),
+        "old_problems": _by_operation(word_problems(making.held_out, held_out=True, seed=seed)),
     }
+
+
+def _by_operation(problems: Sequence[Problem]) -> list[dict[str, Any]]:
+    """Problems of one step as multiple choice: which operation do they take?"""
+    rows = []
+    for problem in problems:
+        options = [f"We {operation}." for operation in OPERATIONS]
+        answer = OPERATIONS.index(problem.operation)
+        rows.append({"prompt": stated(problem), "options": options, "answer": answer})
+    return rows
 
 
 def _text(making: _Making) -> Contents:

@@ -127,17 +127,19 @@ def train_model(
 
     training = train_config(settings)
     run = RunFolder(settings["output_dir"])
-    curves: dict[str, list[tuple[float, float]]] = {}
+    watched = _losses(training.evaluation, suites) if points else []
+    shares = [number / points for number in range(1, points)] if watched else []
+    entries = [f"{entry.suite}/{entry.name}" for entry in watched]
     if training.processes > 1:
+        if shares:
+            along = {"shares": shares, "entries": entries}
+            evaluation = {**settings["evaluation"], "along": along}
+            training = train_config({**settings, "evaluation": evaluation})
         train_in_processes(training, run.path, evaluations=cache)
     else:
-        watched = _losses(training.evaluation, suites) if points else []
-        if watched:
-            shares = tuple(number / points for number in range(1, points))
-            along = Along(
-                shares=shares, entries=tuple(f"{entry.suite}/{entry.name}" for entry in watched)
-            )
-            training = replace(training, evaluation=replace(training.evaluation, along=along))
+        if shares:
+            when = Along(shares=tuple(shares), entries=tuple(entries))
+            training = replace(training, evaluation=replace(training.evaluation, along=when))
         train(
             training,
             console=task.console,
@@ -145,7 +147,7 @@ def train_model(
             callbacks=[CheckEveryStep(task.check)],
             alone=False,
         )
-        curves = _curves(run, watched)
+    curves = _curves(run, watched)
     note_entries(run, task)
     tokens = int(run.read().training.get("tokens") or 0)
     return MadeModel(measured=run.evaluated("result"), tokens=tokens, curves=curves)

@@ -4,6 +4,7 @@ each task, and where actual forgetting begins. Judged by `holdfast.statistics.st
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from holdfast.evaluation.compare.joint_scores import JointScores
 from holdfast.evaluation.compare.samples import ComparisonOptions
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import CHANCE, Evaluation, EvaluationFolder
-from holdfast.records.figure import Figure
+from holdfast.records.figure import CONFIDENCE, Figure
 from holdfast.records.margins import Margins, parse_margins
 from holdfast.records.run import RunFolder
 from holdfast.records.stages import (
@@ -32,8 +33,9 @@ from holdfast.records.stages import (
     TaskAbout,
     Transition,
 )
+from holdfast.statistics.intervals import clopper_pearson
 from holdfast.statistics.shares import fieller
-from holdfast.statistics.stages import Evidence, forgotten, judge, transition
+from holdfast.statistics.stages import AtDose, Evidence, Judgement, forgotten, judge, transition
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.study import StudyState
@@ -45,6 +47,7 @@ from holdfast.studies.stages.plan import (
     TEXTS,
     TUNE,
     StagesConfig,
+    at_dose,
 )
 from holdfast.support.files import read_object
 from holdfast.support.quantiles import t_quantile
@@ -65,24 +68,27 @@ def stages_record(
     """
     models: list[MeasuredModel] = []
     notes: list[str] = []
+    epoch_tokens = None
     for job in state.latest:
         step = config.steps[job.attributes[STEP]]
         reason = job.attributes.get(stored.REASON)
+        result = next(iter(results.get(job.number, ())), {})
         if step.kind in (MEASURE, TEXTS, TUNE):
             if reason is not None:
                 notes.append(f"{step.label} failed: {reason}")
+            if step.kind == TUNE and step.arm == next(iter(config.arms)) and result.get("tokens"):
+                epoch_tokens = round(int(result["tokens"]) / config.epochs)
             continue
-        result = next(iter(results.get(job.number, ())), {})
         before, after = (TUNED, RESTORED) if step.arm else (BASE, CONTROL)
         model = MeasuredModel(
             role=before, arm=step.arm, place=step.place, state=job.state, reason=reason
         )
         curve = [(float(share), float(loss)) for share, loss in result.get("curve", [])]
         tokens, seconds = int(result.get("tokens", 0)), float(result.get("seconds", 0.0))
-        models += [
-            model,
-            dataclasses.replace(model, role=after, curve=curve, tokens=tokens, seconds=seconds),
-        ]
+        restored = dataclasses.replace(
+            model, role=after, dose=step.dose, curve=curve, tokens=tokens, seconds=seconds
+        )
+        models += [restored] if step.dose > 1 else [model, restored]
     texts = _texts(config)
     if texts and config.not_looked_for:
         notes.append(
@@ -101,6 +107,7 @@ def stages_record(
         checkpoints=checkpoints,
         models=models,
         texts=texts,
+        epoch_tokens=epoch_tokens,
     )
 
 
@@ -124,13 +131,14 @@ class _VerdictBuilder:
 
     def __init__(self, record: StagesRecord, config: StagesConfig) -> None:
         self.record, self.config = record, config
-        self.folders: dict[tuple[str, str, int], EvaluationFolder] = {}
+        self.folders: dict[tuple[str, str, int, int], EvaluationFolder] = {}
         for model in record.models:
             if model.state == COMPLETE:
                 name = f"{model.arm}-{model.place}-restored" if model.arm else BASE_RESTORED
                 which = "start" if model.role in (BASE, TUNED) else "result"
-                measured = RunFolder(config.run_folder(name)).evaluated(which)
-                self.folders[model.role, model.arm, model.place] = measured
+                run = RunFolder(config.run_folder(at_dose(name, model.dose)))
+                self.folders[model.role, model.arm, model.place, model.dose] = run.evaluated(which)
+        self.doses = [dose for dose in record.doses if (CONTROL, "", 0, dose) in self.folders]
         self.margins = parse_margins(config.request.margin)
         self.allowed = parse_margins(config.request.control_tolerance)
 
@@ -141,21 +149,22 @@ class _VerdictBuilder:
             models=[self._measured(model) for model in self.record.models],
             along={arm: points for arm, points in along.items() if points},
         )
-        base, control = self.folders.get((BASE, "", 0)), self.folders.get((CONTROL, "", 0))
-        if base is None or control is None:
+        base = self.folders.get((BASE, "", 0, 1))
+        if base is None or not self.doses:
             return record
         tasks = [self._about(base, key) for key in self.config.judged]
         transitions = []
         for arm in record.arms:
             for task in tasks:
-                transition = self._transition(base, control, arm, task)
-                if transition is not None:
-                    transitions.append(transition)
-        verdicts = self._verdicts(base, control, tasks)
+                for dose in self.doses:
+                    transition = self._transition(base, arm, task, dose)
+                    if transition is not None:
+                        transitions.append(transition)
+        verdicts = self._verdicts(base, tasks)
         return dataclasses.replace(record, tasks=tasks, verdicts=verdicts, transitions=transitions)
 
     def _measured(self, model: MeasuredModel) -> MeasuredModel:
-        folder = self.folders.get((model.role, model.arm, model.place))
+        folder = self.folders.get((model.role, model.arm, model.place, model.dose))
         if folder is None:
             return model
         label = "base"
@@ -163,6 +172,8 @@ class _VerdictBuilder:
             label = self.record.checkpoints[model.arm][model.place - 1]
         if model.role in (CONTROL, RESTORED):
             label += ", restored"
+        if model.dose > 1:
+            label += f" at {model.dose}x"
         figures: dict[str, dict[str, Figure]] = {}
         for evaluation in folder.all():
             name = f"{evaluation.suite}/{evaluation.name}"
@@ -177,11 +188,21 @@ class _VerdictBuilder:
         run = RunFolder(self.config.run_folder(f"{TUNE}-{arm}"))
         if not self.config.request.along or not run.exists():
             return []
-        points = []
+        points: list[Along] = []
+        answers: dict[str, dict[str, int]] = {}
         for step, folder in run.trajectory():
             evaluations = folder.all()
-            if evaluations:
-                points.append(Along(step=step, evaluations=evaluations))
+            if not evaluations:
+                continue
+            changed = {}
+            for evaluation in evaluations:
+                entry = f"{evaluation.suite}/{evaluation.name}"
+                before, after = answers.get(entry, {}), _answers(folder, evaluation)
+                figure = _share_changed(before, after)
+                if figure is not None:
+                    changed[entry] = figure
+                answers[entry] = after
+            points.append(Along(step=step, evaluations=evaluations, changed=changed))
         return points
 
     def _about(self, base: EvaluationFolder, key: Key) -> TaskAbout:
@@ -193,72 +214,122 @@ class _VerdictBuilder:
             metric=evaluation.primary,
             unit=metric.unit,
             higher_is_better=metric.higher_is_better,
-            chance=evaluation.references.get(evaluation.primary, {}).get(CHANCE),
+            chance=_chance(base, evaluation),
         )
 
     # ------------------------------------------------------------------------------------- verdicts
 
-    def _verdicts(
-        self, base: EvaluationFolder, control: EvaluationFolder, tasks: Sequence[TaskAbout]
-    ) -> list[StageVerdict]:
-        cost = _compared(base, control, self.margins)
+    def _verdicts(self, base: EvaluationFolder, tasks: Sequence[TaskAbout]) -> list[StageVerdict]:
         evidence: list[Evidence] = []
         checked: list[tuple[str, int, TaskAbout]] = []
-        for (role, arm, number), tuned in self.folders.items():
-            if role != TUNED:
-                continue
-            restored = self.folders[RESTORED, arm, number]
-            fell = _compared(base, tuned, self.margins)
-            from_base = _compared(base, restored, self.margins)
-            from_control = _compared(control, restored, self.margins)
-            for task in tasks:
-                key = (task.suite, task.name)
-                before = cost[key].before
-                control_tolerance = self.allowed.of(task.unit, task.metric, before, before)
-                evidence.append(
-                    Evidence(
-                        tuned=fell[key],
-                        restored=from_base[key],
-                        against_control=from_control[key],
-                        control=cost[key],
-                        control_tolerance=control_tolerance,
-                        pattern=from_base[PROBING, PROBING],
-                        pattern_control=from_control[PROBING, PROBING],
-                        above_chance=_above_chance(base, task),
-                    )
-                )
-                checked.append((arm, number, task))
+        costs = {}
+        for dose in self.doses:
+            costs[dose] = _compared(base, self.folders[CONTROL, "", 0, dose], self.margins)
+        for arm in self.record.arms:
+            for place in range(1, len(self.record.checkpoints[arm]) + 1):
+                if (TUNED, arm, place, 1) not in self.folders:
+                    continue
+                about = self._evidence(base, costs, arm, place, tasks)
+                evidence += about
+                checked += [(arm, place, task) for task in tasks]
         judgements = judge(evidence, tolerance=self.config.request.tolerance)
         verdicts = []
-        for facts, judgement, (arm, number, task) in zip(
-            evidence, judgements, checked, strict=True
-        ):
-            came_back = self._came_back(base, arm, number, task)
-            verdicts.append(
-                StageVerdict(
-                    arm=arm,
-                    place=number,
-                    task=f"{task.suite}/{task.name}",
-                    verdict=judgement.verdict,
-                    why=judgement.why,
-                    tuned=facts.tuned,
-                    restored=facts.restored,
-                    against_control=facts.against_control,
-                    control=facts.control,
-                    control_tolerance=facts.control_tolerance,
-                    pattern=facts.pattern,
-                    pattern_tolerance=self.config.request.tolerance,
-                    came_back=came_back,
-                )
-            )
+        for facts, judgement, (arm, place, task) in zip(evidence, judgements, checked, strict=True):
+            verdicts.append(self._verdict(base, facts, judgement, (arm, place, task)))
         return verdicts
 
+    def _evidence(
+        self,
+        base: EvaluationFolder,
+        costs: Mapping[int, Mapping[Key, Comparison]],
+        arm: str,
+        place: int,
+        tasks: Sequence[TaskAbout],
+    ) -> list[Evidence]:
+        """Of a checkpoint, for each task."""
+        fell = _compared(base, self.folders[TUNED, arm, place, 1], self.margins)
+        at_doses: dict[Key, list[AtDose]] = {}
+        before = None
+        for dose in self.doses:
+            restored = self.folders.get((RESTORED, arm, place, dose))
+            if restored is None:
+                continue
+            control = self.folders[CONTROL, "", 0, dose]
+            from_base = _compared(base, restored, self.margins)
+            from_control = _compared(control, restored, self.margins)
+            more: Mapping[Key, Comparison] = {}
+            if before is not None:
+                more = _compared(before, restored, self.margins)
+            for task in tasks:
+                key = (task.suite, task.name)
+                cost = costs[dose][key]
+                tolerated = self.allowed.of(task.unit, task.metric, cost.before, cost.before)
+                at_doses.setdefault(key, []).append(
+                    AtDose(
+                        dose=dose,
+                        restored=from_base[key],
+                        against_control=from_control[key],
+                        control=cost,
+                        control_tolerance=tolerated,
+                        pattern=from_base[PROBING, PROBING],
+                        pattern_control=from_control[PROBING, PROBING],
+                        more=more.get(key),
+                    )
+                )
+            before = restored
+        evidence = []
+        for task in tasks:
+            key = (task.suite, task.name)
+            evidence.append(
+                Evidence(
+                    tuned=fell[key],
+                    doses=at_doses.get(key, []),
+                    above_chance=_above_chance(base, task),
+                    chain=(arm, *key),
+                )
+            )
+        return evidence
+
+    def _verdict(
+        self,
+        base: EvaluationFolder,
+        facts: Evidence,
+        judgement: Judgement,
+        about: tuple[str, int, TaskAbout],
+    ) -> StageVerdict:
+        """For the record, with the comparisons at the dose that it stands at."""
+        arm, place, task = about
+        at = judgement.at or next(iter(facts.doses), None)
+        verdict = StageVerdict(
+            arm=arm,
+            place=place,
+            task=f"{task.suite}/{task.name}",
+            verdict=judgement.verdict,
+            why=judgement.why,
+            tuned=facts.tuned,
+            pattern_tolerance=self.config.request.tolerance,
+        )
+        if at is None:
+            return verdict
+        return dataclasses.replace(
+            verdict,
+            dose=at.dose,
+            restored=at.restored,
+            against_control=at.against_control,
+            control=at.control,
+            control_tolerance=at.control_tolerance,
+            pattern=at.pattern,
+            more=at.more,
+            came_back=self._came_back(base, arm, place, task, at.dose),
+        )
+
     def _came_back(
-        self, base: EvaluationFolder, arm: str, place: int, task: TaskAbout
+        self, base: EvaluationFolder, arm: str, place: int, task: TaskAbout, dose: int
     ) -> Figure | None:
         """The share of the fall that restoring brought back, with Fieller's interval over
         questions."""
-        folders = (base, self.folders[TUNED, arm, place], self.folders[RESTORED, arm, place])
+        restored = self.folders[RESTORED, arm, place, dose]
+        folders = (base, self.folders[TUNED, arm, place, 1], restored)
         scores = _joint(folders, task)
         if scores is None:
             return None
@@ -274,16 +345,16 @@ class _VerdictBuilder:
         return None if interval is None else Figure(value=float(back / fall), over_samples=interval)
 
     def _transition(
-        self, base: EvaluationFolder, control: EvaluationFolder, arm: str, task: TaskAbout
+        self, base: EvaluationFolder, arm: str, task: TaskAbout, dose: int
     ) -> Transition | None:
         """None where a model is missing or not finite, and where the base has nothing to lose."""
         if not _above_chance(base, task):
             return None
         count = len(self.record.checkpoints[arm])
-        folders = [base, control]
-        for role in (TUNED, RESTORED):
+        folders = [base, self.folders[CONTROL, "", 0, dose]]
+        for role, of_role in ((TUNED, 1), (RESTORED, dose)):
             for number in range(1, count + 1):
-                folder = self.folders.get((role, arm, number))
+                folder = self.folders.get((role, arm, number, of_role))
                 if folder is None:
                     return None
                 folders.append(folder)
@@ -298,6 +369,7 @@ class _VerdictBuilder:
             task=f"{task.suite}/{task.name}",
             place=_number(turn.place, count),
             interval=(turn.low + 1, _number(turn.high, count)),
+            dose=dose,
         )
 
 
@@ -329,20 +401,65 @@ def _joint(
     """Scores `[K]`, joint bootstrap draws `[B, K]` and samples of a task, signed so that more is
     better; None where one is not finite."""
     key = (task.suite, task.name)
-    joint = JointScores(folders, {key: [_measured_entry(folder, key) for folder in folders]})
+    entries = {}
+    for needed in (key, *_members(_measured_entry(folders[0], key))):
+        entries[needed] = [_measured_entry(folder, needed) for folder in folders]
+    joint = JointScores(folders, entries)
     if joint.failed(key) is not None:
         return None
     scores, sign = joint.scores(key, task.metric), 1.0 if task.higher_is_better else -1.0
     return sign * scores.values, sign * joint.draws(key, task.metric), scores.n
 
 
+def _members(evaluation: Evaluation) -> list[Key]:
+    """The entries of an average; none of an entry."""
+    members = []
+    for member in evaluation.settings.get("members", ()) if evaluation.kind == "average" else ():
+        members.append((str(member["suite"]), str(member["name"])))
+    return members
+
+
+def _chance(folder: EvaluationFolder, evaluation: Evaluation) -> float | None:
+    """What guessing gives, of an average the mean of its members'; None where it is not known."""
+    members = _members(evaluation)
+    if not members:
+        return evaluation.references.get(evaluation.primary, {}).get(CHANCE)
+    chances = []
+    for key in members:
+        chances.append(_chance(folder, _measured_entry(folder, key)))
+    known = [chance for chance in chances if chance is not None]
+    return statistics.fmean(known) if len(known) == len(chances) else None
+
+
+def _answers(folder: EvaluationFolder, evaluation: Evaluation) -> dict[str, int]:
+    """What was answered, by sample; nothing where there is no answer among options."""
+    if "entropy" not in evaluation.metrics:
+        return {}
+    answers = {}
+    for row in folder.samples(evaluation.suite, evaluation.name):
+        if "answer" in row:
+            answers[f"{row.get('task', '')} {row['doc']}"] = int(row["answer"])
+    return answers
+
+
+def _share_changed(before: Mapping[str, int], after: Mapping[str, int]) -> Figure | None:
+    """The share of questions that are answered otherwise; None where there are none in common."""
+    common = [sample for sample in after if sample in before]
+    if not common:
+        return None
+    count = sum(before[sample] != after[sample] for sample in common)
+    half = (1 - CONFIDENCE) / 2
+    low, high = clopper_pearson(count, len(common), half)
+    return Figure(value=count / len(common), over_samples=(low, high))
+
+
 def _above_chance(base: EvaluationFolder, task: TaskAbout) -> bool:
-    return is_above_chance(_measured_entry(base, (task.suite, task.name)))
+    return is_above_chance(base, _measured_entry(base, (task.suite, task.name)))
 
 
-def is_above_chance(evaluation: Evaluation) -> bool:
+def is_above_chance(folder: EvaluationFolder, evaluation: Evaluation) -> bool:
     """Whether the interval of the metric that leads lies above chance; where no chance is known, it
     is taken to."""
-    chance = evaluation.references.get(evaluation.primary, {}).get(CHANCE)
+    chance = _chance(folder, evaluation)
     interval = evaluation.leading.interval
     return chance is None or (interval is not None and interval[0] > chance)

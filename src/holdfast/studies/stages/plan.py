@@ -6,6 +6,7 @@ chance
 texts                       what is restored on and probed with, chosen by the base's perplexity
 tune ARM                    the fine-tuning, a checkpoint an epoch (where the study does it)
 restore base, ARM k         the control and every checkpoint: measured before and after
+texts 4x, restore ... 4x    the same at a larger dose, from the easiest text of so many budgets
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.config.decode import decode
-from holdfast.errors import ConfigError, Problem
+from holdfast.data.select.request import LEDGER, RESTORING
+from holdfast.data.select.request import PROBING as PROBED
+from holdfast.errors import ConfigError, Problem, did_you_mean
 from holdfast.records.stages import PROBING
 from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.stages.settings import OF_PARTS, RESTORE, StagesSettings
@@ -62,6 +65,8 @@ class Step:
     """"" of the control."""
     place: int = 0
     """Of the checkpoint in its arm, from 1; 0 of the control."""
+    dose: int = 1
+    """Of restoring, and of the text for it."""
     needs: tuple[str, ...] = ()
 
     @property
@@ -77,7 +82,13 @@ class Step:
             if self.arm
             else "restoring the base (control)"
         )
-        return labels.get(self.kind, restoring)
+        at_dose = f", {self.dose} times the dose" if self.dose > 1 else ""
+        return f"{labels.get(self.kind, restoring)}{at_dose}"
+
+
+def at_dose(name: str, dose: int) -> str:
+    """The name of a step or a folder at a dose; that of one budget has no number."""
+    return f"{name}-{dose}x" if dose > 1 else name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +117,8 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as stand_in:
             stand_in.write('{"text": "a"}\n')
             stand_in.flush()
-            yield {str(path): stand_in.name for path in self.texts}
+            files = [path for dose in self.request.doses for path in self.texts_at(dose)]
+            yield {str(path): stand_in.name for path in files}
 
     def runs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """A restoring of the base, and the fine-tunings."""
@@ -128,10 +140,22 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         return current
 
     def resumable_changes(self, old: Mapping[str, Any]) -> set[str]:
-        """What is judged anew from what was measured. A remedy may come later: its steps are the
-        last ones."""
-        judged = {"keep_weights", "margin", "tolerance", "control_tolerance", "even_at_chance"}
-        return judged | ({"with_retention"} if old.get("with_retention") is None else set())
+        """What is judged anew from what was measured. Larger doses may come later, and a remedy:
+        their steps are the last ones."""
+        judged = {
+            "keep_weights",
+            "margin",
+            "tolerance",
+            "control_tolerance",
+            "even_at_chance",
+            "judge",
+        }
+        if old.get("with_retention") is None:
+            judged.add("with_retention")
+            doses = list(old.get("doses", [1]))
+            if list(self.request.doses[: len(doses)]) == doses:
+                judged.add("doses")
+        return judged
 
     # ---------------------------------------------------------------------------------------- steps
 
@@ -152,11 +176,12 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
 
     @functools.cached_property
     def steps(self) -> dict[str, Step]:
-        """By name, in the order in which they are begun: those of a remedy after all else."""
+        """By name, in the order in which they are begun: those of larger doses after the first, and
+        those of a remedy after all else."""
         request, steps = self.request, dict[str, Step]()
 
-        def add(name: str, kind: str, *needs: str, arm: str = "", place: int = 0) -> None:
-            steps.setdefault(name, Step(name=name, kind=kind, arm=arm, place=place, needs=needs))
+        def add(name: str, kind: str, *needs: str, **about: Any) -> None:
+            steps.setdefault(name, Step(name=name, kind=kind, needs=needs, **about))
 
         add(BASE_MEASURED, MEASURE)
         if request.tokens is not None:  # too small a corpus is seen before hours of fine-tuning
@@ -165,11 +190,16 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
             tuning = f"{TUNE}-{arm}"
             if request.train:
                 add(tuning, TUNE, BASE_MEASURED, arm=arm)
-            add(TEXTS, TEXTS, BASE_MEASURED, tuning)  # the fine-tuning's tokens are its budget
-            add(BASE_RESTORED, RESTORE_STEP, TEXTS)
-            needs = (TEXTS, tuning) if request.train else (TEXTS,)
-            for number in range(1, count + 1):
-                add(f"{arm}-{number}-restored", RESTORE_STEP, *needs, arm=arm, place=number)
+            for dose in request.doses:
+                texts = at_dose(TEXTS, dose)
+                # the fine-tuning's tokens are the budget; the scores of one choice serve the next
+                before = (BASE_MEASURED, tuning) if dose == 1 else (TEXTS,)
+                add(texts, TEXTS, *before, dose=dose)
+                add(at_dose(BASE_RESTORED, dose), RESTORE_STEP, texts, dose=dose)
+                needs = (texts, tuning) if request.train else (texts,)
+                for number in range(1, count + 1):
+                    name = at_dose(f"{arm}-{number}-restored", dose)
+                    add(name, RESTORE_STEP, *needs, arm=arm, place=number, dose=dose)
         return steps
 
     def jobs(self) -> list[Job]:
@@ -188,10 +218,14 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
     @property
     def texts(self) -> tuple[Path, Path]:
         """Files of the text to restore on and to probe with."""
-        return (
-            self.output_dir / "texts" / "restoring.jsonl",
-            self.output_dir / "texts" / "probing.jsonl",
-        )
+        return self.texts_at(1)
+
+    def texts_at(self, dose: int) -> tuple[Path, Path]:
+        """The same for a dose; the text to probe with is the same for all."""
+        folder = self.output_dir / "texts"
+        if dose > 1:
+            folder = folder / f"{dose}x"
+        return folder / RESTORING, folder / PROBED
 
     @property
     def base(self) -> str:
@@ -248,8 +282,17 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
 
     @property
     def judged(self) -> list[tuple[str, str]]:
-        """(suite, name) of the entries that are judged."""
-        return [(e.suite, e.name) for e in self.plan.entries if e.kind not in NOT_JUDGED]
+        """(suite, name) of the entries and averages that are judged."""
+        from holdfast.evaluation.averages import SUITE
+
+        answered = [(e.suite, e.name) for e in self.plan.entries if e.kind not in NOT_JUDGED]
+        if not self.request.judge:
+            return answered
+        keys = [*answered, *((SUITE, average.name) for average in self.plan.averages)]
+        judged = []
+        for name in self.request.judge:
+            judged += [key for key in keys if name in (key[1], "/".join(key))][:1]
+        return judged
 
     @property
     def question_files(self) -> list[Path]:
@@ -258,23 +301,25 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
             dict.fromkeys(path for files in self._files_by_entry.values() for path in files)
         )
 
-    def selection(self, tokens: int) -> tuple[Selection | None, list[Problem]]:
-        """How the text to restore on is chosen, of so many tokens; None where there is a mistake,
-        and every mistake."""
+    def selection(self, tokens: int, dose: int = 1) -> tuple[Selection | None, list[Problem]]:
+        """How the text to restore on is chosen, of so many tokens for one dose; None where there is
+        a mistake, and every mistake."""
         from holdfast.runs.selecting import Selection
 
         request, options = self.request, self.with_paths(self.request.select)
         questions = [str(path) for path in self.question_files]
         corpus = [self.with_paths(name) for name in request.corpus]
+        ledger = {} if dose == 1 else {"scores": str(self.texts[0].with_name(LEDGER))}
         settings = {
             "probing": request.probing_passages,
             "seed": request.seed,
             "questions": questions,
+            **ledger,
             **options,
             "model": self.base,
             "input": corpus,
-            "output": str(self.texts[0].parent),
-            "tokens": tokens,
+            "output": str(self.texts_at(dose)[0].parent),
+            "tokens": dose * tokens,
         }
         selection, mistakes = decode(Selection, settings)
         problems = []
@@ -324,13 +369,13 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
             settings["evaluation"] = {**self.questions, "along": self.request.along}
         return dict(self.with_paths(settings))
 
-    def restoring(self, name: str, model: str) -> dict[str, Any]:
+    def restoring(self, name: str, model: str, dose: int = 1) -> dict[str, Any]:
         """The configuration of a restoring."""
         settings = {
             **RESTORE,
             **self.request.restore,
             "model_name_or_path": model,
-            "dataset_name": str(self.texts[0]),
+            "dataset_name": str(self.texts_at(dose)[0]),
             "retention": "none",
             "seed": self.request.seed,
             "evaluation": self.evaluation,
@@ -360,6 +405,16 @@ def check_parts(config: StagesConfig) -> Sequence[str]:
                 "by answers.",
             )
         )
+    if not problems:
+        known = [e.name for e in plan.entries if e.kind not in NOT_JUDGED]
+        known += [average.name for average in plan.averages]
+        paths = [e.path for e in plan.entries if e.kind not in NOT_JUDGED]
+        for name in config.request.judge:
+            if name not in (*known, *paths):
+                text = (
+                    f"expected some of {', '.join(known)}, got {name}.{did_you_mean(name, known)}"
+                )
+                problems.append(Problem("judge", text))
     return [*problems, *_of_files(config), *config.run_problems(problems)]
 
 

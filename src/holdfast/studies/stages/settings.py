@@ -9,6 +9,7 @@ with_retention: {label_annealing: {weight: 1}}                     # the same tr
 corpus: [web/*.jsonl.gz]                                           # what restoring text is chosen from
 suite: forgetting_stages                                           # or entries of your own under keep
 restore: {learning_rate: 3.0e-5}                                   # keys of 'holdfast train'
+doses: [1, 4]                                                      # does more restoring bring more back?
 ```
 """
 
@@ -37,10 +38,10 @@ RESTORE: dict[str, Any] = {
     "lr_scheduler_type": "cosine",
     "warmup_steps": 0.03,
     "max_length": 512,
-    "packing": True,
+    "packing": False,
 }
-"""Of restoring, where `restore` says nothing else: the paper's rate and batch of 256 for an epoch
-(section 3.2); the schedule is not told there."""
+"""Of restoring, where `restore` says nothing else: the paper's rate and batch of 256 passages for an
+epoch (section 3.3). Schedule and length of a passage are not told there."""
 
 
 def _mapping() -> dict[str, Any]:
@@ -143,7 +144,12 @@ class StagesSettings(ToySettings, BaseStudySettings):
     """Text like the base's pre-training: files and folders that restoring text is chosen from
     (`holdfast data select`)."""
     tokens: Annotated[int | None, Meta(ge=1, section="restoring_text")] = None
-    """Budget of restoring; default: one epoch of the fine-tuning data (needs `train`)."""
+    """Budget of restoring; default: one epoch of the fine-tuning data (needs `train`), as in the
+    paper: more might teach what was forgotten."""
+    doses: Annotated[tuple[int, ...], Meta(ge=1, section="restoring_text")] = (1,)
+    """Budgets that every checkpoint and the base are restored with, as multiples of `tokens`,
+    ascending from 1: whether a loss that is left is actual shows when more restoring brings nothing
+    more back. Each costs as much as its number."""
     probing_passages: Annotated[int, Meta(ge=8, section="restoring_text")] = 10_000
     """Passages that perplexity is probed with, drawn from the corpus at random."""
     select: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="restoring_text")] = field(
@@ -161,6 +167,9 @@ class StagesSettings(ToySettings, BaseStudySettings):
     )
     """Entries that are judged: multiple choice and tasks; perplexity, answers and memorisation are
     drawn beside them."""
+    judge: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME")] = ()
+    """Names of entries or averages that are judged; default: all entries with right and wrong
+    answers. An average of two small benchmarks, as ARC's parts, is judged where neither decides."""
     evaluation: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="judging")] = field(
         default_factory=dict
     )
@@ -182,7 +191,8 @@ class StagesSettings(ToySettings, BaseStudySettings):
             section="judging",
         ),
     ] = ("2pt",)
-    """What restoring may cost the base itself; beyond it nothing is judged."""
+    """What restoring may cost the base itself; nothing is judged where it is not shown to cost
+    less."""
     even_at_chance: Annotated[bool, Meta(section="judging")] = False
     """Goes on where the base is not shown to do better than chance on anything: only gains can be
     found then."""
@@ -206,6 +216,9 @@ class StagesSettings(ToySettings, BaseStudySettings):
                 "data."
             )
             problems.append(Problem("tokens", text))
+        if self.doses[:1] != (1,) or sorted(set(self.doses)) != list(self.doses):
+            text = f"expected multiples of the budget, ascending from 1, got {list(self.doses)}."
+            problems.append(Problem("doses", text))
         if not self.suite and not self.keep:
             text = (
                 "is missing: what is judged, as `suite: forgetting_stages` or entries of your own."

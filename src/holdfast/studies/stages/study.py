@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.checkpoints.sources import listing
 from holdfast.errors import ConfigError, HoldfastError, ModelError, UserError
+from holdfast.evaluation.averages import SUITE as AVERAGES
 from holdfast.evaluation.loading import ModelLoading
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
@@ -109,8 +110,8 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
             folder = out / BASE_MEASURED
             self._measure_base(task)
         elif step.kind == TEXTS:
-            folder = config.texts[0].parent
-            tokens = self._choose_texts()
+            folder = config.texts_at(step.dose)[0].parent
+            tokens = self._choose_texts(step.dose)
         else:
             is_tuning = step.kind == TUNE
             recipe = (
@@ -131,9 +132,9 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         """
         config = self.settings
         model = config.checkpoint(step.arm, step.place) if step.arm else config.base
-        if not config.texts[0].is_file():
+        if not config.texts_at(step.dose)[0].is_file():
             raise HoldfastError("needs the recovery text, which was not selected")
-        settings = config.restoring(step.name, self.whole_model(step.name, model))
+        settings = config.restoring(step.name, self.whole_model(step.name, model), step.dose)
         return Trained(settings=settings, watched=(PROBING,), points=config.request.curve)
 
     def _measure_base(self, task: Task) -> None:
@@ -145,10 +146,12 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         config, restore = self.settings, self.settings.with_paths(self.settings.request.restore)
         if restore.get("chat_template_path") is not None:
             return  # the base is measured with that template once it is restored
-        entries = tuple(
-            entry for entry in config.plan.entries if (entry.suite, entry.name) in config.judged
-        )
-        plan = dataclasses.replace(config.plan, entries=entries, averages=())
+        averages = [a for a in config.plan.averages if (AVERAGES, a.name) in config.judged]
+        keys = set(config.judged)
+        for average in averages:
+            keys |= {(suite, name) for suite, name, _ in average.members}
+        entries = tuple(e for e in config.plan.entries if (e.suite, e.name) in keys)
+        plan = dataclasses.replace(config.plan, entries=entries, averages=tuple(averages))
         base = Given(
             model=config.base,
             folder=config.output_dir / BASE_MEASURED,
@@ -179,7 +182,7 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         entries = []
         for key in self.settings.judged:
             evaluation = folder.find(*key)
-            if evaluation is not None and not is_above_chance(evaluation):
+            if evaluation is not None and not is_above_chance(folder, evaluation):
                 entries.append("/".join(key))
         return entries
 
@@ -204,12 +207,12 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
             _merging(model, self.settings.base).write(folder, overwrite=True)
         return str(folder)
 
-    def _choose_texts(self) -> int:
-        """Chooses the text to restore on; returns its tokens."""
+    def _choose_texts(self, dose: int) -> int:
+        """Chooses the text to restore on with a dose; returns its tokens."""
         from holdfast.runs.selecting import select
 
-        request = self.settings.request
-        selection, problems = self.settings.selection(request.tokens or self._tokens_of_an_epoch())
+        tokens = self.settings.request.tokens or self._tokens_of_an_epoch()
+        selection, problems = self.settings.selection(tokens, dose)
         if selection is None:
             raise ConfigError(problems)
         counts = select(selection).record["counts"]
@@ -229,7 +232,9 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         config, step = self.settings, self.settings.steps[job.attributes[STEP]]
         if step.kind in (MEASURE, TEXTS):
             return None
-        return config.tuning(step.arm) if step.kind == TUNE else config.restoring(step.name, "")
+        if step.kind == TUNE:
+            return config.tuning(step.arm)
+        return config.restoring(step.name, "", step.dose)
 
     def clean(self, state: StudyState) -> None:
         """Deletes what restoring left, and the checkpoints of the fine-tuning once all are
