@@ -240,6 +240,22 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
     )
 
 
+def beginning_token(model: Any, tokenizer: Any, config: Any) -> int | None:
+    """The token that texts begin with, else the one that ends them; None where there is neither.
+
+    Args:
+        model: a Hugging Face causal LM.
+        tokenizer: its tokenizer.
+        config: of the language model in it.
+    """
+    for holder in (tokenizer, getattr(model, "generation_config", None), config):
+        token = getattr(holder, "bos_token_id", None)
+        if token is not None:
+            return int(token)
+    ends = end_tokens(model, tokenizer)
+    return ends[0] if ends else None
+
+
 def _up_to_end(row: list[int], ends: Sequence[int], *, broken: bool) -> Continued:
     stop = next((place for place, token in enumerate(row) if token in ends), len(row))
     return Continued(ids=row[: stop + 1], ended=stop < len(row), broken=broken)

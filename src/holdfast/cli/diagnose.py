@@ -26,12 +26,22 @@ stages.yaml
     dataset_name: alpaca.jsonl
     num_train_epochs: 10
     learning_rate: 2.0e-5
-  corpus: [web/]                     # text like the base's pre-training
+  corpus: [web/]                     # text like the base's pre-training; or generated
   suite: forgetting_stages           # or entries of your own under keep:
   # keys of 'holdfast train'; the paper's where nothing is said
   restore: {learning_rate: 3.0e-5}
   doses: [1, 4]                      # with four times as much text, too: is it lost, or not back yet?
   margin: 1pt                        # a loss that does not matter
+"""
+GENERATED = """\
+No text like the base's pre-training at hand? --corpus generated has the base write it: each text after the
+beginning-of-text token (else the end token), at temperature 1 with nothing left out, until --tokens and
+--probing_passages (500) are there. It is not ranked: what a model draws from itself teaches it nothing on average,
+while the easiest part of it is text that repeats itself. Otherwise it goes the way of a file: texts/generated.jsonl.
+It is drawn with --seed, kept in the cache as it comes, and drawn once for a base.
+
+What it cannot tell: a base writes what it knows. Where its text holds the answers, restoring teaches them again, and
+what was forgotten looks like pseudo forgetting. Actual forgetting is as sure as with a file; pseudo forgetting is not.
 """
 EXAMPLES = """\
   # the steps that would be taken
@@ -51,6 +61,8 @@ examples
       --tokens 5000000 --suite forgetting_stages
   holdfast diagnose --base Qwen/Qwen2.5-0.5B --train chats.jsonl \\
       --corpus web/ --suite forgetting_stages
+  holdfast diagnose --base base --tuned tuned --corpus generated \\
+      --tokens 1000000 --suite forgetting_stages
 """
 
 
@@ -61,6 +73,7 @@ COMMAND = Command(
     epilog=EPILOG,
     sections=(
         Section(name="examples", summary="more commands", text=EXAMPLES),
+        Section(name="generated", summary="text that the base writes", text=GENERATED),
         Section(name="yaml", summary="stages.yaml: its keys, by an example", text=STAGES),
     ),
     usage="--base MODEL --tuned CHECKPOINT...|--train FILE --corpus FILE... [options] | --config FILE | "

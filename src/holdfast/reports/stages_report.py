@@ -497,6 +497,13 @@ def _facts(record: StagesRecord) -> list[tuple[str, b.Text]]:
         if key in counts:
             passages = plural(counts[key]["passages"], "passage")
             facts.append((title, f"{passages}, {counts[key]['nats_per_token']:.3f} nats per token"))
+    written = record.texts.get("generated")
+    if written is not None:
+        how = (
+            f"the base itself: {written['texts']:,} texts after {written['begins_after']}, "
+            f"temperature {written['temperature']:g}, seed {written['seed']}"
+        )
+        facts.append(("Written by", how))
     if counts and record.texts.get("questions"):
         facts.append(("Questions in it", overlap_sentence(record.texts)))
     return facts

@@ -25,10 +25,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.errors import FolderBusy, ModelError
-from holdfast.retention.services import DataServices, Sample
+from holdfast.retention.services import Sample
 from holdfast.support.files import fingerprint, write_json
 from holdfast.support.ledger import Ledger, read_ledger
 from holdfast.support.progress import progress
@@ -51,6 +51,31 @@ EMPTY, BRIEF, REPEATED = "empty", "too short", "repeats itself"
 
 Draw = Callable[[Sequence[Sequence[int]], int, int], list[Sample]]
 """(prompts, tokens at most, seed) -> what the start wrote."""
+
+
+class Host(Protocol):
+    """The process that draws, or one of several; see `retention.services.DataServices`."""
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+
+    @property
+    def world(self) -> int:
+        """Processes; 1 without others."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """Of the model that writes."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value, in the order of ranks."""
+
+    def together(self, work: Callable[[], Any]) -> Any:
+        """Does the work on every rank; an error on any is an error on all."""
+
+    def say(self, text: str) -> None:
+        """Tells the user a line, on the first process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +235,7 @@ class Drawing:
 
     Args:
         services: of the run.
+        title: what the samples are for, at the beginning of what is said.
         stream: which samples.
         filters: which of them count.
         draw: gives a batch, on any rank.
@@ -219,7 +245,7 @@ class Drawing:
         advice: what to do then.
     """
 
-    services: DataServices
+    services: Host
     stream: Stream
     filters: Filters
     draw: Draw
@@ -227,6 +253,7 @@ class Drawing:
     most: int | None
     max_dropped: float
     advice: str
+    title: str = "Self-replay"
     _batches: dict[int, dict[str, Any]] = field(default_factory=dict)
     _drawn: Drawn = field(default_factory=Drawn)
     _next: int = 0
@@ -274,7 +301,7 @@ class Drawing:
         self._batches, damaged = self.services.gather(self.services.together(read))[0]
         if damaged:
             self.services.say(
-                f"Self-replay: {damaged} damaged batch(es) in {self._file} are drawn again."
+                f"{self.title}: {damaged} damaged batch(es) in {self._file} are drawn again."
             )
 
     @contextlib.contextmanager
@@ -297,7 +324,7 @@ class Drawing:
                 break
             if not is_waiting:
                 self.services.say(
-                    f"Self-replay: another run is drawing the same samples into {self.folder}; "
+                    f"{self.title}: another run is drawing the same samples into {self.folder}; "
                     "waiting."
                 )
                 is_waiting = True
@@ -324,7 +351,7 @@ class Drawing:
         if not self._lacking(needed):
             return
         services, began = self.services, time.monotonic()
-        services.say(f"Self-replay: drawing the start model's own text into {self.folder}")
+        services.say(f"{self.title}: drawing the model's own text into {self.folder}")
         with self._bar(needed(self._drawn)) as advance:
             while self._lacking(needed):
                 before = needed(self._drawn)
@@ -347,7 +374,7 @@ class Drawing:
         """A progress bar on the first rank."""
         if self.services.rank != 0:
             return contextlib.nullcontext(lambda amount: None)
-        return progress("Drawing the start model's own text", total=total)
+        return progress("Drawing the model's own text", total=total)
 
     def _wanted(self) -> list[int]:
         """The next batches that are not there, at most one a rank."""
@@ -413,9 +440,8 @@ class Drawing:
         if drawn.drawn < least or (drawn.kept and drawn.unusable <= self.max_dropped * drawn.drawn):
             return
         raise ModelError(
-            f"self_replay: the start model's own text cannot be replayed: {drawn.figures()}; "
-            f"expected at most {self.max_dropped:.0%} of them to be unusable (max_dropped). "
-            f"{self.advice}"
+            f"{self.title}: the model's own text cannot be trained on: {drawn.figures()}; "
+            f"expected at most {self.max_dropped:.0%} of them to be unusable. {self.advice}"
         )
 
 

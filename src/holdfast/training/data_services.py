@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from holdfast.errors import ConfigError, ModelError
-from holdfast.generation import Sampling, continued, end_tokens
+from holdfast.generation import Sampling, beginning_token, continued
 from holdfast.ops.heads import causal_lm
 from holdfast.retention.services import PrepareData, Sample
 from holdfast.retention.teacher.teacher import without_dropout
@@ -140,16 +140,7 @@ class TrainerDataServices:
 
     def beginning(self) -> int | None:
         """See `DataServices.beginning`."""
-        model = self._model
-        for holder in (
-            self.tokenizer,
-            getattr(model, "generation_config", None),
-            causal_lm(model).config,
-        ):
-            if (token := getattr(holder, "bos_token_id", None)) is not None:
-                return int(token)
-        ends = end_tokens(model, self.tokenizer)
-        return ends[0] if ends else None
+        return beginning_token(self._model, self.tokenizer, causal_lm(self._model).config)
 
     def prompts(self, data: str) -> tuple[list[list[int]], int]:
         """See `DataServices.prompts`.

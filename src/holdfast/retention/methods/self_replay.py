@@ -261,7 +261,7 @@ class SelfReplay(RetentionMethod):
             folder=root / name,
             most=self.samples,
             max_dropped=self.max_dropped,
-            advice=self._advice(),
+            advice=f"{self._advice()} Or allow more of them (max_dropped).",
         )
         drawn = drawing.until(lacking)
         about = {

@@ -54,6 +54,11 @@ from holdfast.support.quantiles import t_quantile
 
 Key = tuple[str, str]
 """(suite, name) of an entry."""
+GENERATED_NOTE = (
+    "The text to restore on was written by the base itself, which writes what it knows: what came "
+    "back may have been taught again. Text in which the answers do not stand tells the two apart."
+)
+"""What a reader should know of a verdict on generated text."""
 
 
 def stages_record(
@@ -96,6 +101,8 @@ def stages_record(
             "looked at: they are in no file here. Name files of them under `select: {questions: "
             "[...]}`."
         )
+    if "generated" in texts:
+        notes.append(GENERATED_NOTE)
     checkpoints: dict[str, list[str]] = {}
     for arm, count in config.arms.items():
         checkpoints[arm] = [f"epoch {number}" for number in range(1, count + 1)]
@@ -112,9 +119,14 @@ def stages_record(
 
 
 def _texts(config: StagesConfig) -> dict[str, Any]:
-    """What is known of the text that is restored on."""
+    """What is known of the text that is restored on, and how it was written where the base wrote
+    it."""
     file = config.texts[0].parent / "selection.json"
-    return read_object(file) if file.is_file() else {}
+    texts = read_object(file) if file.is_file() else {}
+    written = config.generated.with_suffix(".json")
+    if config.request.generates and written.is_file():
+        texts["generated"] = read_object(written)
+    return texts
 
 
 def add_verdicts(record: StagesRecord, config: StagesConfig) -> StagesRecord:

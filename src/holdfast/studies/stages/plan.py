@@ -12,6 +12,7 @@ texts 4x, restore ... 4x    the same at a larger dose, from the easiest text of 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,7 +26,13 @@ from holdfast.data.select.request import PROBING as PROBED
 from holdfast.errors import ConfigError, Problem, did_you_mean
 from holdfast.records.stages import PROBING
 from holdfast.studies.engine.base import StudyConfigBase
-from holdfast.studies.stages.settings import OF_PARTS, RESTORE, StagesSettings
+from holdfast.studies.stages.settings import (
+    GENERATED_PROBING,
+    OF_PARTS,
+    PROBING_PASSAGES,
+    RESTORE,
+    StagesSettings,
+)
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
@@ -96,6 +103,14 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
     """A stages study."""
 
     settings_class: ClassVar[type[Any]] = StagesSettings
+
+    @staticmethod
+    def normalised(request: StagesSettings) -> StagesSettings:
+        """See `StudyConfigBase`: how many passages to probe with."""
+        if request.probing_passages is not None:
+            return request
+        count = GENERATED_PROBING if request.generates else PROBING_PASSAGES
+        return dataclasses.replace(request, probing_passages=count)
 
     @staticmethod
     def training_parts(
@@ -228,6 +243,11 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         return folder / RESTORING, folder / PROBED
 
     @property
+    def generated(self) -> Path:
+        """File of the text that the base writes, where it does."""
+        return self.texts[0].with_name("generated.jsonl")
+
+    @property
     def base(self) -> str:
         """The model that was fine-tuned."""
         return str(self.with_paths(self.request.base))
@@ -309,6 +329,8 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         request, options = self.request, self.with_paths(self.request.select)
         questions = [str(path) for path in self.question_files]
         corpus = [self.with_paths(name) for name in request.corpus]
+        if request.generates:
+            corpus = [str(self.generated)]
         ledger = {} if dose == 1 else {"scores": str(self.texts[0].with_name(LEDGER))}
         settings = {
             "probing": request.probing_passages,
@@ -430,7 +452,10 @@ def _of_files(config: StagesConfig) -> Sequence[str]:
             problems.append(
                 Problem("tuned", f"expected the folder of a checkpoint at {name}, found none.")
             )
-    return [*problems, *config.selection(config.request.tokens or 1)[1]]
+    for problem in config.selection(config.request.tokens or 1)[1]:
+        if problem.path != ("corpus",) or not config.request.generates:  # which is not there yet
+            problems.append(problem)
+    return problems
 
 
 def _replaced(value: Any, names: Mapping[str, str]) -> Any:

@@ -6,7 +6,7 @@ tuned: [runs/alpaca/checkpoint-100, runs/alpaca/checkpoint-200]     # in order; 
 train: {dataset_name: alpaca.jsonl, num_train_epochs: 10, learning_rate: 2.0e-5}
 along: {steps: [1, 2, 5, 10, 20]}                                  # mass and entropy change within the first steps
 with_retention: {label_annealing: {weight: 1}}                     # the same training once more, held on to
-corpus: [web/*.jsonl.gz]                                           # what restoring text is chosen from
+corpus: [web/*.jsonl.gz]                                           # what restoring text is chosen from; or generated
 suite: forgetting_stages                                           # or entries of your own under keep
 restore: {learning_rate: 3.0e-5}                                   # keys of 'holdfast train'
 doses: [1, 4]                                                      # does more restoring bring more back?
@@ -30,6 +30,10 @@ OWN = ("model_name_or_path", "seed", "data_seed", "output_dir", "evaluation", "r
 """Keys of a training configuration that the study sets itself."""
 OF_PARTS = {"train": (*OWN, "save_strategy"), "restore": (*OWN, "dataset_name")}
 """The same of the fine-tuning and of restoring."""
+GENERATED = "generated"
+"""In place of a corpus: text that the base writes itself."""
+PROBING_PASSAGES, GENERATED_PROBING = 10_000, 500
+"""Of a corpus, and of text that has to be written first."""
 RESTORE: dict[str, Any] = {
     "learning_rate": 3.0e-5,
     "num_train_epochs": 1,
@@ -142,7 +146,7 @@ class StagesSettings(ToySettings, BaseStudySettings):
     """Fine-tunes once more with this retention method, and diagnoses that too (needs `train`)."""
     corpus: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
     """Text like the base's pre-training: files and folders that restoring text is chosen from
-    (`holdfast data select`)."""
+    (`holdfast data select`). Or generated: the base writes it, which may teach what is asked."""
     tokens: Annotated[int | None, Meta(ge=1, section="restoring_text")] = None
     """Budget of restoring; default: one epoch of the fine-tuning data (needs `train`), as in the
     paper: more might teach what was forgotten."""
@@ -150,8 +154,9 @@ class StagesSettings(ToySettings, BaseStudySettings):
     """Budgets that every checkpoint and the base are restored with, as multiples of `tokens`,
     ascending from 1: whether a loss that is left is actual shows when more restoring brings nothing
     more back. Each costs as much as its number."""
-    probing_passages: Annotated[int, Meta(ge=8, section="restoring_text")] = 10_000
-    """Passages that perplexity is probed with, drawn from the corpus at random."""
+    probing_passages: Annotated[int | None, Meta(ge=8, section="restoring_text")] = None
+    """Passages that perplexity is probed with, drawn from the corpus at random (10000; of generated
+    text 500)."""
     select: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="restoring_text")] = field(
         default_factory=dict
     )
@@ -203,13 +208,32 @@ class StagesSettings(ToySettings, BaseStudySettings):
     keep_weights: Annotated[Literal["all", "none"], Meta(section="study")] = "none"
     """Whether the weights that the study makes stay on disk when it has ended."""
 
+    @property
+    def generates(self) -> bool:
+        """Whether the base writes the text to restore on."""
+        return self.corpus == (GENERATED,)
+
     def problems(self) -> list[Problem | str]:
         """What is missing, and what contradicts itself."""
         problems = [*super().problems(), *self._model_problems()]
         if not self.corpus:
-            problems.append(
-                Problem("corpus", "is missing: text like the base's pre-training, to choose from.")
+            text = (
+                "is missing: text like the base's pre-training, to choose from; or generated, to "
+                "have the base write it."
             )
+            problems.append(Problem("corpus", text))
+        if self.generates and self.doses != (1,):
+            text = (
+                "expected [1] with generated text: a larger dose would train on what a smaller one "
+                f"is probed with, got {list(self.doses)}."
+            )
+            problems.append(Problem("doses", text))
+        if GENERATED in self.corpus and not self.generates:
+            text = (
+                f"expected {GENERATED} alone or files, got both. A file of that name is "
+                f"./{GENERATED}."
+            )
+            problems.append(Problem("corpus", text))
         if self.tuned and self.tokens is None:
             text = (
                 "is missing: how much text to restore on; the paper takes one epoch of the tuning "

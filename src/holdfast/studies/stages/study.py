@@ -33,7 +33,7 @@ from holdfast.studies.stages.plan import (
     StagesConfig,
     Step,
 )
-from holdfast.support.files import read_object
+from holdfast.support.files import read_object, write_jsonl
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.build import Prepared
@@ -208,14 +208,28 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         return str(folder)
 
     def _choose_texts(self, dose: int) -> int:
-        """Chooses the text to restore on with a dose; returns its tokens."""
+        """Chooses the text to restore on with a dose, which the base writes first where it is to;
+        returns its tokens."""
+        from holdfast.models import load
+        from holdfast.runs.generated_text import write_generated
         from holdfast.runs.selecting import select
 
-        tokens = self.settings.request.tokens or self._tokens_of_an_epoch()
-        selection, problems = self.settings.selection(tokens, dose)
+        config, request = self.settings, self.settings.request
+        if request.generates and not config.generated.is_file():
+            write_jsonl(config.generated, [])  # takes its place, so that the rest can be checked
+        selection, problems = config.selection(request.tokens or self._tokens_of_an_epoch(), dose)
         if selection is None:
             raise ConfigError(problems)
-        counts = select(selection).record["counts"]
+        loaded = None
+        if request.generates:
+            loaded = load(
+                selection.model,
+                dtype=selection.dtype,
+                device=selection.device,
+                trust_remote_code=selection.trust_remote_code,
+            )
+            write_generated(selection, loaded, config.generated)
+        counts = select(selection, loaded=loaded).record["counts"]
         return int(counts["restoring"]["tokens"])
 
     def _tokens_of_an_epoch(self) -> int:
