@@ -74,6 +74,20 @@ def test_a_whole_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {p: p.stat().st_mtime_ns for p in Path("study/runs").rglob("*") if p.is_file()} == before
 
 
+def test_the_base_writes_its_own_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.studies.stages.study import StagesStudy
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    config = StagesConfig.read(quick_values(tmp_path, corpus=["generated"], along={}))
+    record = execute_study(StagesStudy(config), workers=1)
+    assert record.status == "finished" and all(v.verdict in VERDICTS for v in record.verdicts)
+    assert record.texts["generated"]["tokens"] >= 4000
+    assert any("may have been taught again" in note for note in record.notes)
+    page = Path("study/report.html").read_text()
+    assert "the base itself:" in page and "may have been taught again" in page
+
+
 def test_a_restoring_that_is_killed_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
     import signal

@@ -32,6 +32,30 @@ _ASIDE = re.compile(
 say."""
 
 
+SHAPE = (
+    "model_type",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
+"""Of config.json: what a model and what was tuned from it have in common. The vocabulary may have
+grown."""
+
+
+def shape_differences(base: Mapping[str, Any], tuned: Mapping[str, Any]) -> list[str]:
+    """In what a model cannot have been tuned from another, such as `hidden_size 8 and 16`.
+
+    Args:
+        base, tuned: contents of config.json.
+    """
+    different = []
+    for key in SHAPE:
+        if base.get(key) != tuned.get(key):
+            different.append(f"{key} {base.get(key)} and {tuned.get(key)}")
+    return different
+
+
 def config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Keys in which configurations differ that decide what weights mean, each with its value in
     every one of them; None where a configuration does not have it.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -300,7 +300,10 @@ def measured_sides(request: CompareRequest) -> list[Side]:
     sides, problems = find_sides([places.get(word, word) for word in request.models])
     if problems:
         raise ConfigError(problems)
-    return sides
+    return [
+        replace(side, model=word) if word in places else side
+        for word, side in zip(request.models, sides, strict=True)
+    ]
 
 
 def write_and_print(result: Result, files: dict[str, str], *, seconds: float) -> None:

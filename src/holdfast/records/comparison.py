@@ -130,6 +130,14 @@ class Comparison(Displayed):
         return self.difference if self.higher_is_better else -self.difference
 
     @property
+    def needed_about(self) -> int | None:
+        """`needed` in two digits, rounded up."""
+        if self.needed is None:
+            return None
+        size = 10 ** max(0, len(str(self.needed)) - 2)
+        return math.ceil(self.needed / size) * size
+
+    @property
     def tolerated(self) -> float:
         """The loss that does not matter, in the metric's unit."""
         return (

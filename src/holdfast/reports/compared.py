@@ -155,10 +155,9 @@ class ComparisonRow:
         if self.raw.detectable is None:
             return ""
         visible = f"a loss of {self.in_unit(self.raw.detectable)} would have been seen with 80 %"
-        if self.raw.needed is None:
+        needed = self.raw.needed_about
+        if needed is None:
             return visible
-        size = 10 ** max(0, len(str(self.raw.needed)) - 2)
-        needed = math.ceil(self.raw.needed / size) * size
         return (
             f"{visible}; about {needed:,} samples would decide on "
             f"{self.in_unit(self.raw.tolerated)}"

@@ -33,6 +33,7 @@ from holdfast.records.comparison import (
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.measure import interval_text, number
 from holdfast.reports.blocks import (
+    Code,
     Facts,
     Page,
     Panel,
@@ -130,6 +131,7 @@ def comparison_page(result: Result) -> Page:
             _subjects(pairs),
             _flips(flips),
             _documents(pairs),
+            _next_step(result),
             notes(list(unmatched), "Not compared"),
             _small_print(sides, pairs),
         ],
@@ -305,6 +307,15 @@ def _documents(pairs: Sequence[_Pair]) -> Section | None:
         if all(map(has_documents, pair.evaluations, pair.samples)):
             panels.append(documents_panel(*pair.samples))
     return Section("Documents that changed most", panels) if panels else None
+
+
+def _next_step(result: Result) -> Section | None:
+    """What to do about a loss. Where it is to look at this page, there is no command."""
+    step = result.next_step
+    if step is None:
+        return None
+    command = Code(step.command) if step.command and not step.on_page else None
+    return Section("Next step", present([Paragraph(step.text), command]))
 
 
 def _small_print(sides: Sequence[Measured], pairs: Sequence[_Pair]) -> Section:

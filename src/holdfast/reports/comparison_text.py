@@ -32,6 +32,7 @@ from holdfast.reports import markdown
 from holdfast.reports.blocks import (
     Block,
     Bullets,
+    Code,
     Fold,
     Heading,
     Paragraph,
@@ -178,7 +179,17 @@ def comparison_blocks(result: Result) -> list[Block]:
     blocks += [blank] if result.gates else []
     blocks += paragraphs(result.not_finite, "bad", before="Not finite: ")
     blocks += paragraphs(result.unmatched, before="Not compared: ")
-    return blocks + paragraphs(result.notes, before="Note: ")
+    blocks += paragraphs(result.notes, before="Note: ")
+    return blocks + _next_step(result)
+
+
+def _next_step(result: Result) -> list[Block]:
+    """What to do about a loss, and the command that does it."""
+    step = result.next_step
+    if step is None:
+        return []
+    paragraph = Paragraph((Span("Next step", "strong"), f": {step.text}"))
+    return [paragraph, Code(step.command, "bash")] if step.command else [paragraph]
 
 
 def _rule_lines(rule: _Rule) -> list[Block]:
@@ -212,7 +223,8 @@ def comparison_markdown(result: Result) -> str:
         blocks.append(Paragraph(how(result.comparisons)))
     most = markdown.MOST_ROWS
     remarks = [f"Not compared: {entry}" for entry in result.unmatched[:most]]
-    return markdown.render([*blocks, Bullets([*remarks, *result.notes[:most]])])
+    blocks.append(Bullets([*remarks, *result.notes[:most]]))
+    return markdown.render([*blocks, *_next_step(result)])
 
 
 def _markdown_measures(rows: Rows) -> list[Block]:

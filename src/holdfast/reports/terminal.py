@@ -60,7 +60,8 @@ class Printer:
     def show(self, blocks: Iterable[b.Block]) -> None:
         """Prints blocks one after the other."""
         for x in self.rendered(blocks):
-            self.console.print(x, soft_wrap=self.unbroken)
+            is_command = getattr(x, "no_wrap", None) is True  # one line, however long
+            self.console.print(x, soft_wrap=self.unbroken or is_command)
 
     def rendered(self, blocks: Iterable[b.Block]) -> Iterator[Any]:
         """What rich prints of each block."""
@@ -78,6 +79,11 @@ class Printer:
                     yield from self.rendered([b.Heading(x.title), *x.blocks])
                 case b.Panel():
                     yield from self.rendered([b.Paragraph(""), *x.blocks])
+                case b.Code():
+                    for text in x.text.splitlines():
+                        line = self._line(f"  {text}")
+                        line.no_wrap = True
+                        yield line
                 case _:
                     for text, style in _lines(x):
                         yield self._line(text, style)
@@ -193,8 +199,6 @@ def _lines(x: b.Block) -> Iterator[tuple[str, str]]:
         case b.Banner():
             style = STYLE.get(x.tone, "")
             yield from ((text, style) for text in (b.plain_text(x.content), *x.items))
-        case b.Code():
-            yield from ((f"  {line}", "") for line in x.text.splitlines())
         case b.Tiles():
             yield from ((tile.text, STYLE.get(tile.tone, "")) for tile in x.items)
 

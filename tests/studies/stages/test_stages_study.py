@@ -153,6 +153,8 @@ def test_texts_and_distributions_are_drawn_and_not_judged(files: dict[str, Any])
             "select.minimum_tokens: expected at most max_length (512), got 600",
         ),
         ({"corpus": []}, "corpus: is missing"),
+        ({"corpus": ["generated", "text.jsonl"]}, "corpus: expected generated alone or files, got both"),
+        ({"corpus": ["generated"], "select": {"minimum_token": 3}}, "select: unknown key 'minimum_token'"),
         ({"keep": [{"perplexity": "text.jsonl"}]}, "expected at least one entry whose questions are right or"),
         ({"with_retention": "label_annealing"}, "with_retention: fine-tunes once more, so it needs `train`"),
         ({"restore": {"seed": 1}}, "restore.seed: is set by the study"),
@@ -164,6 +166,17 @@ def test_mistakes_are_named_before_anything_runs(files: dict[str, Any], change: 
     with pytest.raises(ConfigError) as error:
         StagesConfig.read({k: v for k, v in {**files, **change}.items() if v is not None})
     assert said in str(error.value)
+
+
+def test_the_base_writes_the_text_where_there_is_none(files: dict[str, Any]) -> None:
+    config = StagesConfig.read({**files, "corpus": ["generated"]})
+    assert config.request.probing_passages == 500
+    assert StagesConfig.read(files).request.probing_passages == 10_000
+    Path(config.generated).parent.mkdir(parents=True)
+    Path(config.generated).write_text("")
+    selection, problems = config.selection(9)
+    assert not problems and selection is not None
+    assert selection.input == (config.generated,) and selection.probing == 500
 
 
 def test_another_architecture_is_refused(files: dict[str, Any]) -> None:

@@ -73,6 +73,10 @@ class Side:
     """What a reader should know of it, such as an evaluation that was interrupted."""
     log: Path | None = None
     """Where it was read, of another tool's log, whose `folder` is a temporary one."""
+    model: str = ""
+    """What it is loaded by: a folder, or a hub id; empty where that is not known."""
+    run: RunFolder | None = None
+    """That made it."""
 
     @property
     def path(self) -> Path:
@@ -146,8 +150,16 @@ def is_unmeasured_model(word: str) -> bool:
     path = expanded(word)
     if not path.is_dir():
         return made_folder(word) is not None
-    is_model = (path / "config.json").is_file() or (path / "adapter_config.json").is_file()
-    return is_model and not _is_evaluated(path) and _reader_of(path) is None
+    return is_model(word) and not _is_evaluated(path) and _reader_of(path) is None
+
+
+def is_model(name: str) -> bool:
+    """Whether a name is that of a model which can be loaded: a folder, one of `holdfast models`, a
+    hub id."""
+    path = expanded(name)
+    if path.is_dir():
+        return (path / "config.json").is_file() or (path / "adapter_config.json").is_file()
+    return made_folder(name) is not None or (is_hub_id(name) and not path.exists())
 
 
 def find_models(word: str, *, only: bool) -> list[Side]:
@@ -255,7 +267,13 @@ def _of_run(path: Path, label: str, *, only: bool) -> list[Side]:
         "the run's {} model. Train with `evaluation:` entries, and without `before: false` for the "
         "start."
     )
-    return _sides(path, "run", record.status, folders, empty)
+    start = str(record.config.get("model_name_or_path") or "")
+    sides = _sides(path, "run", record.status, folders, empty)
+    named = []
+    for name, side in zip(names, sides, strict=True):
+        model, made_by = (start, None) if name == "start" else (str(path), run)
+        named.append(replace(side, model=model if is_model(model) else "", run=made_by))
+    return named
 
 
 def _of_output(path: Path, label: str, *, only: bool) -> list[Side]:

@@ -26,6 +26,7 @@ from holdfast.evaluation.compare.gate import (
     to_record,
     verdict_of,
 )
+from holdfast.evaluation.compare.next_step import NextStep, next_step
 from holdfast.evaluation.compare.noise import remarks_on_repeats
 from holdfast.evaluation.compare.policy import (
     Policy,
@@ -58,6 +59,8 @@ class Result:
     """What was not compared, a sentence each."""
     notes: Sequence[str] = ()
     """What to know, a sentence each."""
+    next_step: NextStep | None = None
+    """What to do about a loss, or about what cannot be told."""
     settings: CompareSettings = field(default_factory=CompareSettings)
     policy: Policy | None = None
 
@@ -152,6 +155,7 @@ class Result:
             "gates": self.gates,
             "comparisons": self.comparisons,
             "unmatched": self.unmatched,
+            "next_step": self.next_step,
             "notes": self.notes,
             "settings": {name: getattr(self.settings, name) for name in settings},
             "versions": {"holdfast": __version__, "python": platform.python_version(), **libraries},
@@ -208,6 +212,7 @@ def compare_sides(
             comparisons.append(c)
     for side in sides:
         notes += side.notes
+    kinds = {pair.key: pair.before.kind for pair in matching.pairs}
     repeated = remarks_on_repeats(comparisons, [first.folder, last.folder])
     return Result(
         sides=list(sides),
@@ -217,6 +222,7 @@ def compare_sides(
         gates=gates,
         decision=decision if aims else compared.decision,
         unmatched=[str(entry) for entry in compared.unmatched],
+        next_step=next_step(sides, settings, compared.comparisons, kinds, gates),
         notes=[*notes, *compared.notes, *repeated],
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from holdfast.checkpoints.architecture import shape_differences
 from holdfast.checkpoints.sources import listing
 from holdfast.errors import ConfigError, HoldfastError, ModelError, UserError
 from holdfast.evaluation.averages import SUITE as AVERAGES
@@ -42,15 +43,6 @@ if TYPE_CHECKING:
 MERGED = "merged"
 """Folder of checkpoints that are adapters, merged into the base for as long as they are
 restored."""
-SAME = (
-    "model_type",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-)
-"""Of config.json: what a model and what was tuned from it have in common. The vocabulary may have
-grown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,11 +338,7 @@ def _check_same_architecture(base: str, tuned: Sequence[str]) -> None:
             _merging(name, base)
         if not (folder / "config.json").is_file():
             continue
-        config = read_object(folder / "config.json")
-        different = []
-        for key in SAME:
-            if expected.get(key) != config.get(key):
-                different.append(f"{key} {expected.get(key)} and {config.get(key)}")
+        different = shape_differences(expected, read_object(folder / "config.json"))
         if different:
             raise ModelError(
                 f"{name} is of another architecture than the base {base}: {', '.join(different)}. "
