@@ -183,6 +183,7 @@ def world_figures(world: int) -> dict[str, Any] | None:
         return None
     figures: dict[str, Any] = {"world": world, "named": read_object(folder / "named.json"), "arms": {}}
     for arm, record in records.items():
+
         def value(role: str, place: int = 0, *, record: Any = record) -> float:
             model = record.model(role, "tuned" if place else "", place)
             return float(model.figures["knowledge/old_facts"]["acc"].value)
@@ -206,9 +207,7 @@ def world_figures(world: int) -> dict[str, Any] | None:
             ours, real = scores(folder / arm, place), scores(folder / REAL, place)
             shifts.append([100 * (ours[doc] - real[doc]) for doc in real])
         figures["arms"][arm]["shift"] = [statistics.fmean(shift) for shift in shifts]
-        figures["arms"][arm]["shift_error"] = [
-            statistics.stdev(shift) / math.sqrt(len(shift)) for shift in shifts
-        ]
+        figures["arms"][arm]["shift_error"] = [statistics.stdev(shift) / math.sqrt(len(shift)) for shift in shifts]
     return figures
 
 
@@ -239,7 +238,7 @@ def judged(worlds: list[dict[str, Any]], arm: str, places: int) -> str:
     against = sum(contradicted(figures, arm) > 0 for figures in worlds)
     if against > 1 or any(low > MARGIN or high < -MARGIN for _, low, high in intervals):
         return "part"
-    if not against and all(-MARGIN <= low and high <= MARGIN for _, low, high in intervals):
+    if not against and all(low >= -MARGIN and high <= MARGIN for _, low, high in intervals):
         return "agree"
     return "cannot tell"
 

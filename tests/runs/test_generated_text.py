@@ -46,7 +46,7 @@ def test_a_selection_has_enough_of_it_and_takes_nearly_all(loaded: Loaded, place
     record = write_generated(request, loaded, place / "generated.jsonl")
     texts = [row["text"] for row in read_jsonl(place / "generated.jsonl")]
     assert len(texts) == record["texts"] and len(set(texts)) == len(texts)
-    assert (record["temperature"], record["seed"], record["begins_after"]) == (1.0, 0, loaded.tokenizer.bos_token)
+    assert (record["temperature"], record["seed"], record["begins_after"]) == (1.0, 0, loaded.tokenizer.eos_token)
     counts = select(request, loaded=loaded).record["counts"]
     assert counts["probing"]["passages"] == 10
     assert 1500 - 32 < counts["restoring"]["tokens"] <= 1500
@@ -103,7 +103,7 @@ def test_a_model_that_says_the_same_again_and_again_is_refused(
         return [Continued(ids=[5, 6, 7, 8] * 4, ended=False) for _ in prompts]
 
     monkeypatch.setattr(generated_text, "continued", same)
-    with pytest.raises(ModelError, match="only 1 of 2[0-9][0-9] texts can be used"):
+    with pytest.raises(ModelError, match=r"only 1 of 2\d\d texts can be used"):
         write_generated(selection(place), loaded, place / "generated.jsonl")
 
 

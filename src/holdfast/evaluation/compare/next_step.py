@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoints.architecture import shape_differences
 from holdfast.checkpoints.sources import read_config
 from holdfast.config.declare import settings_of
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, ModelError
 from holdfast.evaluation.entries import Entry, EvaluationPlan
 from holdfast.evaluation.request import PlanRequest, plan_of
 from holdfast.evaluation.suite import parse_evaluation
@@ -110,9 +110,7 @@ def next_step(
         if c.primary and c.verdict == LOST and (c.suite, c.name, c.metric) not in accepted:
             lost.append(c)
     lost.sort(key=lambda c: c.p_value)
-    found = _Found(
-        sides=sides, settings=settings, comparisons=comparisons, kinds=kinds, lost=lost
-    )
+    found = _Found(sides=sides, settings=settings, comparisons=comparisons, kinds=kinds, lost=lost)
     for step in (_turns, _form, _chance, _questions, _text):
         proposed = step(found)
         if proposed is not None:
@@ -253,10 +251,11 @@ def _is_tuned_from(side: Side, base: str) -> bool:
     if side.run is not None:
         start = str(side.run.read().config.get("model_name_or_path"))
         return start == base or real(expanded(start)) == real(expanded(base))
-    if expanded(base).is_dir() and expanded(side.model).is_dir():
+    try:
         before, after = read_config(expanded(base)), read_config(expanded(side.model))
-        return not before or not after or not shape_differences(before, after)
-    return True
+    except ModelError:
+        return True  # nobody can tell; loading it says what is wrong
+    return not before or not after or not shape_differences(before, after)
 
 
 def _tokens(side: Side) -> int:
