@@ -42,7 +42,7 @@ def selection(place: Path, **changes: Any) -> Selection:
 
 
 def test_a_selection_has_enough_of_it_and_takes_nearly_all(loaded: Loaded, place: Path) -> None:
-    request = selection(place)
+    request = selection(place, batch_tokens=64)
     record = write_generated(request, loaded, place / "generated.jsonl")
     texts = [row["text"] for row in read_jsonl(place / "generated.jsonl")]
     assert len(texts) == record["texts"] and len(set(texts)) == len(texts)
@@ -51,7 +51,8 @@ def test_a_selection_has_enough_of_it_and_takes_nearly_all(loaded: Loaded, place
     assert counts["probing"]["passages"] == 10
     assert 1500 - 32 < counts["restoring"]["tokens"] <= 1500
     used = counts["restoring"]["tokens"] + counts["probing"]["tokens"]
-    assert record["tokens"] - used <= 0.01 * 1500 + 10 * 32 + record["batch_size"] * 32, "little more is drawn"
+    assert record["batch_size"] == 2
+    assert record["tokens"] - used <= 0.01 * 1500 + 10 * 32 + 3 * 32 * 2, "little more is drawn, a batch at most"
 
 
 def test_it_is_drawn_once_and_another_seed_draws_anew(
@@ -100,7 +101,7 @@ def test_a_model_that_says_the_same_again_and_again_is_refused(
     from holdfast.runs import generated_text
 
     def same(model: Any, tokenizer: Any, prompts: Any, **more: Any) -> list[Continued]:
-        return [Continued(ids=[5, 6, 7, 8] * 4, ended=False) for _ in prompts]
+        return [Continued(ids=[*range(70, 86)], ended=False) for _ in prompts]
 
     monkeypatch.setattr(generated_text, "continued", same)
     with pytest.raises(ModelError, match=r"only 1 of 2\d\d texts can be used"):
