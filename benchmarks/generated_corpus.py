@@ -1,19 +1,19 @@
 """Does `holdfast diagnose --corpus generated` say what it says with real text? On the toy worlds of the stages study.
 
-    python benchmarks/generated_corpus.py 0              # world 0; worlds 0 to 5 are those of docs/outcomes
+    python benchmarks/generated_corpus.py 0              # world 0; a world is a seed
     python benchmarks/generated_corpus.py 0 1 2 3 4 5    # goes on where it was stopped; the table of all that are there
     python benchmarks/generated_corpus.py --table        # the table alone
     python benchmarks/generated_corpus.py 0 --quick      # a minute or two: the machinery only
 
 A world's base is tuned for ten epochs as configs/stages/tiny.yaml has it, once. Its checkpoints after epochs 1, 3 and
-10 are then diagnosed three times, restored on as many tokens of
+10 are then diagnosed three times, restored with one dose (the tokens of an epoch of the fine-tuning) of
 
 real       the world's corpus: text of the base's pre-training kind that names nobody who is asked about
 generated  what the base writes itself, as `--corpus generated` has it
 unnamed    the same without the texts that name somebody who is asked about
 
-All else is the study's own (rates, margins, 240 questions); memorisation, letters (at chance in all worlds) and curves
-are left out.
+All else is the study's own (rates, margins, the questions old_facts); its other entries, larger doses and curves are
+left out.
 `unnamed` tells why `generated` and `real` part, where they do: where it goes along with `real`, it is what the text
 says; where it does not, it is that a model wrote it.
 
@@ -58,11 +58,11 @@ def study_values(world: int, names: dict[str, str], *, quick: bool) -> dict[str,
     values = yaml.safe_load((ROOT / "configs" / "stages" / "tiny.yaml").read_text(encoding="utf-8"))
     del values["toy"]
     values = fill(values, names)
-    values |= {"seed": world, "along": {}, "curve": 0}
+    values |= {"seed": world, "along": {}, "curve": 0, "doses": [1]}
     values["keep"] = [entry for entry in values["keep"] if entry.get("name") == "old_facts"]
     if quick:
         values["train"]["num_train_epochs"] = 2
-        values |= {"tokens": 4000, "probing_passages": 8, "even_at_chance": True}
+        values |= {"probing_passages": 8, "even_at_chance": True}
     return dict(values)
 
 
@@ -136,6 +136,7 @@ def measure(world: int, *, quick: bool) -> None:
     from rich.console import Console
 
     from holdfast.papers.worlds.toy_settings import make_setting
+    from holdfast.records.run import RunFolder
 
     folder = RUNS / f"world-{world}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -146,6 +147,8 @@ def measure(world: int, *, quick: bool) -> None:
     epochs = (1, 2) if quick else EPOCHS
     del values["train"]
     values["tuned"] = [checkpoints[epoch - 1] for epoch in epochs]
+    tuned = RunFolder(Path(checkpoints[0]).parent).read()
+    values["tokens"] = round(tuned.training["tokens"] / len(checkpoints))
     corpora = {
         REAL: values["corpus"],
         GENERATED: ["generated"],

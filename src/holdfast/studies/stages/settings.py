@@ -215,25 +215,7 @@ class StagesSettings(ToySettings, BaseStudySettings):
 
     def problems(self) -> list[Problem | str]:
         """What is missing, and what contradicts itself."""
-        problems = [*super().problems(), *self._model_problems()]
-        if not self.corpus:
-            text = (
-                "is missing: text like the base's pre-training, to choose from; or generated, to "
-                "have the base write it."
-            )
-            problems.append(Problem("corpus", text))
-        if self.generates and self.doses != (1,):
-            text = (
-                "expected [1] with generated text: a larger dose would train on what a smaller one "
-                f"is probed with, got {list(self.doses)}."
-            )
-            problems.append(Problem("doses", text))
-        if GENERATED in self.corpus and not self.generates:
-            text = (
-                f"expected {GENERATED} alone or files, got both. A file of that name is "
-                f"./{GENERATED}."
-            )
-            problems.append(Problem("corpus", text))
+        problems = [*super().problems(), *self._model_problems(), *self._corpus_problems()]
         if self.tuned and self.tokens is None:
             text = (
                 "is missing: how much text to restore on; the paper takes one epoch of the tuning "
@@ -262,6 +244,29 @@ class StagesSettings(ToySettings, BaseStudySettings):
             problems.append(
                 Problem("along", "is of a fine-tuning, so it needs `train` with its data.")
             )
+        return problems
+
+    def _corpus_problems(self) -> list[Problem]:
+        """What is wrong with the text to choose from."""
+        problems = []
+        if not self.corpus:
+            text = (
+                "is missing: text like the base's pre-training, to choose from; or generated, to "
+                "have the base write it."
+            )
+            problems.append(Problem("corpus", text))
+        if self.generates and self.doses != (1,):
+            text = (
+                "expected [1] with generated text: a larger dose would train on what a smaller one "
+                f"is probed with, got {list(self.doses)}."
+            )
+            problems.append(Problem("doses", text))
+        if GENERATED in self.corpus and not self.generates:
+            text = (
+                f"expected {GENERATED} alone or files, got both. A file of that name is "
+                f"./{GENERATED}."
+            )
+            problems.append(Problem("corpus", text))
         return problems
 
     def _model_problems(self) -> list[Problem]:
