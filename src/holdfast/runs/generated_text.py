@@ -81,7 +81,7 @@ class _Usable:
         self._looked_at = 0
         self.texts: list[str] = []
         self.tokens: list[int] = []
-        """Of each passage."""
+        """Of each text: a passage, or several where it is longer once it is read again."""
 
     def lacking(self, drawn: Drawn) -> float:
         """Tokens that are still to be drawn.
@@ -97,7 +97,7 @@ class _Usable:
             usable = [passage for passage in passages if self._is_usable(passage)]
             if usable:
                 self.texts.append(text)
-                self.tokens += [len(passage.ids) for passage in usable]
+                self.tokens.append(sum(len(passage.ids) for passage in usable))
         if drawn.drawn >= LOOKED_AT and len(self.tokens) < LEAST_USABLE * drawn.drawn:
             raise ModelError(
                 f"{TITLE}: only {len(self.tokens):,} of {drawn.drawn:,} texts can be used; the "
@@ -107,7 +107,7 @@ class _Usable:
         return self._needed() - sum(self.tokens)
 
     def _needed(self) -> float:
-        """Tokens in all: the budget, and the passages to probe with, were they the longest."""
+        """Tokens in all: the budget, and the texts that are probed with, were they the longest."""
         count = self._selection.probing
         longest = sorted(self.tokens)[-count:] if count else []
         unseen = (count - len(longest)) * self._limit
