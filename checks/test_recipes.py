@@ -56,13 +56,14 @@ RESIDUAL = {
 }
 """Of Balancing Continuous Pre-Training: models that each makes, given ones among them."""
 SEQUENCE = {
-    "tasks-tiny": (60, 60),
+    "tasks-tiny": (80, 80),
     "months": (119, 10),
     "groups": (44, 13),
     "smollm2": (11, 10),
-    "pairs": (75, 76),
-    "three-tasks": (47, 26),
-    "six-tasks": (31, 6),
+    "pairs": (91, 92),
+    "three-tasks": (51, 32),
+    "three-tasks-tiny": (39, 26),
+    "six-tasks": (32, 7),
 }
 """Of Soup to Go: models that each makes with a seed, and its ways through the orders."""
 STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10}
