@@ -141,6 +141,30 @@ def test_each_unit_has_a_forest() -> None:
     assert [d["x"] for d in plotly_figure(forests[0])["data"]] == [[-0.0863], [0.4124]]
 
 
+def test_where_it_changed_has_counts_of_each_group(tmp_path) -> None:
+    sides = multiple_choice("arc", 120, 0.9, 0.5)
+    for rows in sides:
+        for i, row in enumerate(rows):
+            row["category"] = "law" if i < 60 else "art"
+            row["question"] = "x" * (i + 1)
+    pair = Pair(tmp_path / "a").add("knowledge", "arc", "task", sides, ACCURACY)
+    markup = section(write(pair, tmp_path), "Where it changed")
+    assert re.findall(r"<h3>(.*?)</h3>", markup) == ["arc, by category", "arc, by length"]
+    assert "2 groups; 2 changed beyond chance when all are accounted for (Holm, two-sided" in markup
+    lines = re.findall(r"<tr>(<th data-label.*?)</tr>", markup, re.S)
+    cells = [[re.sub(r"<.*?>", " ", cell).split() for cell in re.findall(r"<t[hd].*?</t[hd]>", line)] for line in lines]
+    for number, (name, places) in enumerate({"law": range(60), "art": range(60, 120)}.items()):
+        flips = [(sides[0][i]["acc"], sides[1][i]["acc"]) for i in places]
+        [line] = [c for c in cells[:2] if c[0] == [name]]
+        assert line[1:4] == [[str(flips.count((1, 0)))], [str(flips.count((0, 1)))], ["60"]], number
+    assert [c[0] for c in cells[2:]] == [
+        ["up", "to", "30", "characters"], ["31", "to", "60"], ["61", "to", "90"], ["91", "and", "more"]
+    ]  # fmt: skip
+    unchanged = Pair(tmp_path / "b").add("knowledge", "arc", "task", (sides[0], sides[0]), ACCURACY)
+    markup = section(write(unchanged, tmp_path), "Where it changed")
+    assert "arc, by category" in markup and "by length" not in markup, "lengths only of what changed"
+
+
 # --------------------------------------------------------------------------------------------------------------- flips
 
 

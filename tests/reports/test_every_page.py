@@ -46,6 +46,7 @@ from holdfast.papers.overtraining.page import overtraining_page
 from holdfast.papers.residual.page import study_page as residual_page
 from holdfast.papers.theory.page import theory_page
 from holdfast.papers.theory.results import Theory, check, finding
+from holdfast.records.comparison import Answer, AnsweredPrompt, Answers
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.sequence import read_sequence
 from holdfast.records.stages import Along, read_stages
@@ -173,7 +174,8 @@ def pair_of(folder: Path, text: str) -> Pair:
     sides = multiple_choice("x", 60, 0.8, 0.3)
     for rows in sides:
         for i, r in enumerate(rows):
-            r.update({"question": text, "choices": [text] * 4, "task": f"{text} {i % 3}"})
+            groups = {"task": f"{text} {i % 3}", "category": f"{text} {i % 2}"}
+            r.update({"question": text, "choices": [text] * 4, **groups})
     pair = Pair(folder, ("a", "b"))
     pair.add(text, text, "task", sides, ACCURACY, settings={text: text}, model={"name": text, "hash": text})
     generated = generation("g", 40, 0.9, 0.2), {"exact_match,strict-match": ("exact_match", True)}
@@ -190,6 +192,23 @@ def comparing(folder: Path, text: str) -> Page:
     gates = [dataclasses.replace(GATES[0], why="not finite", **changes), GATES[1]]
     found = pair_of(folder, text)
     return comparison_page(found.result(labels=(text, f"{text} b"), gates=gates, unmatched=[text]))
+
+
+def asked(folder: Path, text: str) -> Page:
+    """Own prompts, answered by two models of which nothing was measured."""
+    answer = Answer(text=text, tokens=12, ended=True, open_thought=False)
+    cut = Answer(text=f"{text}\n{text} again", tokens=256, ended=False, open_thought=False)
+    thinks = Answer(text="", tokens=256, ended=False, open_thought=True)
+    messages = [{"role": "user", "content": text}]
+    turns = [{"role": text, "content": text}, *messages]
+    prompts = [
+        AnsweredPrompt(messages=messages, before=answer, after=cut),
+        AnsweredPrompt(messages=turns, before=answer, after=answer),
+        AnsweredPrompt(messages=messages, before=answer, after=thinks),
+    ]
+    found = Answers(file=text, max_new_tokens=256, chat_template=True, prompts=prompts, notes=[], not_finite=[])
+    pair = Pair(folder, ("a", "b"))
+    return comparison_page(pair.result(labels=(text, f"{text} b"), answers=found, notes=[text]))
 
 
 def nothing_compared(folder: Path, text: str) -> Page:
@@ -294,6 +313,7 @@ PAGES: dict[str, Callable[[Path, str], Page]] = {
     "run, unfinished": run_unfinished,
     "comparison": comparing,
     "comparison, nothing compared": nothing_compared,
+    "answers to prompts": asked,
     "evaluation": evaluated,
     "evaluation, nothing measured": nothing_evaluated,
     "distance": distances_of,

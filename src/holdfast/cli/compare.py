@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from holdfast.evaluation.compare.policy import Policy
     from holdfast.evaluation.compare.result import Result
     from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.records.comparison import Answers
+    from holdfast.support.progress import ProgressDisplay
 
 DESCRIPTION = """\
 What changed between two models, paired question by question, and is it too much? Joins what both were measured on, and
@@ -45,7 +47,7 @@ never compared.
 A and B are each
   a run folder            its result; RUN:start is the model before training. A single run: start against result
   OUT:label, OUT/label    a model of 'holdfast evaluate ... --output_dir OUT'. A single OUT with two models: both
-  a model                 with --suite: it is measured first
+  a model                 measured first (--suite), or only asked (--prompts)
   a log of another tool   lm-evaluation-harness, Inspect, lighteval, a table: --help logs
 
 Exit code 0: done, or SHIP; 3: HOLD; 5: CANNOT TELL; 4: NaN or infinity, without a policy; 2: the request has to change.
@@ -85,7 +87,7 @@ and --because, records a loss in accepted.json beside the policy; from then on i
 EPILOG = """\
 examples
   holdfast compare runs/direct
-  holdfast compare base tuned --suite knowledge
+  holdfast compare base tuned --suite knowledge --prompts mine.jsonl
   holdfast compare evaluated:base evaluated:tuned --html comparison.html
   # two logs of lm_eval --log_samples
   holdfast compare logs/base logs/tuned
@@ -155,6 +157,7 @@ class CompareRequest(CompareSettings):
             problems.append(Problem("json", "only one of --json and --markdown can go to stdout."))
         problems += self._acceptance_problems()
         problems += [Problem("policy", text) for text in self.judged_by[1]]
+        problems += self._prompts_problems()
         if self.strict and not self.fail_if and self.policy is None:
             example = "add --fail_if 'any drop > 2%' or the like."
             problems.append(
@@ -184,6 +187,33 @@ class CompareRequest(CompareSettings):
                 problems.append(Problem("accept", f"expected --{name} with it: {what}."))
         return problems
 
+    def _prompts_problems(self) -> list[Problem]:
+        """Why nothing can be asked, and what an answer cannot be judged by."""
+        if self.prompts is None:
+            return []
+        from holdfast.evaluation.side_by_side import problems_of_prompts, problems_of_sides
+
+        problems = [*problems_of_prompts(self.prompts), *problems_of_sides(self.sides)]
+        if self.asks_only:
+            for name in ("fail_if", "policy", "strict", "accept"):
+                if getattr(self, name):
+                    text = "judges what was measured, and not all of it was. Add --suite NAME."
+                    problems.append(Problem(name, text))
+        return problems
+
+    @property
+    def asks_only(self) -> bool:
+        """Whether the two models are only asked: one of them was not measured, and will not be."""
+        return bool(self.unmeasured) and not self.suite
+
+    @property
+    def asked(self) -> list[str]:
+        """The two models that prompts are put to, by what loads them."""
+        measured = [side.model for side in self.sides]
+        if not self.unmeasured:
+            return measured
+        return [word if word in self.unmeasured else measured.pop(0) for word in self.models]
+
     @property
     def sides(self) -> list[Side]:
         """The models that the words name."""
@@ -191,12 +221,17 @@ class CompareRequest(CompareSettings):
 
     @functools.cached_property
     def _sides(self) -> tuple[list[Side], list[str]]:
-        return find_sides(self.models, measures=bool(self.suite))
+        return find_sides(self.models, measures=self._loads)
 
     @functools.cached_property
     def unmeasured(self) -> list[str]:
-        """The words that name models which are measured first."""
-        return unmeasured_models(self.models, measures=True) if self.suite else []
+        """The words that name models which are measured first, or only asked."""
+        return unmeasured_models(self.models, measures=True) if self._loads else []
+
+    @property
+    def _loads(self) -> bool:
+        """Whether models are loaded, so that words may name some."""
+        return bool(self.suite) or self.prompts is not None
 
     @functools.cached_property
     def planned(self) -> tuple[EvaluationPlan, list[Problem]]:
@@ -255,22 +290,78 @@ def run(argv: list[str]) -> int:
     began = time.monotonic()
     request = COMMAND.read(argv)
 
-    from holdfast.evaluation.compare.result import compare_sides
     from holdfast.reports.comparison_text import not_finite_text
 
     with stoppable():
-        sides = measured_sides(request) if request.unmeasured else request.sides
-        policy, _ = request.judged_by
-        result = compare_sides(sides, request.rules, request, policy)
-        if request.accept:
-            result.accept(request.accept, by=request.by, why=request.because)
-            result = compare_sides(sides, request.rules, request, policy)
+        if request.asks_only:
+            result = asked_only(request)
+        else:
+            result = compared(request)
     write_and_print(result, request.files, seconds=time.monotonic() - began)
     if result.broken and (
         result.policy is None or result.verdict is None or result.verdict.word != HOLD
     ):
         raise NotFinite(not_finite_text(result.broken))
     return 0 if result.verdict is None else CODES[result.verdict.word]
+
+
+def compared(request: CompareRequest) -> Result:
+    """The comparison, with the models' answers where prompts are put to them.
+
+    Raises:
+        ConfigError: a model, a file or a rule does not fit.
+        DataError: nothing can be compared.
+    """
+    from holdfast.evaluation.compare.result import compare_sides
+
+    sides = measured_sides(request) if request.unmeasured else request.sides
+    policy, _ = request.judged_by
+    result = compare_sides(sides, request.rules, request, policy)
+    if request.accept:
+        result.accept(request.accept, by=request.by, why=request.because)
+        result = compare_sides(sides, request.rules, request, policy)
+    if request.prompts is None:
+        return result
+    answers, _ = ask(request)
+    return replace(result, answers=answers, notes=[*result.notes, *answers.notes])
+
+
+def asked_only(request: CompareRequest) -> Result:
+    """The models' answers, of which nothing is compared."""
+    from holdfast.evaluation.compare.result import Result
+
+    answers, sides = ask(request)
+    names = " and ".join(request.unmeasured)
+    verb = "was" if len(request.unmeasured) == 1 else "were"
+    note = f"{names} {verb} not measured, so only answers are shown: --suite NAME measures too."
+    notes = [note, *answers.notes]
+    return Result(sides=sides, comparisons=[], notes=notes, settings=request, answers=answers)
+
+
+def ask(request: CompareRequest) -> tuple[Answers, list[Side]]:
+    """The answers of both models to the prompts, and the models with the folders that hold them.
+
+    Raises:
+        ConfigError: a model is not the one that was measured, or the file does not fit.
+    """
+    from holdfast.evaluation.side_by_side import answers_of, check_weights
+
+    assert request.prompts is not None
+    check_weights(request.sides)
+    return answers_of(
+        request.prompts,
+        request.asked,
+        Path(f"{request.measured_dir}_prompts"),
+        max_new_tokens=request.max_new_tokens,
+        display=_display(),
+    )
+
+
+def _display() -> ProgressDisplay:
+    from holdfast.support.progress import ProgressDisplay
+
+    console = stderr_console()
+    return ProgressDisplay(console=console, say=lambda line: print_line(console, line))
 
 
 def measured_sides(request: CompareRequest) -> list[Side]:
@@ -281,18 +372,15 @@ def measured_sides(request: CompareRequest) -> list[Side]:
         Interrupted: Ctrl-C or SIGTERM; the same command continues.
     """
     from holdfast.evaluation.session import evaluate_models, requests_of
-    from holdfast.support.progress import ProgressDisplay
 
     models = requests_of(request.unmeasured)
-    console = stderr_console()
-    display = ProgressDisplay(console=console, say=lambda line: print_line(console, line))
     with contextlib.suppress(NotFinite):  # the comparison says so
         evaluate_models(
             models,
             request.planned[0],
             request.measured_dir,
             suites=request.suite,
-            display=display,
+            display=_display(),
         )
     places = {}
     for word, model in zip(request.unmeasured, models, strict=True):

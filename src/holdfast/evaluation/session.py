@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
@@ -552,6 +553,9 @@ def _put(
 ) -> None:
     """Adds a model to the record, or replaces the one of its label."""
     entry = {"label": model.label, **identity, "name": shown_name(model.name)}
+    if os.path.isdir(model.name):
+        # relative, so that a folder that is moved with its models still finds them
+        entry["folder"] = os.path.relpath(real(model.name), real(out))
     for number, known in enumerate(record.models):
         if known["label"] == model.label:
             record.models[number] = entry

@@ -1,5 +1,5 @@
 """Two models on the same samples: one metric's paired difference, what a gate's rule says of it,
-and scores over stages of training."""
+groups of the samples, answers side by side, and scores over stages of training."""
 
 from __future__ import annotations
 
@@ -290,6 +290,65 @@ class Verdict:
     """SHIP, HOLD or CANNOT TELL."""
     because: list[GateOutcome]
     """The outcomes that make it so; empty for SHIP."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Breakdown:
+    """One entry's comparison, group by group of its samples."""
+
+    suite: str
+    name: str
+    metric: str
+    by: str
+    """"subject", "category", "source", or "length": characters of the question."""
+    groups: list[Comparison]
+    """Each with the group as its name."""
+    p_adjusted: list[float]
+    """Two-sided p-values of the groups, adjusted for their number (Holm)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a model said to one prompt."""
+
+    text: str
+    """Without special tokens and without its thought."""
+    tokens: int
+    """All that were written."""
+    ended: bool
+    """Whether it ended by itself, before the tokens ran out."""
+    open_thought: bool
+    """Whether it is a thought without an end."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnsweredPrompt:
+    """One prompt with the answers of two models."""
+
+    messages: list[dict[str, Any]]
+    before: Answer
+    after: Answer
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two texts do."""
+        return self.before.text != self.after.text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What two models answer to the user's own prompts, greedily: shown, and not judged."""
+
+    file: str
+    """Its name."""
+    max_new_tokens: int
+    chat_template: bool
+    """Whether prompts were asked in the models' chat templates; else as they stand."""
+    prompts: list[AnsweredPrompt]
+    notes: list[str]
+    """What a reader should know, a sentence each."""
+    not_finite: list[str]
+    """A sentence for each model whose answers were chosen by logits that are NaN or infinite."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -156,8 +156,8 @@ class EvaluationRecord:
     its label (`EvaluationFolder`)."""
 
     models: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """`{"label", "name", "hash", "architecture", "parameters"}` in the order given; the first is
-    the one that others are compared with."""
+    """`{"label", "name", "hash", "architecture", "parameters"}` in the order given, and of a local
+    model "folder", its path from here; the first is the one that others are compared with."""
     suites: list[str] = dataclasses.field(default_factory=list)
     """Shipped suites by name, and the user's by file name."""
     plan: dict[str, Any] = dataclasses.field(default_factory=dict)

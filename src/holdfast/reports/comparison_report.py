@@ -14,17 +14,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.errors import DataError
+from holdfast.evaluation.compare.breakdown import LENGTH
 from holdfast.records.comparison import (
     ACCEPTED,
     CANNOT_TELL,
+    GAINED,
     HOLD,
+    LITTLE_GAINED,
+    LITTLE_LOST,
+    LOST,
     NOT_FINITE,
     NOT_MEASURED,
     SHIP,
+    Breakdown,
     Comparison,
     Decision,
     GateOutcome,
@@ -32,13 +38,16 @@ from holdfast.records.comparison import (
 )
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.measure import interval_text, number
+from holdfast.reports.answers import answers_in_words, answers_section
 from holdfast.reports.blocks import (
+    Block,
     Code,
     Facts,
     Page,
     Panel,
     Paragraph,
     Section,
+    Table,
     Text,
     Tiles,
     Tone,
@@ -92,6 +101,8 @@ OUTCOMES = {
     "passed": "good",
 }
 """Outcomes of rules, worst first, with their tones."""
+CHANGED = (LOST, GAINED, LITTLE_LOST, LITTLE_GAINED)
+"""Verdicts that say that something moved."""
 VERDICT_TONES: dict[str, Tone] = {SHIP: "good", HOLD: "bad", CANNOT_TELL: "warn"}
 
 
@@ -120,18 +131,22 @@ def comparison_page(result: Result) -> Page:
         eyebrow="holdfast comparison",
         title=f"{labels[0]} → {labels[1]}",
         status=status,
-        lead=comparison_verdict(result.comparisons, verdict),
+        lead=_lead(result),
         details=joined(counted, f"{len(unmatched):,} not compared" if unmatched else ""),
         blocks=[
             *problems("NaN or infinity.", result.not_finite, "bad"),
             *problems("Some files could not be used.", [*sides[0].problems, *sides[1].problems]),
             Tiles(tiles) if primary else None,
             _rules(gates, result.decision) if gates else None,
-            _differences(rows, primary, None if gates else result.decision),
-            _subjects(pairs),
+            None
+            if result.asks_only
+            else _differences(rows, primary, None if gates else result.decision),
+            _where(result.breakdowns, primary),
             _flips(flips),
             _documents(pairs),
+            None if result.answers is None else answers_section(result.answers, labels),
             _next_step(result),
+            notes(list(result.notes)),
             notes(list(unmatched), "Not compared"),
             _small_print(sides, pairs),
         ],
@@ -175,6 +190,13 @@ def _pairs(sides: Sequence[Measured], primary: Rows, *, allow_unpaired: float) -
 
 
 # --------------------------------------------------------------------------------------------- head
+
+
+def _lead(result: Result) -> str:
+    """What became of everything, or where nothing is compared what both models answer."""
+    if result.answers is not None and result.asks_only:
+        return answers_in_words(result.answers)
+    return comparison_verdict(result.comparisons, result.verdict)
 
 
 def comparison_verdict(comparisons: Sequence[Comparison], verdict: Verdict | None = None) -> str:
@@ -248,46 +270,70 @@ def _differences(rows: Rows, primary: Rows, decision: Decision | None) -> Sectio
     )
 
 
-def _subjects(pairs: Sequence[_Pair]) -> Section | None:
-    charts = []
-    for pair in pairs:
-        metric = pair.row.raw.metric
-        tasks: dict[str, list[int]] = {}
-        for index, row in enumerate(pair.samples[0]):
-            if row.get("task"):
-                tasks.setdefault(str(row["task"]), []).append(index)
-        if len(tasks) > 1 and all(metric in row for row in (*pair.samples[0], *pair.samples[1])):
-            charts.append(_subject_forest(pair, tasks))
-    drawn = present(charts)
-    return Section("Subjects", drawn) if drawn else None
+def _where(breakdowns: Sequence[Breakdown], rows: Rows) -> Section | None:
+    """Groups of the samples: subjects as a forest, the others as tables; lengths only of entries
+    that changed."""
+    names = {}
+    changed = set()
+    for row, name in zip(rows, short_names(rows), strict=True):
+        key = row.raw.suite, row.raw.name, row.raw.metric
+        names[key] = name
+        if row.verdict in CHANGED:
+            changed.add(key)
+    blocks: list[Block | None] = []
+    for breakdown in breakdowns:
+        key = breakdown.suite, breakdown.name, breakdown.metric
+        if key not in names or (breakdown.by == LENGTH and key not in changed):
+            continue
+        title = f"{names[key]}, by {breakdown.by}"
+        if breakdown.by == "subject":
+            blocks.append(_group_forest(breakdown, title))
+        else:
+            blocks.append(_group_table(breakdown, title))
+    drawn = present(blocks)
+    return Section("Where it changed", drawn) if drawn else None
 
 
-def _subject_forest(pair: _Pair, tasks: Mapping[str, Sequence[int]]) -> Chart | None:
-    """The gain on each subject of an entry."""
-    from holdfast.evaluation.compare.samples import ComparisonOptions, compare_samples
-    from holdfast.statistics.family_wise import adjust
-
-    metric, level = pair.row.raw.metric, pair.row.raw.confidence
-    before, after = (_of_metric(evaluation, metric) for evaluation in pair.evaluations)
-    rows = []
-    for task, samples in sorted(tasks.items()):
-        left, right = ([side[index] for index in samples] for side in pair.samples)
-        for comparison in compare_samples(
-            left, right, before, after, ComparisonOptions(confidence=level)
-        ):
-            rows.append(ComparisonRow(dataclasses.replace(comparison, name=task)))
-    tests = [row.raw.p_value for row in rows if not math.isnan(row.raw.p_value)]
-    changed = sum(p < 1 - level for p in adjust(tests, "holm"))
-    caption = (
-        f"{plural(len(rows), 'subject')}; {changed} changed beyond chance when all are accounted "
-        f"for (Holm, two-sided, at {100 * (1 - level):.3g} %)."
+def _changed_groups(breakdown: Breakdown) -> str:
+    """How many groups changed, all of them accounted for."""
+    level = 1 - breakdown.groups[0].confidence
+    changed = sum(p < level for p in breakdown.p_adjusted)
+    return (
+        f"{plural(len(breakdown.groups), 'group')}; {changed} changed beyond chance when all are "
+        f"accounted for (Holm, two-sided, at {100 * level:.3g} %)."
     )
+
+
+def _group_forest(breakdown: Breakdown, title: str) -> Chart | None:
+    """The gain on each group."""
+    rows = list(map(ComparisonRow, breakdown.groups))
     names = subject_names([row.name for row in rows])
-    return gain_forest(rows, f"{pair.name}, by subject", names=names, caption=caption)
+    return gain_forest(rows, title, names=names, caption=_changed_groups(breakdown))
 
 
-def _of_metric(e: Evaluation, metric: str) -> Evaluation:
-    return dataclasses.replace(e, primary=metric, metrics={metric: e.metrics[metric]})
+def _group_table(breakdown: Breakdown, title: str) -> Table:
+    """How many samples of each group were lost and gained; the largest loss first, lengths in their
+    order."""
+    lines = list(zip(map(ComparisonRow, breakdown.groups), breakdown.p_adjusted, strict=True))
+    if breakdown.by != LENGTH:
+        lines.sort(key=lambda line: line[0].raw.gain)
+    columns = heads(
+        {
+            breakdown.by.capitalize(): lambda line: line[0].name,
+            "Lost": lambda line: _count(line[0].raw.flips_lost),
+            "Gained": lambda line: _count(line[0].raw.flips_gained),
+            "n": lambda line: line[0].n,
+            "Change": lambda line: figure(*line[0].change()),
+            "Adjusted p": lambda line: p_value(line[1]),
+        },
+    )
+    if all(group.flips_lost is None for group in breakdown.groups):
+        columns = [column for column in columns if column.title not in ("Lost", "Gained")]
+    return tabulate(lines, columns, title=title, kind="dense", note=_changed_groups(breakdown))
+
+
+def _count(flips: int | None) -> str:
+    return "" if flips is None else f"{flips:,}"
 
 
 def _flips(flips: Sequence[Flips]) -> Section | None:

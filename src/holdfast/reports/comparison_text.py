@@ -29,6 +29,7 @@ from holdfast.records.comparison import (
     GateOutcome,
 )
 from holdfast.reports import markdown
+from holdfast.reports.answers import answers_in_words
 from holdfast.reports.blocks import (
     Block,
     Bullets,
@@ -100,12 +101,16 @@ def _head(result: Result) -> list[Block]:
     """Who was compared, what changed, and what all tests say together."""
     note = decision_note(result.decision)
     head: list[Block] = [Heading(" → ".join(result.labels))]
+    if result.answers is not None and result.asks_only:
+        return [*head, Paragraph(answers_in_words(result.answers))]
     head.append(Paragraph(summary(result.comparisons)))
     if result.verdict is not None:
         tone = VERDICT_TONES[result.verdict.word]
         word = Span(result.verdict.word, "strong")
         head.append(Paragraph((word, f": {verdict_reason(result.verdict)}"), tone))
     head.append(Paragraph(headline(result.comparisons)))
+    if result.answers is not None:
+        head.append(Paragraph(answers_in_words(result.answers)))
     return head if note is None else [*head, note]
 
 

@@ -154,7 +154,7 @@ def _question(group: Flips, before: Row, after: Row) -> list[Text]:
     question = str(before.get("question") or "The question was not recorded.")
     answers = [_gold(before), *(_answer(row, group.metric) for row in (before, after))]
     document = sub(f"doc {str(before.get('doc', ''))[:12]}")
-    return [(change, f" {' · '.join(names)}", document), *map(_lines, (question, *answers))]
+    return [(change, f" {' · '.join(names)}", document), *map(in_lines, (question, *answers))]
 
 
 def _has_options(row: Row) -> bool:
@@ -201,11 +201,11 @@ def answer_of(row: Row, metric: str) -> int | None:
     return None if answer is None else int(answer)
 
 
-def _lines(text: str) -> Text:
-    """A text with its line breaks, its middle left out where it is long."""
+def in_lines(text: str, most: int = MOST_CHARACTERS) -> Text:
+    """A text with its line breaks, its middle left out where it has more characters."""
     text = text.strip()
-    if len(text) > MOST_CHARACTERS:
-        half = MOST_CHARACTERS // 2
+    if len(text) > most:
+        half = most // 2
         text = f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
     first, *rest = text.split("\n")
     return (first, *map(sub, rest))

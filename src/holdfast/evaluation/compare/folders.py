@@ -36,11 +36,12 @@ from holdfast.evaluation.compare.joint_scores import (
 )
 from holdfast.evaluation.compare.samples import (
     ComparisonOptions,
+    Sheet,
     compare_columns,
     compared,
     failed_comparisons,
 )
-from holdfast.records.comparison import Comparison, Decision
+from holdfast.records.comparison import LITTLE_LOST, LOST, Comparison, Decision
 from holdfast.records.evaluation import CHANCE, Evaluation, EvaluationFolder
 from holdfast.records.metrics import is_share, readings
 from holdfast.statistics.paired import Flips, Influence, Moments, moments
@@ -361,14 +362,34 @@ def _compare_rows(
     comparisons = [_with_chance(c, pair) for c in compare_columns(sheet, entry, options)]
     lead = comparisons[0]
     for other in comparisons[1:]:
-        if other.metric in readings(primary, sheet.figures) and other.verdict != lead.verdict:
+        if other.metric not in readings(primary, sheet.figures):
+            continue
+        form = _form_remark(sheet, lead, other) or _form_remark(sheet, other, lead)
+        if form or other.verdict != lead.verdict:
             notes.append(
                 f"{what}: {lead.metric} leads ({lead.before:.3g} to {lead.after:.3g}: "
-                f"{lead.verdict}), and {other.metric} parts from it ({other.before:.3g} to "
-                f"{other.after:.3g}: {other.verdict}): what changed may be the form of the answers "
-                "alone."
+                f"{lead.verdict}), and {other.metric} reads the same answers ({other.before:.3g} "
+                f"to {other.after:.3g}: {other.verdict}). "
+                f"{form or 'What changed may be the form of the answers alone.'}"
             )
     return comparisons
+
+
+def _form_remark(sheet: Sheet, lost: Comparison, other: Comparison) -> str:
+    """That a loss is one of form: most of the answers that one reading lost are right after as
+    another reads them. Empty where it is none, or where answers are not right or wrong."""
+    if lost.verdict not in (LOST, LITTLE_LOST) or None in (lost.flips_lost, other.flips_lost):
+        return ""
+    before, after = sheet.columns[lost.metric][:, 0], sheet.columns[lost.metric][:, 2]
+    is_lost = (before == 1) & (after == 0)
+    is_right = sheet.columns[other.metric][:, 2] == 1
+    right, count = int((is_lost & is_right).sum()), int(is_lost.sum())
+    if 2 * right < count:
+        return ""
+    return (
+        f"A loss of form: {right:,} of the {count:,} answers that {lost.metric} lost are right "
+        f"by {other.metric}."
+    )
 
 
 def _with_chance(c: Comparison, pair: EntryPair) -> Comparison:

@@ -3,10 +3,11 @@ command line name."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from holdfast.checkpoints.locate import is_hub_id
 from holdfast.checkpoints.named import made_folder
@@ -29,12 +30,18 @@ class CompareSettings:
     """How models are compared."""
 
     models: Annotated[tuple[str, ...], Meta(positional=True, metavar="A B")] = ()
-    """Run folders, models of 'holdfast evaluate', logs of other tools, or models; see above."""
+    """Runs, evaluated models, logs, or models; see above."""
     suite: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME", section="models")] = ()
     """What models are measured on that were not: shipped suites or YAML files, as of 'holdfast
     evaluate'."""
     measured_dir: Annotated[Path, Meta(metavar="FOLDER", section="models")] = Path("evaluated")
-    """Where they are measured; what is there already is not measured again."""
+    """Where they are measured, and beside it (FOLDER_prompts) prompts answered; what is there
+    already is not measured again."""
+    prompts: Annotated[Path | None, Meta(metavar="FILE")] = None
+    """Own prompts, answered by both models side by side. Rows have prompt or messages; answers are
+    shown on the page and in JSON, and are not judged."""
+    max_new_tokens: Annotated[int, Meta(ge=1, section="models")] = 256
+    """The longest answer to a prompt; decoding is greedy."""
     fail_if: Annotated[tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="RULE")] = ()
     """Exits with 3 where the rule holds; may be given several times."""
     policy: Annotated[Path | None, Meta(metavar="GATE.yaml")] = None
@@ -262,18 +269,19 @@ def _of_run(path: Path, label: str, *, only: bool) -> list[Side]:
     folders = {}
     for name in names:
         of_start = "start" if len(names) == 2 else f"{record.name}:start"
-        folders[name] = (run.evaluated(name), of_start if name == "start" else record.name)
+        is_start = name == "start"
+        model = str(record.config.get("model_name_or_path") or "") if is_start else str(path)
+        folders[name] = Side(
+            folder=run.evaluated(name),
+            label=of_start if is_start else record.name,
+            model=model if is_model(model) else "",
+            run=None if is_start else run,
+        )
     empty = (
         "the run's {} model. Train with `evaluation:` entries, and without `before: false` for the "
         "start."
     )
-    start = str(record.config.get("model_name_or_path") or "")
-    sides = _sides(path, "run", record.status, folders, empty)
-    named = []
-    for name, side in zip(names, sides, strict=True):
-        model, made_by = (start, None) if name == "start" else (str(path), run)
-        named.append(replace(side, model=model if is_model(model) else "", run=made_by))
-    return named
+    return _sides(path, "run", record.status, folders, empty)
 
 
 def _of_output(path: Path, label: str, *, only: bool) -> list[Side]:
@@ -287,26 +295,27 @@ def _of_output(path: Path, label: str, *, only: bool) -> list[Side]:
         names = listed or "once there is one"
         raise ConfigError(f"{path} holds {len(labels)} models: name the one to compare, {names}")
     empty = f"{{}} (the evaluation is {record.status}). The same command continues it."
-    folders = {
-        name: (EvaluationFolder(path / name), name) for name in ([label] if label else labels)
-    }
+    models = {str(model.get("label")): _model_of(path, model) for model in record.models}
+    folders = {}
+    for name in [label] if label else labels:
+        folders[name] = Side(folder=EvaluationFolder(path / name), label=name, model=models[name])
     return _sides(path, "evaluation", record.status, folders, empty)
 
 
-def _sides(
-    path: Path,
-    kind: str,
-    status: str,
-    folders: Mapping[str, tuple[EvaluationFolder, str]],
-    empty: str,
-) -> list[Side]:
-    """The models of one folder, by name with folder and label; `empty` ends the message where one
-    was not measured."""
-    missing = [name for name, (folder, _) in folders.items() if not folder.files()]
+def _model_of(path: Path, model: Mapping[str, Any]) -> str:
+    """What a model of `evaluate.json` is loaded by, as of `Side.model`."""
+    if "folder" in model:
+        folder = os.path.normpath(path / str(model["folder"]))
+        return folder if os.path.isdir(folder) and is_model(folder) else ""
+    name = str(model.get("name") or "")
+    return name if is_model(name) else ""
+
+
+def _sides(path: Path, kind: str, status: str, sides: Mapping[str, Side], empty: str) -> list[Side]:
+    """The models of one folder, by name; `empty` ends the message where one was not measured."""
+    missing = [name for name, side in sides.items() if not side.folder.files()]
     if missing:
         raise ConfigError(f"{path}: nothing was measured of {empty.format(' and '.join(missing))}")
     notes = () if status == "finished" else (f"{path}: the {kind} is {status}, not finished.",)
-    sides: list[Side] = []
-    for folder, label in folders.values():
-        sides.append(Side(folder=folder, label=label, notes=() if sides else notes))
-    return sides
+    found = list(sides.values())
+    return [replace(side, notes=notes) for side in found[:1]] + found[1:]

@@ -4,12 +4,14 @@ read, all at once; then come the paired differences, and what the rules say of t
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
+from holdfast.evaluation.compare.breakdown import breakdowns
 from holdfast.evaluation.compare.folders import (
     Key,
     Matching,
@@ -37,7 +39,15 @@ from holdfast.evaluation.compare.policy import (
 )
 from holdfast.evaluation.compare.request import CompareSettings, Side
 from holdfast.evaluation.compare.samples import ComparisonOptions
-from holdfast.records.comparison import HOLD, Comparison, Decision, GateOutcome, Verdict
+from holdfast.records.comparison import (
+    HOLD,
+    Answers,
+    Breakdown,
+    Comparison,
+    Decision,
+    GateOutcome,
+    Verdict,
+)
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.margins import Margins, parse_margins
 from holdfast.support.progress import progress
@@ -63,6 +73,25 @@ class Result:
     """What to do about a loss, or about what cannot be told."""
     settings: CompareSettings = field(default_factory=CompareSettings)
     policy: Policy | None = None
+    answers: Answers | None = None
+    """Of both models to the user's own prompts, where there are some."""
+
+    @property
+    def asks_only(self) -> bool:
+        """Whether there are answers to prompts, and nothing that was measured."""
+        is_compared = self.comparisons or self.gates or self.unmatched
+        return self.answers is not None and not is_compared
+
+    @functools.cached_property
+    def breakdowns(self) -> list[Breakdown]:
+        """The metrics that lead, on each group of the samples; reads the samples again."""
+        first, last = self.sides[0], self.sides[-1]
+        return breakdowns(
+            first.folder,
+            last.folder,
+            self.comparisons,
+            allow_unpaired=self.settings.allow_unpaired,
+        )
 
     @property
     def verdict(self) -> Verdict | None:
@@ -101,7 +130,8 @@ class Result:
         for c in self.comparisons:
             if c.failed is not None and (c.suite, c.name) not in asked:
                 sentences[c.suite, c.name] = f"{c.suite}/{c.name}: {c.failed}"
-        return list(sentences.values())
+        of_answers = [] if self.answers is None else self.answers.not_finite
+        return [*sentences.values(), *of_answers]
 
     def accept(self, entries: Sequence[str], *, by: str, why: str) -> None:
         """Records losses in the policy's file of accepted losses.
@@ -154,6 +184,8 @@ class Result:
             "decision": self.decision,
             "gates": self.gates,
             "comparisons": self.comparisons,
+            "breakdowns": self.breakdowns,
+            "answers": self.answers,
             "unmatched": self.unmatched,
             "next_step": self.next_step,
             "notes": self.notes,

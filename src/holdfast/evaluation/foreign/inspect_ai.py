@@ -19,6 +19,7 @@ from typing import Any
 from holdfast.errors import DataError, UserError, first_line
 from holdfast.evaluation.foreign.files import hash_of
 from holdfast.evaluation.foreign.log import ForeignEntry, ForeignLog, column_of, score_of
+from holdfast.evaluation.groups import group_columns
 from holdfast.records.evaluation import CHANCE
 from holdfast.records.metrics import is_lower_better
 from holdfast.statistics.estimates import Ratio, figure_for
@@ -215,6 +216,7 @@ def _row(sample: Sample) -> dict[str, Any]:
         "question": _text(sample["input"]),
         "gold": gold,
         "output": (sample.get("output") or {}).get("completion") or "",
+        **group_columns(sample.get("metadata")),
     }
     if not choices:
         return row

@@ -19,6 +19,7 @@ from typing import Any
 from holdfast.errors import DataError
 from holdfast.evaluation.foreign.files import hash_of
 from holdfast.evaluation.foreign.log import score_of
+from holdfast.evaluation.groups import group_columns
 from holdfast.evaluation.tasks.harness_metrics import ROLLING, label_of, unit_of
 from holdfast.records.metrics import is_lower_better
 from holdfast.statistics.estimates import Ratio, figure_for
@@ -229,7 +230,7 @@ def _row(task: LoggedTask, sample: Sample) -> dict[str, Any]:
     }
     if columns:  # the harness's hash is of the whole document, ids and all
         row["content"] = f"{columns.get('choices')}{columns['question']}"
-    return {**row, **columns}
+    return {**row, **group_columns(sample.get("doc")), **columns}
 
 
 def _requests(sample: Sample) -> list[list[Any]]:

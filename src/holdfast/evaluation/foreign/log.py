@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.groups import COLUMNS
 from holdfast.evaluation.measures import Outcome
 from holdfast.evaluation.remarks import mark_copies, remarks_on_samples
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
@@ -94,7 +95,7 @@ def _evaluation(entry: ForeignEntry, log: ForeignLog) -> Evaluation:
 
 
 _OF_ROWS = frozenset(
-    {"doc", "prompt", "target", "cluster", "task", "content", "copy_of"}
+    {"doc", "prompt", "target", "cluster", "content", "copy_of", *COLUMNS}
     | {"question", "choices", "loglikelihoods", "gold", "answer", "output"}
 )
 

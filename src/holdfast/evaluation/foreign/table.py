@@ -5,7 +5,7 @@
 | `id` | what pairs a sample with itself |
 | `score` | a number |
 | `cluster` | samples that depend on each other, such as several tries at one question |
-| `category` | a subject, shown by itself on the page |
+| `category`, `source` | groups of samples, each shown by itself on the page |
 | `metric` | the score's name; rows of each are an entry |
 | `question` | what was asked; the same on both sides |
 | `output` | what the model said |
@@ -33,7 +33,7 @@ from holdfast.statistics.estimates import Ratio
 
 SUITE = "table"
 REQUIRED = ("id", "score")
-COLUMNS = (*REQUIRED, "cluster", "category", "metric", "question", "output", "answer")
+COLUMNS = (*REQUIRED, "cluster", "category", "source", "metric", "question", "output", "answer")
 
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -103,6 +103,8 @@ def _sample(row: Cells) -> dict[str, Any]:
         sample["cluster"] = str(row["cluster"])
     if "category" in row:
         sample["task"] = str(row["category"])
+    if "source" in row:
+        sample["source"] = str(row["source"])
     if "question" in row:
         sample |= {"question": str(row["question"]), "prompt": hash_of(str(row["question"]))}
     if output in row:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, ModelError
 from holdfast.evaluation.eval_mode import evaluation_mode
+from holdfast.evaluation.groups import group_columns
 from holdfast.evaluation.measures import Outcome, Report, Subject
 from holdfast.evaluation.remarks import remarks_on_examples, remarks_on_part
 from holdfast.evaluation.tasks.harness_metrics import ROLLING, label_of, leading, unit_of
@@ -311,7 +312,7 @@ def _row(task: Any, sample: Mapping[str, Any]) -> dict[str, Any]:
     columns = question_and_answer(task, sample)
     if columns:  # the harness's hash is of the whole row, ids and all
         row["content"] = f"{columns.get('choices')}{columns['question']}"
-    return {**row, **columns}
+    return {**row, **group_columns(sample.get("doc")), **columns}
 
 
 def _columns(metric: str, label: str, value: Any, aggregation: str) -> dict[str, Any] | None:
