@@ -193,7 +193,7 @@ def test_the_diagnosis_of_a_run_can_be_run_as_it_is_written(run: RunFolder, caps
     assert last[1] == f"  {step['command']}", "in one line, however long, so that it can be copied"
     assert step["command"].replace("'", "&#x27;").replace('"', "&quot;") in Path("page.html").read_text()
     assert f"```bash\n{step['command']}\n```" in Path("comment.md").read_text()
-    assert main([*words[1:], "--restore", "{use_cpu: true}", "--dry_run"]) == 0
+    assert main([*words[1:], "--dry_run"]) == 0
 
 
 def test_what_was_not_tuned_from_the_one_before_forgot_nothing(run: RunFolder) -> None:

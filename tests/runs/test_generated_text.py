@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +83,31 @@ def test_self_replay_with_the_same_settings_finds_the_same_samples(loaded: Loade
     assert (place / "cache" / "self_replay" / record["samples"] / "samples.jsonl").is_file()
 
 
-def test_texts_that_repeat_a_question_are_not_counted_where_they_are_dropped(loaded: Loaded, place: Path) -> None:
-    write_generated(selection(place), loaded, place / "one.jsonl")
-    texts = [row["text"] for row in read_jsonl(place / "one.jsonl")]
-    long = [text for text in texts if len(text.split()) > 14]
-    if not long:
-        pytest.skip("the tiny model writes no 14 words")
-    (place / "questions.txt").write_text("\n".join(long) + "\n")
-    request = selection(place, questions=(place / "questions.txt",), overlap="drop")
-    write_generated(request, loaded, place / "generated.jsonl")
-    assert select(request, loaded=loaded).record["counts"]["restoring"]["tokens"] > 1500 - 32
+def test_texts_that_hold_a_question_are_not_counted_where_they_are_dropped(
+    loaded: Loaded, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what the model writes holds the question: twice as much has to be drawn."""
+    from holdfast.generation import Continued
+    from holdfast.runs import generated_text
+
+    question = "one two three four five six seven eight nine ten eleven twelve thirteen"
+    written = itertools.count()
+
+    def sentences(model: Any, tokenizer: Any, prompts: Any, **more: Any) -> list[Continued]:
+        numbers = [next(written) for _ in prompts]
+        texts = [f"{question if number % 2 else 'no question'} {number}" for number in numbers]
+        return [Continued(ids=tokenizer(text)["input_ids"], ended=False) for text in texts]
+
+    monkeypatch.setattr(generated_text, "continued", sentences)
+    (place / "questions.txt").write_text(f"{question}\n")
+    asked = {"questions": (place / "questions.txt",), "max_length": 96, "minimum_tokens": 2, "probing": 2}
+    kept = write_generated(selection(place, **asked, tokens=300), loaded, place / "generated.jsonl")
+    request = selection(place, **asked, tokens=300, seed=1, overlap="drop")
+    dropped = write_generated(request, loaded, place / "generated.jsonl")
+    assert dropped["drawn"] > kept["drawn"]
+    texts = [row["text"] for row in read_jsonl(place / "generated.jsonl")]
+    assert texts and not any("thirteen" in text for text in texts)
+    assert select(request, loaded=loaded).record["counts"]["restoring"]["tokens"] > 0
 
 
 def test_a_model_that_says_the_same_again_and_again_is_refused(

@@ -154,6 +154,7 @@ def test_texts_and_distributions_are_drawn_and_not_judged(files: dict[str, Any])
         ),
         ({"corpus": []}, "corpus: is missing"),
         ({"corpus": ["generated", "text.jsonl"]}, "corpus: expected generated alone or files, got both"),
+        ({"corpus": ["generated"], "doses": [1, 4]}, "doses: expected [1] with generated text"),
         ({"corpus": ["generated"], "select": {"minimum_token": 3}}, "select: unknown key 'minimum_token'"),
         ({"keep": [{"perplexity": "text.jsonl"}]}, "expected at least one entry whose questions are right or"),
         ({"with_retention": "label_annealing"}, "with_retention: fine-tunes once more, so it needs `train`"),
