@@ -210,7 +210,8 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
         assert same == {name for name in before if "vision_tower" in name}, "everything but the tower is trained"
         eyes = {name.partition("vision_tower.")[2]: w for name, w in before.items() if name in same}
         assert all(any(torch.equal(w, mine) for mine in eyes.values() if mine.shape == w.shape) for w in tower.values())
-    # language before tuning is the checkpoint's own: the token of pictures has no share of the probability
+    # language before tuning is the checkpoint's own; models of 4 and 20 steps guess, so that any token has a share
+    assert any("the token that stands for a picture takes" in note for note in record.notes)
     from holdfast.evaluation.session import ModelRequest, evaluate_models
     from holdfast.support.progress import ProgressDisplay
 
@@ -220,7 +221,7 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
     for m in record.models:
         own = json.loads(Path("alone", m.checkpoint, "keep.old.json").read_text())["metrics"]["nats_per_token"]
         before = m.scores["keep/old"].value - m.costs["keep/old"].value
-        assert before == pytest.approx(own["value"], abs=1e-3), "of models of 4 and 20 steps, which know little"
+        assert before == pytest.approx(own["value"], abs=5e-3)
     assert record.leading("look", "learn").chance == pytest.approx(0.4)  # type: ignore[union-attr]
     # how far two models score on the same pictures: the correlation of their answers
     (alike,) = record.score_correlations
