@@ -21,6 +21,7 @@ from holdfast.papers.theory.deep_linear import (
     harmful_in_noise,
     inflection_point,
     minimiser,
+    monotone_after,
     random_tasks,
 )
 
@@ -29,18 +30,20 @@ tasks_drawn = st.builds(
     random_tasks,
     dimension=st.integers(2, 8),
     ratio=st.floats(0.3, 0.95),
+    any_order=st.booleans(),
     flatness=st.floats(0, 1),
     spread=st.floats(0.05, 1),
     seed=st.integers(0, 10_000),
 )
 
 
-def tasks_of(pretraining, finetuning, seed: int = 0, flip: bool = False) -> LinearTasks:
+def tasks_of(pretraining, finetuning, seed: int = 0, flip: bool = False, any_order: bool = False) -> LinearTasks:
     rng = np.random.default_rng(seed)
     size = np.size(pretraining)
     left, right = (np.linalg.qr(rng.standard_normal((size, size)))[0] for _ in range(2))
     left[:, 0] *= -1 if flip else 1
-    return LinearTasks(pretraining=np.array(pretraining), finetuning=np.array(finetuning), left=left, right=right)
+    tasks = {"pretraining": np.array(pretraining), "finetuning": np.array(finetuning)}
+    return LinearTasks(**tasks, left=left, right=right, any_order=any_order)
 
 
 def slopes(first: np.ndarray, second: np.ndarray, target: np.ndarray, weight: float, anchor: np.ndarray):
@@ -58,11 +61,36 @@ def slopes(first: np.ndarray, second: np.ndarray, target: np.ndarray, weight: fl
 def test_inflection_point_counts_features() -> None:
     losses = np.array([[3, 2, 1, 2, 0], [3, 2, 1, 0.5, 0.5], [1, 2, 3, 4, 5]])
     assert inflection_point(np.diff(losses) > 0).tolist() == [2, 4, 0]
-    tasks = tasks_of([1.0, 0.5, 0.2], [1.0, 1.0, 1.0])
+    tasks = tasks_of([1.0, 0.5, 0.2], [1.0, 1.0, 1.0], any_order=True)
     gamma = math.sqrt(0.3 / 6)  # 2 D gamma^2 = 0.3, between the second and the third
     assert inflection_point(harmful_in_noise(tasks, gamma)) == 2
     assert inflection_point(harmful_in_finetuning(tasks, 0.0)) == 2  # 1 > 2 * 0.2, not > 2 * 0.5
     assert inflection_point(harmful_in_finetuning(tasks, 3.1)) == 3
+
+
+def test_both_definitions_of_the_inflection_point() -> None:
+    """Definition 4.2 takes the first rise, theorem A.25 the one from which on there is no fall; both come later with
+    lambda."""
+    rises = np.array([[False, True, False, True], [True] * 4, [False] * 4, [True, True, True, False]])
+    assert inflection_point(rises).tolist() == [1, 0, 4, 0] and monotone_after(rises).tolist() == [3, 0, 4, 4]
+    for seed in range(50):
+        tasks = random_tasks(seed=seed)
+        harmful = harmful_in_finetuning(tasks, np.array([0.0, 0.5, 1.0, 3.0]))
+        for turn in (inflection_point(harmful), monotone_after(harmful)):
+            assert (np.diff(turn) >= 0).all()
+
+
+def test_misaligned_tasks() -> None:
+    """Definition 4.5: f_i > alpha s_i for all i > r."""
+    tasks = tasks_of([1.0, 0.5, 0.2, 0.1], [1.9, 1.1, 0.3, 0.25])
+    assert [tasks.misaligned_after(alpha) for alpha in (1.0, 2.0, 2.4, 4.0)] == [0, 3, 3, 4]
+
+
+def test_features_fall_unless_any_order_will_do() -> None:
+    drawn = [random_tasks(seed=seed, any_order=True).finetuning for seed in range(20)]
+    assert sum(bool((np.diff(f) < 0).all()) for f in drawn) < 5
+    for seed, finetuning in enumerate(drawn):
+        assert random_tasks(seed=seed).finetuning.tolist() == sorted(finetuning, reverse=True)
 
 
 # ---------------------------------------------------------------------------------------------------------- fine-tuning
@@ -101,10 +129,14 @@ def test_descent_is_the_gradients_step() -> None:
 
 @pytest.mark.parametrize("pretraining", [[1.0, 1.0], [0.5, 1.0], [1.0, 0.0], [1.0, math.nan]])
 def test_tasks_that_cannot_be(pretraining) -> None:
-    with pytest.raises(DataError, match=r"falling strictly, got \["):
-        tasks_of(pretraining, [1.0, 2.0])
+    with pytest.raises(DataError, match=r"fall strictly .*, got \["):
+        tasks_of(pretraining, [2.0, 1.0])
+    for finetuning in ([1.0, 0.0], [1.0, 2.0], [1.0, 1.0]):
+        with pytest.raises(DataError, match="singular values above 0 that fall strictly"):
+            tasks_of([1.0, 0.5], finetuning)
+    assert tasks_of([1.0, 0.5], [1.0, 2.0], any_order=True).dimension == 2
     with pytest.raises(DataError, match="singular values above 0"):
-        tasks_of([1.0, 0.5], [1.0, 0.0])
+        tasks_of([1.0, 0.5], [1.0, 0.0], any_order=True)
 
 
 def test_a_start_that_is_too_large() -> None:
@@ -117,4 +149,4 @@ def test_a_start_that_is_too_large() -> None:
 @pytest.mark.parametrize("weight", [-0.5, math.inf, math.nan])
 def test_a_weight_that_cannot_be(weight) -> None:
     with pytest.raises(ConfigError, match=r"weight \(lambda\): expected a finite number of at least 0, got"):
-        minimiser(tasks_of([1.0, 0.5], [1.0, 2.0]), [0.0, weight])
+        minimiser(tasks_of([1.0, 0.5], [2.0, 1.0]), [0.0, weight])

@@ -22,7 +22,7 @@ from holdfast.papers.theory.results import EXACT, Theory, check, finding
 from holdfast.reports.html import render
 
 SIZES = {"dimension": 12, "pretrain_rows": 7, "finetune_rows": 4}
-CHECKS = {"label-annealing": 11, "overtraining": 13, "sfa": 8}
+CHECKS = {"label-annealing": 11, "overtraining": 15, "sfa": 8}
 
 
 @pytest.fixture(scope="module", params=THEORIES)
@@ -105,6 +105,18 @@ BROKEN = [
     (overtraining, "harmful_in_finetuning", lambda f: lambda t, w: f(t, 2 * w + 1), "inflection against lambda"),
     (overtraining, "descent_values", lambda f: lambda x, t, **k: f(x, 1.1 * t, **k), "the network is D numbers"),
     (overtraining, "flow_values", lambda f: lambda t, **k: f(1.1 * np.asarray(t), **k), "every feature is a sigmoid"),
+    (
+        overtraining,
+        "descent_factors",
+        lambda f: lambda a, b, t, **k: f(a, b, 1.1 * t, **k),
+        "in falling order the end is stable",
+    ),
+    (
+        overtraining,
+        "descent_factors",
+        lambda f: lambda a, b, t, **k: f(a, b, t, **{**k, "steps": 60}),
+        "in another order it is a saddle",
+    ),
     (overtraining, "half_times", lambda f: lambda s, t, r=0.0: 1.1 * f(s, t, r), "times of the features"),
     (overtraining, "checkpoint_times", lambda f: lambda s, t: 0.8 * f(s, t), "near the ideal model"),
 ]

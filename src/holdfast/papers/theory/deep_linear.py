@@ -34,7 +34,13 @@ Not the paper's start, W1 = W2 = e^-tau I: that needs U = V. The flow keeps the 
 so from there an A_pre with a negative determinant is never reached; its last feature stays
 unlearnt.
 
-Does not model: minibatches (lemma A.17 bounds them), momentum, depth above two.
+Both tasks have their features in falling order, as the paper defines them (sections 4.1, 4.3).
+Fine-tuning needs it: of the ends that a model of n features may come to, n of the f each, only that
+with the n largest is stable, the others are saddles, which rounding leaves. `any_order` draws such
+tasks: on their D numbers the formulas hold, on matrices they hold for a while.
+
+Does not model: minibatches (lemmas A.12 to A.17 bound them), momentum, depth above two, tasks with
+singular vectors of their own. The bounds of A.2 and A.6 and assumption A.21 are not checked.
 
 Shape suffixes: D features. All arrays are float64.
 """
@@ -63,26 +69,31 @@ class LinearTasks:
     """A pre-training and a fine-tuning task with the same singular vectors.
 
     Raises:
-        DataError: singular values that are not above 0, or those of pre-training not strictly
-            falling.
+        DataError: singular values that are not above 0, or not strictly falling.
     """
 
     pretraining: Array
     """s `[D]`, strictly falling, above 0."""
     finetuning: Array
-    """f `[D]`, above 0, in any order: the paper has it falling, which nothing here needs."""
+    """f `[D]`, strictly falling, above 0."""
     left: Array
     """U `[D, D]`, orthogonal."""
     right: Array
     """V `[D, D]`, orthogonal."""
+    any_order: bool = False
+    """f need not fall, which the paper does not treat (module docstring)."""
 
     def __post_init__(self) -> None:
-        falling = np.diff(self.pretraining, append=0.0) < 0
-        if not (falling.all() and (self.finetuning > 0).all()):
+        falling = (np.diff(self.pretraining, append=0.0) < 0).all()
+        if self.any_order:
+            falling &= (self.finetuning > 0).all()
+        else:
+            falling &= (np.diff(self.finetuning, append=0.0) < 0).all()
+        if not falling:
             got = f"{self.pretraining.tolist()} and {self.finetuning.tolist()}"
             raise DataError(
-                "Expected singular values above 0, those of pre-training falling strictly, got "
-                f"{got}."
+                "Expected singular values above 0 that fall strictly (those of fine-tuning in any "
+                f"order with any_order=True), got {got}."
             )
 
     @property
@@ -102,6 +113,12 @@ class LinearTasks:
         """`[D + 1, D]`: singular values of the ideal model after 0 to D features."""
         return np.tri(self.dimension + 1, self.dimension, -1) * self.pretraining
 
+    def misaligned_after(self, alpha: float) -> int:
+        """The smallest r for which the tasks are (alpha, r)-misaligned, f_i > alpha s_i for all i >
+        r (definition 4.5); D where only that is, of which it says nothing."""
+        aligned = self.finetuning <= alpha * self.pretraining
+        return int(np.flatnonzero(aligned).max(initial=-1)) + 1
+
 
 def random_tasks(
     *,
@@ -109,6 +126,7 @@ def random_tasks(
     ratio: float = 0.65,
     flatness: float = 0.5,
     spread: float = 0.3,
+    any_order: bool = False,
     seed: int = 0,
 ) -> LinearTasks:
     """Two tasks drawn by seed.
@@ -120,7 +138,8 @@ def random_tasks(
         flatness: how evenly the fine-tuning task weighs the features: its singular values are about
             those of pre-training to the power of 1 - flatness.
         spread: standard deviation of the logarithms of the fine-tuning task's singular values about
-            that.
+            that; they are then put in falling order.
+        any_order: they stay as drawn.
         seed: equal arguments give equal arrays.
     """
     rng = np.random.default_rng(seed)
@@ -128,11 +147,13 @@ def random_tasks(
     pretraining = np.exp(np.concatenate([[0.0], np.cumsum(gaps)]))
     drawn = np.exp(spread * rng.standard_normal(dimension))
     left, right = np.linalg.qr(rng.standard_normal((2, dimension, dimension)))[0]
+    finetuning = pretraining ** (1 - flatness) * drawn
     return LinearTasks(
         pretraining=pretraining,
-        finetuning=pretraining ** (1 - flatness) * drawn,
+        finetuning=finetuning if any_order else np.sort(finetuning)[::-1],
         left=left,
         right=right,
+        any_order=any_order,
     )
 
 
@@ -249,6 +270,15 @@ def inflection_point(rises: Array) -> Array:
         `[...]` of whole numbers.
     """
     return np.where(rises.any(-1), rises.argmax(-1), rises.shape[-1])
+
+
+def monotone_after(rises: Array) -> Array:
+    """Features learnt from which on every further one raises a loss: what theorem A.25 calls the
+    inflection point in place of definition 4.2. D where the last one does not; else as
+    `inflection_point`."""
+    falls = ~np.asarray(rises)
+    last = falls.shape[-1] - 1 - falls[..., ::-1].argmax(-1)
+    return np.where(falls.any(-1), last + 1, 0)
 
 
 # ------------------------------------------------------------------------------------ paths in time
