@@ -81,10 +81,17 @@ WITHOUT_OLD_DATA = {
     "functions-held-out": ({"self_replay", "label_annealing", "wise_ft", "train"}, "grid, 1 trial and direct"),
 }
 """Search: the methods that it draws from, and how it is searched."""
-LADDER = {"tiny": (3, 2_000_000), "world": (6, 64_000_000), "world-3M": (6, 32_000_000), "paper": (18, 128_000_000_000)}
+LADDER = {
+    "tiny": (3, 2_000_000),
+    "long": (6, 88_000_000),
+    "world": (6, 64_000_000),
+    "world-3M": (6, 32_000_000),
+    "paper": (18, 128_000_000_000),
+}
 """Of Overtrained Language Models: rungs of each, and the largest budget."""
 OVERTRAINING = {
     "tiny": (3, 6),
+    "long": (6, 96),
     "world": (6, 24),
     "paper": (6, 1350),
     "sft": (6, 63),

@@ -119,8 +119,7 @@ def test_the_recipe_shares_the_ladder_with_the_one_of_text(size: str, runs: int,
     assert text.ladder.output_dir == tmp_path / "budgets-ladder", "as it was called before pictures came"
     kinds = [job.attributes["kind"] for job in pictures.jobs()]
     assert kinds.count("tune") * len(pictures.request.seeds) == runs and kinds.count("align") == len(pictures.rungs)
-    small = {"small": "pictures_tiny", "medium": "pictures"}[size]
-    assert str(pictures.resolved["toy"]).partition("@")[0] == small and len(pictures.request.seeds) == 3
+    assert str(pictures.resolved["toy"]).partition("@")[0] == "pictures" and len(pictures.request.seeds) == 3
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
     """What is done where the text holds what is measured on: nothing is trained, or the page says
     so."""
     toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
-    """Make the text offline: pretraining, or pretraining_tiny."""
+    """Make the text offline: pretraining, pretraining_long or pretraining_tiny."""
 
     def problems(self) -> list[Problem | str]:
         """What is missing, and what contradicts itself."""

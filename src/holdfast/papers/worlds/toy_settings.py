@@ -286,6 +286,23 @@ def _problems(making: _Making, train: str) -> Contents:
     }
 
 
+def _operations(making: _Making, train: str) -> Contents:
+    """Word problems of two steps with the operations that they take, to be classified."""
+    seed = making.seed + 1
+    learnt = word_problems(making.learnt, held_out=False, seed=seed, steps=2)
+    held_out = word_problems(making.held_out * 3 // 2, held_out=True, seed=seed, steps=2)
+    files = _split("operations", _classified(held_out))
+    return {train: _classified(learnt), **files}
+
+
+def _classified(problems: Sequence[Problem]) -> list[dict[str, Any]]:
+    rows = []
+    for problem in problems:
+        operation = problem.operation
+        rows.append({"prompt": stated(problem), "completion": operation, "label": operation})
+    return rows
+
+
 def _three_steps(making: _Making) -> Contents:
     problems = word_problems(making.held_out, held_out=True, seed=making.seed, steps=3)
     return {"three_steps_heldout": _solved(problems)}
@@ -520,6 +537,7 @@ PARTS: dict[str, Callable[..., Contents]] = {
     "replays": _replays,
     "functions": _functions,
     "problems": _problems,
+    "operations": _operations,
     "three_steps": _three_steps,
     "conversations": _conversations,
     "groups": _groups,
