@@ -59,9 +59,9 @@ def test_all_mistakes_at_once(asked):
     for expected in (
         "paper: expected one of label-annealing, overtraining, residual, sfa, stages, got 'label-anealing' (text). Did "
         "you mean 'label-annealing'?",
-        "--recipes: expected some of math, code, alignment_tax, niche_knowledge, budgets, pictures, residual, tasks, "
-        "three_tasks, figure_1, class_incremental, world-0, world-1, world-2, world-3, world-4, world-5, narrow-0, "
-        "narrow-1, narrow-2, got 'maths' (text).",
+        "--recipes: expected some of math, code, alignment_tax, niche_knowledge, budgets, pictures, olmo_1b, olmo_2_7b, "
+        "residual, tasks, three_tasks, figure_1, class_incremental, world-0, world-1, world-2, world-3, world-4, world-5, "
+        "narrow-0, narrow-1, narrow-2, got 'maths' (text).",
         "at least 1, got '0'",
         "--quick: expected one size, got --quick and --medium",
         "--outputdir",
@@ -73,9 +73,9 @@ def test_all_mistakes_at_once(asked):
 def test_a_theory_is_computed_in_place_of_studies(asked, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command.run(["overtraining", "--theory", "--quick"]) == 0
-    assert "13 of 13 checks hold" in capsys.readouterr().out and not asked
+    assert "15 of 15 checks hold" in capsys.readouterr().out and not asked
     record = read_json("reproduce-overtraining-theory/theory.json")
-    assert len(record["checks"]) == 13 and record["seeds"] == 4 and record["versions"]["holdfast"]
+    assert len(record["checks"]) == 15 and record["seeds"] == 4 and record["versions"]["holdfast"]
     assert Path("reproduce-overtraining-theory/theory.html").is_file()
     monkeypatch.setattr(overtraining, "checks", lambda models: [check("a", "b", (0, 1, 1))])
     assert command.run(["overtraining", "--theory", "--quick", "--output_dir", "elsewhere"]) == 1

@@ -4,6 +4,7 @@ diverged."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.papers.overtraining.page import (
     summary,
 )
 from holdfast.papers.overtraining.record import (
+    LeftOut,
     OvertrainingRecord,
     read_overtraining,
 )
@@ -31,8 +33,12 @@ def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:
     told = summary(overtraining())
     assert "reviews, direct at tuned rates: what should be kept (web) is best at 2 B tokens [1 B, 2 B]" in told
     assert "longer pre-training costs 0.4 nats/token" in told
-    along = "along the ladder its cost falls by 0.100 nats/token, that of direct grows by 0.700"
-    assert f"held: its turning point comes later and {along}" in told
+    assert (
+        "reviews, direct at one rate: what should be kept (web) turns at 0.0001 (best at 2 B tokens [1 B, 2 B])."
+        in told
+    )
+    costs = "at 4 B tokens it costs 0.100 nats/token, direct 1.200"
+    assert f"held: at tuned rates its turning point comes later and {costs}" in told
     record = overtraining()
     unknown = dataclasses.replace(
         record.shifts[0], verdict="cannot tell", growth=Figure(value=-0.8, over_samples=(-1.0, 0.1))
@@ -52,21 +58,56 @@ def test_the_lead_says_so_where_a_way_learns_little() -> None:
         ]
         return replace(record, models=changed)
 
-    assert "held: its turning point" in summary(with_gains(0.3)) and "but it learns" not in summary(with_gains(0.3))
+    assert "held: at tuned rates its turning point" in summary(with_gains(0.3)) and "but it learns" not in summary(
+        with_gains(0.3)
+    )
     assert "; but it learns 25 % of what direct does of reviews" in summary(with_gains(0.1))
     assert "; but it learns 0 % of what direct does of reviews" in summary(with_gains(-0.1))
 
 
-def test_what_diverged_is_named_and_not_drawn() -> None:
+def test_the_lead_speaks_of_equal_rates_and_of_the_ladder() -> None:
+    """What a way costs, not by how much its cost grows less: a cost that falls says nothing against one of a
+    hundredth."""
+    record = overtraining()
+    [shift] = [s for s in record.shifts if s.rate is None and s.entry.startswith("keep/")]
+    growths = [dataclasses.replace(g, rate=1e-5) for g in record.growth if g.rate is None]
+    turns = [dataclasses.replace(t, rate=1e-5) for t in record.turns if t.rate is None]
+    fixed = dataclasses.replace(
+        record,
+        shifts=[shift, dataclasses.replace(shift, rate=1e-5)],
+        growth=[*record.growth, *growths],
+        turns=[*record.turns, *turns],
+    )
+    told = summary(fixed)
+    assert "held: at tuned rates its turning point comes later" in told
+    assert "; at an equal rate of 1e-05 its turning point comes later and at 4 B tokens it costs" in told
+    left_out = [LeftOut(task="reviews", arm="direct", rate=1e-5)]
+    assert "an equal rate" not in summary(dataclasses.replace(fixed, left_out=left_out))
+
+    def of(parameters: int) -> str:
+        checkpoints = [dataclasses.replace(c, parameters=parameters) for c in record.checkpoints]
+        return summary(dataclasses.replace(record, checkpoints=checkpoints))
+
+    assert "The ladder has 100 to 400 tokens a parameter." in of(10**7) and "tokens a parameter" not in told
+    assert "The ladder has 10 to 40 tokens a parameter; below 20 a model is undertrained" in of(10**8)
+
+
+def test_what_diverged_is_named_and_not_drawn(tmp_path: Path) -> None:
     record = overtraining()
     held = record.arms[1]
     chart = _rates_chart(record, "reviews", held, record.scored["reviews"][0], cost=True)
     assert chart is not None and "Diverged, so not drawn: 0.0001 at 4 B." in chart.caption
     assert all(math.isfinite(r["y"].value) for r in chart.rows) and len(chart.rows) == 5
-    aside = dataclasses.replace(record, left_out=[1e-4])
+    left_out = [LeftOut(task="reviews", arm=arm, rate=rate) for arm, rate in (("held", 1e-4), ("direct", 1e-5))]
+    aside = dataclasses.replace(record, left_out=left_out)
     chart = _rates_chart(aside, "reviews", held, record.scored["reviews"][0], cost=True)
     assert chart is not None and "Left out, beyond the perplexity that was allowed: 0.0001." in chart.caption
     assert {r["line"] for r in chart.rows} == {"1e-05"}
+    assert read_overtraining(aside.write(tmp_path).parent) == aside
+    before = json.loads((tmp_path / "overtraining.json").read_text()) | {"left_out": [1e-4]}
+    (tmp_path / "overtraining.json").write_text(json.dumps(before))
+    with pytest.raises(DataError, match="left_out"):
+        read_overtraining(tmp_path)
 
 
 def test_page_terminal_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

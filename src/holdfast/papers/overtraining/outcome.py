@@ -38,6 +38,7 @@ from holdfast.papers.overtraining.plan import (
 from holdfast.papers.overtraining.record import (
     Arm,
     Checkpoint,
+    LeftOut,
     OvertrainingRecord,
     Scored,
     TunedModel,
@@ -72,11 +73,14 @@ def overtraining_record(
     notes: list[str] = []
     probed: dict[str, ProbedModel] = {}
     sharpness: dict[str, Sharpness] = {}
+    sizes: dict[str, int] = {}
     models = []
     for job in state.latest:
         seeds = results.get(job.number, ())
         for result in seeds:
             notes += result.get("notes", ())
+            if result.get("parameters"):
+                sizes[job.attributes[CHECKPOINT]] = int(result["parameters"])
         reason = job.attributes.get(stored.REASON)
         if job.attributes[KIND] == TUNE:
             models.append(_tuned_model(job, config.tunings[job.attributes[MODEL]], reason, seeds))
@@ -84,7 +88,9 @@ def overtraining_record(
         if reason is not None:
             notes.append(f"{job.label} failed: {reason}")
         if seeds and seeds[0].get("model"):
-            probed[job.attributes[CHECKPOINT]] = record_from(ProbedModel, seeds[0]["model"])
+            model = record_from(ProbedModel, seeds[0]["model"])
+            probed[job.attributes[CHECKPOINT]] = model
+            sizes[job.attributes[CHECKPOINT]] = model.parameters
         if seeds and seeds[0].get("sharpness"):
             curvature = record_from(Sharpness, seeds[0]["sharpness"])
             # a line along a fine-tuning is followed after its probe
@@ -104,7 +110,7 @@ def overtraining_record(
         )
     return OvertrainingRecord(
         **state.record_fields(config.resolved, notes),
-        checkpoints=_checkpoints(config, probed),
+        checkpoints=_checkpoints(config, probed, sizes),
         tasks=list(config.request.tasks),
         arms=_arms(tunings),
         direct=config.direct,
@@ -150,13 +156,20 @@ def _tuned_model(
     )
 
 
-def _checkpoints(config: OvertrainingConfig, probed: Mapping[str, ProbedModel]) -> list[Checkpoint]:
+def _checkpoints(
+    config: OvertrainingConfig, probed: Mapping[str, ProbedModel], sizes: Mapping[str, int]
+) -> list[Checkpoint]:
     checkpoints = []
     for label, rung in config.rungs.items():
         name, tokens = shown_name(config.model(label)), rung.budget or 0.0
-        checkpoints.append(
-            Checkpoint(label=label, name=name, tokens=tokens, probed=probed.get(label))
+        checkpoint = Checkpoint(
+            label=label,
+            name=name,
+            tokens=tokens,
+            parameters=sizes.get(label, 0),
+            probed=probed.get(label),
         )
+        checkpoints.append(checkpoint)
     return checkpoints
 
 
@@ -394,9 +407,9 @@ class TunedEvaluations:
 
 
 def _without_high_rates(record: OvertrainingRecord, most: float) -> OvertrainingRecord:
-    """Leaves out the rates at which the first text gets beyond a perplexity at any budget; notes
-    where that cannot be told."""
-    rates: set[float] = set()
+    """Leaves out of each way to fine-tune the rates at which the first text gets beyond a
+    perplexity at any budget; notes where that cannot be told."""
+    lost: dict[tuple[str, str, float], None] = {}
     notes = list(record.notes)
     for task in record.scored:
         lead = record.leading(task, "keep")
@@ -411,5 +424,6 @@ def _without_high_rates(record: OvertrainingRecord, most: float) -> Overtraining
         for model in record.models:
             score = model.scores.get(lead.key) if model.task == task else None
             if score is not None and score.value > bound:
-                rates.add(model.rate)
-    return dataclasses.replace(record, left_out=sorted(rates), notes=notes)
+                lost[model.task, model.arm, model.rate] = None
+    left_out = [LeftOut(task=task, arm=arm, rate=rate) for task, arm, rate in lost]
+    return dataclasses.replace(record, left_out=left_out, notes=notes)

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.papers.overtraining.preconditions import OVERTRAINED
+from holdfast.papers.overtraining.readings import rates_read
 from holdfast.papers.overtraining.record import (
     CANNOT_TELL,
     EARLIER,
@@ -28,7 +30,7 @@ from holdfast.papers.overtraining.record import (
     TunedTurn,
     alike,
 )
-from holdfast.records.figure import Figure
+from holdfast.records.figure import Figure, NotMeasured
 from holdfast.records.measure import Measure, between, decimals_for, number
 from holdfast.records.probe import ProbeRecord
 from holdfast.reports import blocks as b
@@ -75,6 +77,12 @@ LITTLE = 0.5
 keeps."""
 AS_IT_IS = "checkpoint as it is"
 BASE_STYLE = {"kind": "line", "colour": "ink", "symbol": "star", "dash": "solid", "bars": 0}
+AT_RATES = {
+    "turns": "turns at {}",
+    "does not turn": "gets better up to the largest budget at {}",
+    "cannot tell": "cannot be told at {}",
+}
+"""What is said of rates, by verdict."""
 PRIVATE = ("ladder", "output_dir")
 """Keys of the configuration that hold paths: whose folder it was says nothing."""
 READING = (
@@ -84,6 +92,8 @@ READING = (
     "Best at: the budget at which the fine-tuned model is at its best (the inflection point of "
     "definition 4.2), with the budgets that are not shown to be worse: seeds and samples paired, "
     "Bonferroni over the budgets. It says nothing of other pre-trainings.",
+    "At one rate, ways are compared where direct fine-tuning is read: without the rates at which "
+    "it diverged, and those that `max_perplexity` leaves out.",
     "Growth: what fine-tuning costs at the largest budget over what it costs at the smallest. "
     "Later, earlier: all budgets that may be best lie beyond, or before, all those of direct "
     "fine-tuning.",
@@ -157,33 +167,99 @@ def _as_probed(record: OvertrainingRecord) -> ProbeRecord:
 
 
 def summary(record: OvertrainingRecord) -> str:
-    """The answer in a few sentences: of direct fine-tuning at tuned rates, and of what retention
-    does."""
+    """The answer in a few sentences: of direct fine-tuning at fixed and at tuned rates, and of what
+    retention does at either."""
     sentences = []
     for task in record.tasks:
-        for suite, what in (("keep", "what should be kept"), ("learn", "the task")):
-            scored = record.leading(task, suite)
-            entry = "" if scored is None else scored.name
-            for turn in alike(
-                record.turns, task=task, arm=record.direct, rate=None, entry=f"{suite}/{entry}"
-            ):
-                sentences.append(
-                    f"{task}, {record.direct} at tuned rates: {what} ({entry}) {_turn_text(turn)}."
-                )
-        for shift in alike(_leading_shifts(record, task, "keep"), rate=None):
-            if text := _shift_text(record, shift):
-                sentences.append(f"{shift.arm}: {text}.")
+        sentences += _direct_sentences(record, task)
+        sentences += _retention_sentences(record, task)
     if not sentences and record.inflections:
         grow = sum(trend.verdict == "grows" for trend in record.trends)
         sentences.append(
             f"{grow} of {len(record.trends)} changes without training cost more after longer "
             "pre-training."
         )
+    sentences += _regime_sentence(record) if sentences else []
     if left := sum(model.state != "complete" for model in record.models):
         sentences.append(
             f"{len(record.models) - left} of {len(record.models)} fine-tunings are there."
         )
     return " ".join(sentences) or "Nothing was measured yet."
+
+
+def _regime_sentence(record: OvertrainingRecord) -> list[str]:
+    """How far the ladder is overtrained."""
+    first, last = record.checkpoints[0], record.checkpoints[-1]
+    if not first.parameters or not last.parameters:
+        return []
+    ratios = [first.tokens / first.parameters, last.tokens / last.parameters]
+    begin, end = (significant(rounded(ratio, 2)) for ratio in ratios)
+    text = f"The ladder has {begin} to {end} tokens a parameter"
+    if ratios[0] < OVERTRAINED:
+        text += f"; below {OVERTRAINED:g} a model is undertrained, of which the paper says nothing"
+    return [f"{text}."]
+
+
+def _direct_sentences(record: OvertrainingRecord, task: str) -> list[str]:
+    """Where direct fine-tuning turns: at each rate that is read, and at tuned rates."""
+    sentences = []
+    kept = record.leading(task, "keep")
+    by_verdict: dict[str, list[str]] = {}
+    for rate in _rates_read(record, task):
+        for turn in _turns_at(record, task, rate, "keep"):
+            best = f"best at {count(turn.tokens)} tokens {budget_interval(turn)}".rstrip()
+            at = f"{rate:g}" if turn.verdict == "does not turn" else f"{rate:g} ({best})"
+            by_verdict.setdefault(turn.verdict, []).append(at)
+    verdicts = []
+    for verdict, text in AT_RATES.items():
+        if verdict in by_verdict:
+            verdicts.append(text.format(join_and(by_verdict[verdict])))
+    if verdicts and kept is not None:
+        what = f"what should be kept ({kept.name})"
+        sentences.append(f"{task}, {record.direct} at one rate: {what} {'; '.join(verdicts)}.")
+    for suite, what in (("keep", "what should be kept"), ("learn", "the task")):
+        for turn in _turns_at(record, task, None, suite):
+            entry = turn.entry.rpartition("/")[2]
+            sentences.append(
+                f"{task}, {record.direct} at tuned rates: {what} ({entry}) {_turn_text(turn)}."
+            )
+    return sentences
+
+
+def _turns_at(
+    record: OvertrainingRecord, task: str, rate: float | None, suite: str
+) -> list[TunedTurn]:
+    """Of direct fine-tuning, the entry that leads a suite; at most one."""
+    scored = record.leading(task, suite)
+    key = "" if scored is None else scored.key
+    return alike(record.turns, task=task, arm=record.direct, rate=rate, entry=key)
+
+
+def _rates_read(record: OvertrainingRecord, task: str) -> list[float]:
+    try:
+        return rates_read(record, task)
+    except NotMeasured:
+        return []
+
+
+def _retention_sentences(record: OvertrainingRecord, task: str) -> list[str]:
+    """What each way does at tuned rates, and at the largest equal rate of which it can be told."""
+    sentences = []
+    shifts = _leading_shifts(record, task, "keep")
+    for arm in record.arms:
+        texts = []
+        for shift in alike(shifts, arm=arm.label, rate=None):
+            if text := _shift_text(record, shift):
+                texts.append(f"at tuned rates {text}")
+        at_rates = []
+        for rate in reversed(_rates_read(record, task)):
+            for shift in alike(shifts, arm=arm.label, rate=rate):
+                if text := _shift_text(record, shift):
+                    at_rates.append(f"at an equal rate of {rate:g} {text}")
+        texts += at_rates[:1]
+        if texts:
+            sentences.append(f"{task}, {arm.label}: {'; '.join(texts)}.")
+    return sentences
 
 
 def _turn_text(turn: TunedTurn) -> str:
@@ -204,23 +280,17 @@ def _shift_text(record: OvertrainingRecord, shift: Shift) -> str:
     if shift.verdict != CANNOT_TELL:
         effects.append(f"its turning point comes {shift.verdict}")
     growths = alike(record.growth, task=shift.task, rate=shift.rate, entry=shift.entry)
-    growth = {g.arm: g.difference.value for g in growths}
-    if _is_clear(shift.growth) and shift.arm in growth and shift.against in growth:
-        # "grows less" would be said of costs that fall, too
+    last = {g.arm: g.last for g in growths}
+    if _is_clear(shift.growth) and shift.arm in last and shift.against in last:
+        # how much a cost grows says nothing where that of direct fine-tuning falls
         digits = decimals_for(shift.growth.interval)
-        moves = {}
-        for arm in (shift.arm, shift.against):
-            moves[arm] = (
-                f"{'grows' if growth[arm] > 0 else 'falls'} by {number(abs(growth[arm]), digits)}"
-            )
+        mine, other = number(last[shift.arm], digits), number(last[shift.against], digits)
         unit = f" {shift.unit}" if shift.unit else ""
-        mine, other = moves[shift.arm], moves[shift.against]
-        effects.append(f"along the ladder its cost {mine}{unit}, that of {shift.against} {other}")
+        budget = count(record.checkpoints[-1].tokens)
+        effects.append(f"at {budget} tokens it costs {mine}{unit}, {shift.against} {other}")
     text = " and ".join(effects)
-    gain, usual = (
-        _gain_of_task(record, shift.task, shift.arm),
-        _gain_of_task(record, shift.task, shift.against),
-    )
+    gain = _gain_of_task(record, shift.task, shift.arm, shift.rate)
+    usual = _gain_of_task(record, shift.task, shift.against, shift.rate)
     if (
         text and gain is not None and usual is not None and gain < LITTLE * usual
     ):  # who learns nothing keeps all
@@ -229,17 +299,22 @@ def _shift_text(record: OvertrainingRecord, shift: Shift) -> str:
     return text
 
 
-def _gain_of_task(record: OvertrainingRecord, task: str, arm: str) -> float | None:
-    """What a way gains of the task at its tuned rates, mean over the checkpoints; None where one of
-    them is missing."""
+def _gain_of_task(
+    record: OvertrainingRecord, task: str, arm: str, rate: float | None
+) -> float | None:
+    """What a way gains of the task at a rate (None: its tuned rates), mean over the checkpoints;
+    None where one of them is missing."""
     scored = record.leading(task, "learn")
-    rates = alike(record.rates, task=task, arm=arm)
+    tuned = {item.checkpoint: item.rate for item in alike(record.rates, task=task, arm=arm)}
     gains = []
-    for rate in rates:
-        cost = _tuned_figure(record, rate, scored, cost=True)
-        if cost is not None and math.isfinite(cost.value):
-            gains.append(-cost.value)
-    return statistics.fmean(gains) if gains and len(gains) == len(record.checkpoints) else None
+    for checkpoint in record.checkpoints:
+        at = tuned.get(checkpoint.label) if rate is None else rate
+        model = None if at is None else record.model(task, arm, at, checkpoint.label)
+        cost = None if model is None or scored is None else model.costs.get(scored.key)
+        if cost is None or not math.isfinite(cost.value):
+            return None
+        gains.append(-cost.value)
+    return statistics.fmean(gains) if gains else None
 
 
 def _is_clear(figure: Figure) -> bool:
@@ -432,8 +507,9 @@ def _rates_chart(
     if scored is None:
         return None
     rows, diverged, styles = [], [], {AS_IT_IS: BASE_STYLE}
+    left_out = record.rates_left_out(task, arm.label)
     for rate in arm.rates:
-        if rate in record.left_out:
+        if rate in left_out:
             continue
         styles[f"{rate:g}"] = {"kind": "line", **line_style(len(styles) - 1)}
         for checkpoint in record.checkpoints:
@@ -448,8 +524,8 @@ def _rates_chart(
             else:
                 diverged.append(f"{rate:g} at {count(checkpoint.tokens)}")
     caption = f"Diverged, so not drawn: {join_and(diverged)}." if diverged else ""
-    if record.left_out:
-        rates = join_and([f"{rate:g}" for rate in record.left_out])
+    if left_out:
+        rates = join_and([f"{rate:g}" for rate in left_out])
         caption += f" Left out, beyond the perplexity that was allowed: {rates}."
     title, y, rules = f"{scored.name}: what fine-tuning costs", f"cost, {scored.unit}", list[Rule]()
     if not cost:
@@ -497,8 +573,8 @@ def _distance_section(record: OvertrainingRecord, task: str, arm: Arm) -> Sectio
         height=340,
     )
     intro = (
-        "In the paper the distance is in proportion to the rate (an exponent of 1) and the same at "
-        "all budgets."
+        "In the paper the distance is approximately in proportion to the rate (an exponent of 1) "
+        "and the same at all budgets."
     )
     return section(f"{task}: how far the weights go", chart, intro=intro)
 

@@ -10,12 +10,14 @@ PAPER = Paper(
     recipes={
         "budgets": "a ladder of a small world's text, probed and fine-tuned in several ways",
         "pictures": "the same ladder with a vision tower: pictures are learnt, language is to be kept",
+        "olmo_1b": "OLMo-1B's public checkpoints, tuned on instructions (no twin: for --study)",
+        "olmo_2_7b": "OLMo-2-7B's, tuned alike (no twin: for --study)",
     },
     durations={
         "quick": "two minutes a recipe",
         "small": "33 minutes: 20 for the ladder and its text, 13 for pictures",
         "medium": "seven hours: three for the ladder by estimate, two for its text, the rest for pictures",
     },
-    rules=2,  # models that see begin where their checkpoints are
+    rules=3,  # the rates that the paper reads, overtrained ladders, equal rate and equal target
     function="holdfast.papers.overtraining.reproduction:reproduce",
 )

@@ -45,6 +45,8 @@ class Checkpoint:
     """Model, as it was named."""
     tokens: float
     """Of pre-training."""
+    parameters: int = 0
+    """Of the language model, tables included; 0 where nobody counted."""
     probed: ProbedModel | None = None
     """None where nothing was probed."""
 
@@ -191,6 +193,15 @@ class Shift:
     grows less."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A learning rate at which a way to fine-tune gets beyond `max_perplexity` at some budget."""
+
+    task: str
+    arm: str
+    rate: float
+
+
 T = TypeVar("T")
 
 
@@ -225,8 +236,8 @@ class OvertrainingRecord(BaseRecord):
     turns: list[TunedTurn] = field(default_factory=list)
     growth: list[Growth] = field(default_factory=list)
     shifts: list[Shift] = field(default_factory=list)
-    left_out: list[float] = field(default_factory=list)
-    """Rates that are not drawn: `max_perplexity`."""
+    left_out: list[LeftOut] = field(default_factory=list)
+    """Neither drawn nor judged: `max_perplexity`."""
     correlations: list[SampleCorrelation] = field(default_factory=list)
     """How far the costs of fine-tuned models go together over the samples of an entry; its trials
     are places in `models`."""
@@ -239,6 +250,10 @@ class OvertrainingRecord(BaseRecord):
     def leading(self, task: str, suite: str) -> Scored | None:
         """The entry of a suite that leads; None before anything was measured."""
         return next(iter(alike(self.scored.get(task, ()), suite=suite)), None)
+
+    def rates_left_out(self, task: str, arm: str) -> list[float]:
+        """Of one way to fine-tune on a task, the smallest first."""
+        return sorted(item.rate for item in alike(self.left_out, task=task, arm=arm))
 
     def model(self, task: str, arm: str, rate: float, checkpoint: str) -> TunedModel | None:
         """One fine-tuned model."""

@@ -4,16 +4,24 @@ modified, and the claims are held against what came out."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.papers.claims.reproduction import Twin, Twins, changed, size_changes
+from holdfast.papers.claims.claim import Claim
+from holdfast.papers.claims.reproduction import Twin, Twins, changed
 from holdfast.papers.ladder.plan import LadderConfig
 from holdfast.papers.ladder.study import LadderStudy
-from holdfast.papers.overtraining.claims import LANGUAGE, PICTURES, READING, check_claims
+from holdfast.papers.overtraining.claims import (
+    LANGUAGE,
+    PICTURES,
+    PUBLIC_1B,
+    PUBLIC_7B,
+    READING,
+    check_claims,
+)
 from holdfast.papers.overtraining.paper import PAPER
 from holdfast.papers.overtraining.plan import OvertrainingConfig
 from holdfast.papers.overtraining.record import OvertrainingRecord, read_overtraining
@@ -82,24 +90,39 @@ def run_twin(
 
 
 def _twin(name: str, file: str) -> Twin:
+    import yaml
+
+    changes_of = yaml.safe_load(Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8"))
     sizes = {}
-    for size, changes in size_changes()[name].items():
-        ladder = {
-            "file": "ladder/world.yaml",
-            "size": "1M",
-            "changes": size_changes()[LADDER][size],
-        }
+    for size, changes in changes_of[name].items():
+        ladder = {"file": "ladder/long.yaml", "size": "170k", "changes": changes_of["ladder"][size]}
         sizes[size] = {**changes, PRETRAINING: ladder}
     return Twin(file=f"overtraining/{file}", sizes=sizes)
 
 
 TWINS = Twins(
     paper=PAPER,
-    studies={LANGUAGE: _twin(LANGUAGE, "world.yaml"), PICTURES: _twin(PICTURES, "pictures.yaml")},
+    studies={LANGUAGE: _twin(LANGUAGE, "long.yaml"), PICTURES: _twin(PICTURES, "pictures.yaml")},
     config=twin_config,
     run=run_twin,
     read=read_overtraining,
     check=check_claims,
     reading=READING,
 )
-reproduce, judge = TWINS.reproduce, TWINS.judge
+judge = TWINS.judge
+
+
+def reproduce(*, recipes: Sequence[str] = (), **about: Any) -> list[Claim]:
+    """`Twins.reproduce`. Studies of public checkpoints have no twin: all recipes are those that do.
+
+    Raises:
+        ConfigError: only recipes without a twin; see `Twins.reproduce`, too.
+    """
+    with_twins = [name for name in recipes if name not in (PUBLIC_1B, PUBLIC_7B)]
+    if recipes and not with_twins:
+        raise ConfigError(
+            f"recipes: {', '.join(recipes)} needs public checkpoints and a GPU. Run its file in "
+            "configs/overtraining ('holdfast study run'), then 'holdfast reproduce overtraining "
+            f"--recipes {recipes[0]} --study FOLDER'."
+        )
+    return TWINS.reproduce(recipes=with_twins, **about)

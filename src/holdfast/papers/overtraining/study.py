@@ -50,6 +50,8 @@ class JobResult:
     model: ProbedModel | None = None
     """Of what was probed."""
     sharpness: Sharpness | None = None
+    parameters: int = 0
+    """Of the checkpoint that was fine-tuned, without a tower."""
     tokens: int = 0
     """That the fine-tuning read."""
     epochs: float = 0.0
@@ -210,6 +212,7 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
 
     def _tune(self, task: Task) -> JobResult:
         from holdfast.checkpoints.distance import distance
+        from holdfast.checkpoints.locate import open_source
 
         config, label, name = (
             self.settings,
@@ -242,7 +245,9 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
                         "or what is measured."
                     ) from error
             return JobResult(diverged=str(error).strip().split("\n")[0][:300])
+        checkpoint = open_source(config.model(label))
         return JobResult(
+            parameters=sum(entry.size for entry in checkpoint.entries.values()),
             tokens=trained.tokens,
             epochs=round(float(run.read().training.get("epochs") or 0.0), 3),
             distance=distance(start, run.path).total.l2,

@@ -120,6 +120,11 @@ class _Verdicts:
                     edge=edge,
                 )
             )
+        if len(arm.rates) == 1:
+            self.notes.append(
+                f"{task}, {arm.label}: one rate was tried, so that nothing was tuned. It is no "
+                "tuned rate to hold beside others."
+            )
         if ends := sorted(edges - {""}):
             self.notes.append(
                 f"{task}, {arm.label}: the tuned rate is the {' and the '.join(ends)} that was "
