@@ -32,9 +32,24 @@ def test_the_lead_of_a_ladder_and_of_one_model() -> None:
     assert "from 1 M to 16 M tokens of pre-training: grows: noise 0.1; cannot tell: int4 and 30 % pruned;" in told
     first = [change for change in probe().sensitivities if change.model == "step0"]
     alone = dataclasses.replace(probe(), ladder=False, models=probe().models[:1], sensitivities=first)
-    assert summary(alone).startswith(
-        "What it costs on prose, in nats/token. step0: noise 0.1 +0.010 [−0.010, +0.030], int4"
-    )
+    costs = "step0: noise 1 costs 0.1, int4 +0.400 [+0.380, +0.420], up to 30 % pruned"
+    assert summary(alone).startswith(f"What it costs on prose, in nats/token. {costs}")
+    assert summary(alone).endswith("Its weights are remark: what it costs is of these.")
+
+
+def test_a_size_is_named_by_what_it_costs() -> None:
+    """Not by its place among those that were asked for: more of them change nothing."""
+    [noise, *_] = (change for change in probe().sensitivities if change.model == "step0" and change.kind == "noise")
+
+    def told(*costs: tuple[float, float]) -> str:
+        changes = [dataclasses.replace(noise, size=size, difference=cost, interval=None) for size, cost in costs]
+        alone = dataclasses.replace(probe(), ladder=False, models=probe().models[:1], sensitivities=changes)
+        return summary(alone).split("step0: ")[1].split(". Its")[0]
+
+    assert told((0.1, 0.0), (0.4, 0.2)) == "noise 0.2 costs 0.1"
+    assert told((0.01, 0.0), (0.1, 0.0), (0.4, 0.2), (1.0, 9.0), (2.0, 20.0)) == "noise 0.2 costs 0.1"
+    assert told((0.1, 0.01), (0.4, 0.05)) == "up to noise 0.4 +0.0500 no interval"
+    assert told((0.1, 0.3), (0.4, 0.9)) == "already noise 0.1 +0.3000 no interval"
     assert summary(ProbeRecord(models=[])) == "Nothing was measured yet."
 
 

@@ -7,6 +7,8 @@ each figure.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -102,6 +104,8 @@ LADDER = (
     "base gets better: "
     "the inflection point. Public ladders are confounded by learning rates that were not annealed."
 )
+READ = 0.1
+"""Nats a token: the cost at which sizes of noise and pruning are named in the lead."""
 PLAIN = Measure()
 """How costs read: in their unit, which stands beside them."""
 
@@ -172,10 +176,10 @@ def summary(record: ProbeRecord) -> str:
         return _along_ladder(record, first[0].entry)
     sentences = []
     for model in record.models:
-        costs = []
-        for s in _middles(first, model.label):
-            costs.append(f"{change_text(s)} {s.failed or ' '.join(_texts(s))}")
+        costs = _spoken([s for s in first if s.model == model.label])
         sentences.append(f"{model.label}: {', '.join(costs)}.")
+        if model.origin:
+            sentences.append(f"Its weights are {model.origin}: what it costs is of these.")
     return f"What it costs on {_name(first[0].entry)}, in {first[0].unit}. {' '.join(sentences)}"
 
 
@@ -209,13 +213,38 @@ def _of_first_entry(record: ProbeRecord, *kinds: str) -> list[Sensitivity]:
     return [s for s in record.sensitivities if s.entry == entry and (not kinds or s.kind in kinds)]
 
 
-def _middles(costs: Sequence[Sensitivity], model: str) -> list[Sensitivity]:
-    """One change of a kind to speak of: the one in the middle of its sizes, as asked for."""
-    middles = []
+def _spoken(costs: Sequence[Sensitivity]) -> list[str]:
+    """What the lead says of one model, kind by kind: the size of noise and of pruning that costs
+    `READ`, whichever sizes were asked for, every rounding, and a step nearest to the whole way."""
+    texts = []
     for kind in KINDS:
-        of_kind = [s for s in costs if s.model == model and s.kind == kind]
-        middles += of_kind[len(of_kind) // 2 :][:1]
-    return middles
+        of_kind = sorted((s for s in costs if s.kind == kind), key=lambda s: s.size)
+        if kind == QUANTIZE:
+            texts += [_with_cost(s) for s in of_kind]
+        elif kind == TOWARD and of_kind:
+            texts.append(_with_cost(min(of_kind, key=lambda s: abs(s.size - 1))))
+        elif of_kind:
+            texts.append(_at_cost(of_kind))
+    return texts
+
+
+def _with_cost(s: Sensitivity) -> str:
+    return f"{change_text(s)} {s.failed or ' '.join(_texts(s))}"
+
+
+def _at_cost(costs: Sequence[Sensitivity]) -> str:
+    """The size of a change that costs `READ`, between two that were measured; where none does, what
+    the largest costs, or the smallest."""
+    known = [s for s in costs if not s.failed]
+    for a, b in itertools.pairwise(known if costs[0].unit == "nats/token" else []):
+        if a.harm < READ <= b.harm:
+            share = (READ - a.harm) / (b.harm - a.harm)
+            size = a.size * (b.size / a.size) ** share
+            between_them = dataclasses.replace(a, size=float(f"{size:.2g}"))
+            return f"{change_text(between_them)} costs {READ:g}"
+    if known and known[0].harm >= READ:
+        return f"already {_with_cost(known[0])}"
+    return f"up to {_with_cost(known[-1])}" if known else _with_cost(costs[0])
 
 
 def _cost(s: Sensitivity) -> Figure:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Sizes = Annotated[tuple[float, ...], Meta(gt=0, repeatable=True, metavar="X")]
 Shares = Annotated[tuple[float, ...], Meta(gt=0, lt=1, repeatable=True, metavar="X")]
-NOISE, QUANTIZE, PRUNE = (0.003, 0.01, 0.03, 0.1), ("int8", "int4", "nf4"), (0.1, 0.3, 0.5)
+NOISE, QUANTIZE, PRUNE = (0.01, 0.03, 0.1, 0.3, 1.0), ("int8", "int4", "nf4"), (0.1, 0.3, 0.5)
 """What is done where nothing is asked for."""
 
 
