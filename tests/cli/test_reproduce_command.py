@@ -59,9 +59,9 @@ def test_all_mistakes_at_once(asked):
     for expected in (
         "paper: expected one of label-annealing, overtraining, residual, sfa, stages, got 'label-anealing' (text). Did "
         "you mean 'label-annealing'?",
-        "--recipes: expected some of math, code, alignment_tax, niche_knowledge, budgets, pictures, olmo_1b, olmo_2_7b, "
-        "residual, tasks, three_tasks, figure_1, class_incremental, world-0, world-1, world-2, world-3, world-4, world-5, "
-        "narrow-0, narrow-1, narrow-2, got 'maths' (text).",
+        "--recipes: expected some of math, code, alignment_tax, niche_knowledge, budgets, pictures, olmo_1b, "
+        "olmo_2_7b, residual, tasks, three_tasks, figure_1, class_incremental, world-0, world-1, world-2, world-3, "
+        "world-4, world-5, narrow-0, narrow-1, narrow-2, got 'maths' (text).",
         "at least 1, got '0'",
         "--quick: expected one size, got --quick and --medium",
         "--outputdir",
