@@ -31,7 +31,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "label_annealing": {
         "forward": {"weight": 2.0},
         "reverse, T=2, all tokens": {"weight": 1.0, "temperature": 2.0, "direction": "reverse", "tokens": "all"},
-        "jsd": {"weight": 2.0, "direction": "jsd", "beta": 0.3},
+        "jsd, target masked": {"weight": 2.0, "direction": "jsd", "beta": 0.3, "mask_target": True},
         "cached": {"weight": 2.0, "teacher": "cached", "cache_dir": CACHE},
     },
     "token_weighting": {

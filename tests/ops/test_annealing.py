@@ -115,6 +115,30 @@ def test_the_gradient_is_the_papers():
     torch.testing.assert_close(got, expected.detach())
 
 
+def test_a_large_temperature_is_no_label_smoothing():
+    """The paper's section 2.2 says that it becomes one. The gradient tends to the centred difference of the logits,
+    over T^2 V: it vanishes, is 0 where the student has not moved, and points elsewhere than label smoothing's."""
+    z, w = torch.randn(2, 4, 31, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    head, labels = Head(weight_VH=torch.eye(31, dtype=torch.float64)), torch.full((4,), IGNORE)
+
+    def gradient(student, teacher, t):
+        student = student.clone().requires_grad_()
+        kl = dict(kl_scale=1.0, kl_mask_N=torch.ones(4, dtype=torch.bool), temperature=t)
+        loss = annealed_loss(student, head, labels, teacher_hidden_NK=teacher, teacher_head=head, **kl).loss
+        return torch.autograd.grad(loss, student)[0]
+
+    t, apart = 1e4, z - w
+    limit = (apart - apart.mean(-1, keepdim=True)) / (t**2 * 31)
+    torch.testing.assert_close(gradient(z, w, t), limit, rtol=2e-3, atol=0)
+    assert gradient(z, w, t).norm() < 1e-7 * gradient(z, w, 1.0).norm()
+    assert not gradient(w, w, t).any()
+    smoothing = w.softmax(-1) - 1 / 31
+    assert smoothing.norm() > 0.1, "label smoothing pulls there, too"
+    # nor are they alike elsewhere
+    cosine = torch.nn.functional.cosine_similarity(gradient(z, w, t), z.softmax(-1) - 1 / 31, dim=-1)
+    assert cosine.mean() < 0.8
+
+
 def test_zero_kl_scale_is_plain_cross_entropy_to_the_bit():
     p = as_dtype(problem(), torch.float32)
     plain, a = run(p, teacher_hidden_NK=None, teacher_head=None, kl_mask_N=None, kl_scale=0.0)
@@ -241,6 +265,7 @@ def test_this_machine_has_the_stage(rows):
     temperature=st.sampled_from([1.0, 0.5, 3.0]),
     direction=st.sampled_from(["forward", "reverse", "jsd"]),
     beta=st.floats(0.05, 0.95),
+    masked=st.booleans(),
     chunk=st.integers(1, 50),
     softcap=st.sampled_from([None, 3.0]),
     scale=st.sampled_from([1.0, 0.5]),
@@ -248,7 +273,7 @@ def test_this_machine_has_the_stage(rows):
     seed=st.integers(0, 10_000),
 )
 def test_every_stage_agrees_with_the_reference(
-    rows, count, vocabulary, extra, temperature, direction, beta, chunk, softcap, scale, bias, seed
+    rows, count, vocabulary, extra, temperature, direction, beta, masked, chunk, softcap, scale, bias, seed
 ):
     p = problem(
         rows=count,
@@ -259,7 +284,7 @@ def test_every_stage_agrees_with_the_reference(
         bias=bias,
         seed=seed,
     )
-    options = dict(temperature=temperature, direction=direction, beta=beta)
+    options = dict(temperature=temperature, direction=direction, beta=beta, mask_target=masked)
     if rows == "float64":
         exact, got = run(p, backend="reference", **options), run(p, chunk_rows=chunk, **options)
         assert_same(exact, got, tolerance=1e-10)
@@ -429,6 +454,89 @@ def test_weights_that_are_none_are_refused():
         for name in ("ce_weights", "kl_weights"):
             with pytest.raises(ShapeError, match=f"{name}: .*{message}"):
                 run(p, **{f"{name}_N": wrong})
+
+
+# -------------------------------------------------------------------------------------------------- the target masked
+
+
+def masked_by_definition(p, t, direction, beta):
+    """Loss and gradients row by row: the label's column is cut out of both models' logits, the rest renormalised."""
+    z = p["hidden"] @ p["weight"].T + p["bias"]
+    w = p["teacher_hidden"] @ p["teacher"].weight_VH.T + p["teacher"].bias_V
+    common, loss, divergences = min(z.shape[1], w.shape[1]), torch.zeros((), dtype=z.dtype), []
+    for n, label in enumerate(p["labels"].tolist()):
+        columns = [v for v in range(common) if v != label]
+        q, p_ = ((x[n, columns] / t).softmax(0) for x in (z, w))
+        m = beta * p_ + (1 - beta) * q
+        kl = {
+            "forward": (p_ * (p_ / q).log()).sum(),
+            "reverse": (q * (q / p_).log()).sum(),
+            "jsd": beta * (p_ * (p_ / m).log()).sum() + (1 - beta) * (q * (q / m).log()).sum(),
+        }[direction]
+        kl = kl if p["mask"][n] else 0 * kl
+        divergences.append(kl.detach())
+        loss = loss + 0.29 * kl
+        if label != IGNORE:
+            loss = loss + 0.13 * torch.nn.functional.cross_entropy(z[n], torch.tensor(label))
+    grads = torch.autograd.grad(loss, (p["hidden"], p["weight"], p["bias"]))
+    return loss.detach(), torch.stack(divergences), grads
+
+
+@pytest.mark.parametrize(
+    ("direction", "temperature"), [("forward", 1.0), ("forward", 2.0), ("reverse", 1.0), ("jsd", 1.0)]
+)
+@pytest.mark.parametrize("extra", [-2, 0, 3])
+@pytest.mark.parametrize("rows", ["reference", "float64", *STAGES])
+def test_a_masked_target_is_cut_out_of_both_distributions(rows, extra, direction, temperature):
+    """Rows without a label, and those whose label the teacher does not know, keep the whole vocabulary."""
+    p = problem(teacher_vocabulary=31 + extra)
+    p["labels"][:2] = torch.tensor([30, 29])
+    p["mask"][:4] = True
+    loss, kl, expected = masked_by_definition(p, temperature, direction, 0.3)
+    single = rows not in ("reference", "float64")
+    stage = dict(backend="reference") if rows == "reference" else dict(chunk_rows=5, rows=rows if single else "auto")
+    options = dict(direction=direction, temperature=temperature, beta=0.3, mask_target=True)
+    got, grads = run(as_dtype(p, torch.float32) if single else p, upstream=1.0, **options, **stage)
+    tolerance = 1e-5 if single else 1e-12
+    assert abs(got.loss.item() - loss.item()) <= tolerance * abs(loss.item())
+    assert (got.kl_N.double() - kl).norm() <= tolerance * kl.norm()
+    for x, y in zip(expected, grads, strict=True):
+        assert (x - y.double()).norm() <= tolerance * x.norm()
+
+
+@pytest.mark.parametrize("rows", STAGES)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
+def test_a_masked_target_is_not_held_and_hides_nothing(rows, direction):
+    """No gradient reaches the label, an unmoved student has no divergence at all, and where the label has all but
+    1e-9 of the probability the other tokens are held as well as anywhere."""
+    generator = torch.Generator().manual_seed(0)
+    z, w = torch.randn(2, 7, 50, generator=generator).unbind(0)
+    labels = torch.arange(7) * 7
+    z[torch.arange(7), labels] += 25.0
+    head = Head(weight_VH=torch.eye(50))
+
+    def of(student, teacher, **more):
+        student = student.clone().requires_grad_()
+        options = dict(direction=direction, mask_target=True, ce_scale=0.0, kl_scale=1.0, rows=rows) | more
+        found = annealed_loss(student, head, labels, teacher_hidden_NK=teacher, teacher_head=head, **options)
+        return found, torch.autograd.grad(found.loss, student)[0]
+
+    found, gradient = of(z, w)
+    assert not gradient[torch.arange(7), labels].any()
+    assert (found.kl_N > 0.01).all() and (gradient.norm(dim=1) > 0.01).all()
+    plain, _ = of(z, z)
+    assert not plain.kl_N.any()
+    lower = z.clone()
+    lower[torch.arange(7), labels] -= 20.0
+    torch.testing.assert_close(of(lower, w)[0].kl_N, found.kl_N, rtol=1e-5, atol=0)
+
+
+def test_one_common_token_is_never_masked():
+    p = problem(vocabulary=3, teacher_vocabulary=1, ignored=0.0)
+    for backend in ("reference", "chunked"):
+        result, grads = run(p, backend=backend, mask_target=True)
+        assert result.loss.isfinite() and all(g.isfinite().all() for g in grads)
+        assert result.kl_sum == 0
 
 
 # ------------------------------------------------------------------------------------------------- half precision, zero

@@ -123,8 +123,11 @@ class Case:
         if self.w is not None:
             v = logits(self.w.double(), self.teacher_bias, t.teacher_logit_scale, t.teacher_softcap)
             common = min(z.shape[1], v.shape[1])
-            log_q = (u[:, :common] / t.temperature).log_softmax(-1)
-            log_p = (v[:, :common] / t.temperature).log_softmax(-1)
+            label = torch.arange(common, device=z.device) == self.labels[:, None]
+            label &= t.mask_target and common > 1
+            log_q = (u[:, :common] / t.temperature).masked_fill(label, -math.inf).log_softmax(-1)
+            log_p = (v[:, :common] / t.temperature).masked_fill(label, -math.inf).log_softmax(-1)
+            log_q, log_p = log_q.masked_fill(label, 0.0), log_p.masked_fill(label, 0.0)  # add nothing to a divergence
             if t.direction == "jsd":
                 log_m = torch.logaddexp(log_p + math.log(t.beta), log_q + math.log1p(-t.beta))
                 kl = t.beta * divergence(log_p, log_m) + (1 - t.beta) * divergence(log_q, log_m)
@@ -305,6 +308,18 @@ class TestInTheInterpreter:
         assert torch.equal(replace(case, ce_weights=ones, kl_weights=ones).run()[0], plain)
         assert_agrees(replace(case, w=None, kl_rows=None, teacher_bias=None).weighted(), gradient_error=3e-6)
 
+    @pytest.mark.parametrize("direction", DIRECTIONS)
+    def test_a_masked_target_has_no_part_in_the_divergence(self, direction):
+        """Nor does it drown the other tokens: the label has all but 1e-9 of the probability."""
+        case = make(V=150, terms=Terms(direction=direction, mask_target=True))
+        rows = torch.arange(3)
+        case.z[rows, case.labels.clamp(min=0)] += 25.0
+        assert_agrees(case, gradient_error=3e-6, figure_error=5e-6)
+        gradient, figures = replace(case, ce_scale=0.0).run()
+        assert gradient[0, case.labels[0]] == 0.0 and gradient[0].any() and figures[0, KL] > 0.01
+        same = replace(case, w=case.z.clone()).run()[1]
+        assert not same[:, KL].any(), "an unmoved student"
+
     @pytest.mark.parametrize("gate", ["probability", "entropy"])
     @pytest.mark.parametrize("V", [7, 20, 150])
     def test_values_and_gradients_of_gated_rows(self, gate, V):
@@ -480,6 +495,7 @@ class TestInTheInterpreter:
         direction=st.sampled_from(DIRECTIONS),
         temperature=st.sampled_from([0.5, 1.0, 1.0, 3.0]),
         beta=st.floats(0.05, 0.95),
+        masked=st.booleans(),
         cap=st.sampled_from([None, 2.0, 30.0]),
         scale=st.sampled_from([1.0, 0.25]),
         bias=st.booleans(),
@@ -490,7 +506,7 @@ class TestInTheInterpreter:
         data=st.data(),
     )
     def test_any_shape_and_any_option(
-        self, rows, V, U, direction, temperature, beta, cap, scale, bias, apart, dtype, block, seed, data
+        self, rows, V, U, direction, temperature, beta, masked, cap, scale, bias, apart, dtype, block, seed, data
     ):
         terms = Terms(
             logit_scale=scale,
@@ -500,6 +516,7 @@ class TestInTheInterpreter:
             temperature=temperature,
             direction=direction,
             beta=beta,
+            mask_target=masked,
         )
         case = make(rows, V, U, terms=terms, bias=bias, apart=apart, dtype=dtype, seed=seed)
         case.labels = torch.tensor(

@@ -69,6 +69,7 @@ LAYOUTS = {
         "annealing": {"tokens": "all"},
     },
     "gradient checkpointing": {"gradient_checkpointing": True},
+    "target masked": {"annealing": {"mask_target": True}},
 }
 
 

@@ -15,6 +15,11 @@ always at T = 1 and there is no T^2 factor: the gradient is the paper's. The gen
 Jensen-Shannon divergence (Agarwal et al. 2024, On-Policy Distillation, section 2) lies between the
 two KLs.
 
+With `mask_target` p and q of a row with a label are the softmaxes over the vocabulary without it
+(Xu et al. 2026, Mask the Target, arXiv:2605.29498): the divergence holds the odds of all other
+tokens among each other, and does not stand against the cross-entropy, which moves the label. Its
+gradient to the label's logit is exactly 0. Rows without a label keep the whole vocabulary.
+
 The rows' weights a and b (1 where none are given) are constants of the derivative; a may also come
 from the pass itself (`Weighting`): from the label's probability, or from the entropy of the
 likeliest tokens. Weights change the loss and its gradient and nothing that is reported: sums,
@@ -158,6 +163,7 @@ def annealed_loss(
     temperature: float = 1.0,
     direction: Direction = "forward",
     beta: float = 0.5,
+    mask_target: bool = False,
     chunk_rows: int | None = None,
     backend: Backend = "auto",
     rows: Rows = "auto",
@@ -189,6 +195,8 @@ def annealed_loss(
         temperature: T > 0 of the divergence's softmaxes.
         direction: "forward" (KL, teacher first), "reverse" (KL, student first) or "jsd".
         beta: weight of the teacher in the mixture of "jsd", 0 < beta < 1.
+        mask_target: the divergence is that of both models' probabilities of all tokens but the
+            row's label, each renormalised; so is what is reported of it.
         chunk_rows: rows per chunk; None: chosen from the vocabulary. Changes nothing but rounding
             and memory.
         backend: "auto" takes "triton" on CUDA where Triton is installed, else "chunked".
@@ -206,7 +214,7 @@ def annealed_loss(
             stated).
         NonFiniteLogits: NaN or infinite logits, naming the rows.
 
-    Source: Memory Retaining Finetuning, Eq. 2 and appendix A.3.
+    Source: Memory Retaining Finetuning, Eq. 2 and appendix A.3; `mask_target`: arXiv:2605.29498.
     """
     _check_arguments(
         hidden_NH,
@@ -261,6 +269,7 @@ def annealed_loss(
         temperature=float(temperature),
         direction=direction,
         beta=float(beta),
+        mask_target=mask_target,
         gate="none" if weighting is None else weighting.gate,
         floor=0.0 if weighting is None else float(weighting.floor),
         gate_strength=1.0 if weighting is None else float(weighting.strength),
@@ -422,8 +431,14 @@ def _reference(
             )
             figures["bad_teacher"] = ~w.isfinite().all(1)
             common = min(z.shape[1], w.shape[1])
-            log_q = (z[:, :common] / terms.temperature).log_softmax(-1)
-            log_p = (w[:, :common] / terms.temperature).log_softmax(-1)
+            z, w = z[:, :common] / terms.temperature, w[:, :common] / terms.temperature
+            if terms.mask_target and common > 1:
+                # 0 in both log-probabilities contributes nothing to any divergence
+                label = torch.arange(common, device=z.device) == labels[:, None]
+                log_q = z.masked_fill(label, -math.inf).log_softmax(-1).masked_fill(label, 0.0)
+                log_p = w.masked_fill(label, -math.inf).log_softmax(-1).masked_fill(label, 0.0)
+            else:
+                log_q, log_p = z.log_softmax(-1), w.log_softmax(-1)
             kl = _divergence(log_p, log_q, terms)
             figures["kl"] = torch.where(kl_mask | ~bounded(kl), kl, 0.0)
             kl = torch.where(kl_mask, kl, 0.0)

@@ -13,6 +13,7 @@ each model:
     reverse  KL(q || p) = sum -q d + p - q                        d / d u_i = q_i (-d_i - KL) / T
     jsd      beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q
              L = log(m / q) = log(1 + beta (e^d - 1))             d / d u_i = (1 - beta) q_i (-L_i + sum_j q_j L_j) / T
+    mask_target: q and p over those columns without the label's, which has q = p = 0 and no gradient
     entropy  -sum softmax(u) log softmax(u)                       (T = 1, nats)
     weight   a (1 - s + s max(gate^power, floor)) of a row with a label, from its own figures and held constant:
              a the weight given, s the strength
@@ -210,14 +211,14 @@ def _eager_rows(
         kl_row = torch.where(
             kl_rows_C, kl_scale if kl_weights_C is None else kl_scale * kl_weights_C, zero
         )
-        if terms.temperature == 1.0 and z.shape[1] == w.shape[1]:
+        if terms.temperature == 1.0 and z.shape[1] == w.shape[1] and not terms.mask_target:
             p, w_lse = _softmax(w, w_high, p_CU)
             kl, gradient = _shared_softmax(
                 z, q, w, p, (w_lse - lse).to(z.dtype), ce_row, kl_row, terms
             )
         else:
             common = min(z.shape[1], w.shape[1])
-            kl, own = _own_softmax(z[:, :common], w[:, :common], terms)
+            kl, own = _own_softmax(z[:, :common], w[:, :common], labels_C, terms)
             gradient = q.mul_(ce_row[:, None])
             gradient[:, :common] += own.mul_(kl_row[:, None])
         kl = torch.where(kl_rows_C | ~bounded(kl), kl, zero)
@@ -319,19 +320,34 @@ def _shared_softmax(
     return kl, q.mul_(slope.mul_(kl_C[:, None]).add_(ce_C[:, None]))
 
 
-def _own_softmax(z: Tensor, w: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
-    """Any temperature, vocabularies cut to their common columns. Rows' divergence and its gradient,
-    unscaled."""
-    inverse = 1.0 / terms.temperature
+def _own_softmax(z: Tensor, w: Tensor, labels_C: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
+    """Any temperature, vocabularies cut to their common columns, without the label where it is
+    masked. Rows' divergence and its gradient, unscaled."""
+    inverse, common = 1.0 / terms.temperature, z.shape[1]
     z, w = z.mul_(inverse), w.mul_(inverse)
+    masked = terms.mask_target and common > 1
+    index = labels_C.clamp(min=0, max=common - 1)[:, None]
+    has_label = ((labels_C >= 0) & (labels_C < common))[:, None]
+    if masked:
+        _set_label(z, index, has_label, -float("inf"))
+        _set_label(w, index, has_label, -float("inf"))
     p, w_lse = _softmax(w, w.amax(1), None)
     q, z_lse = _softmax(z, z.amax(1), None)
+    if masked:  # where p and q are 0, any number will do for d
+        _set_label(z, index, has_label, 0.0)
+        _set_label(w, index, has_label, 0.0)
     d = w.sub_(z).sub_((w_lse - z_lse).to(z.dtype)[:, None])
     if terms.direction == "forward":
         kl = torch.addcmul(q, p, d).sub_(p).sum(1)
         return kl, q.sub_(p).mul_(inverse)
     kl, slope = _divergence_slope(q, p, d, terms)
     return kl, q.mul_(slope).mul_(inverse)
+
+
+def _set_label(logits: Tensor, index_C1: Tensor, has_label_C1: Tensor, value: float) -> None:
+    """Writes a value over the label's column in place, in rows that have one."""
+    old = logits.gather(1, index_C1)
+    logits.scatter_(1, index_C1, old.masked_fill(has_label_C1, value))
 
 
 def _divergence_slope(q: Tensor, p: Tensor, d: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,8 @@ class Terms:
     beta: float = 0.5
     """Weight of the teacher in the mixture of the generalised Jensen-Shannon divergence, 0 < beta <
     1."""
+    mask_target: bool = False
+    """The divergence leaves the label out of both softmaxes."""
     gate: str = "none"
     """One of `GATES`."""
     floor: float = 0.0

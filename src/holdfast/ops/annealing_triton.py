@@ -115,6 +115,7 @@ def rows_triton(
         return
     block = block or BLOCK
     anneal = w_CU is not None
+    masked = w_CU is not None and terms.mask_target and min(vocabulary, w_CU.shape[1]) > 1
     with torch.cuda.device(z_CV.device) if z_CV.is_cuda else nullcontext():
         _row_kernel[(rows,)](
             z_CV,
@@ -137,7 +138,8 @@ def rows_triton(
             0 if gradient_CV is None else gradient_CV.stride(0),
             figures_CF.stride(0),
             KL=anneal,
-            OWN=w_CU is not None and (terms.temperature != 1.0 or w_CU.shape[1] < vocabulary),
+            OWN=w_CU is not None
+            and (terms.temperature != 1.0 or w_CU.shape[1] < vocabulary or masked),
             DIRECTION=terms.direction if anneal else "",
             WRITE=gradient_CV is not None,
             SCALE=float(terms.logit_scale),
@@ -148,6 +150,7 @@ def rows_triton(
             else float(terms.teacher_softcap),
             INVERSE_T=1.0 / terms.temperature if anneal else 1.0,
             BETA=float(terms.beta) if terms.direction == "jsd" else 0.0,
+            MASK=masked,
             GATE=terms.gate,
             FLOOR=float(terms.floor) if terms.gate != "none" else 0.0,
             STRENGTH=float(terms.gate_strength) if terms.gate != "none" else 0.0,
@@ -183,7 +186,7 @@ def _row_kernel(
     gradient_stride,
     figures_stride,
     KL: tl.constexpr,  # there is a teacher
-    OWN: tl.constexpr,  # the divergence has a softmax of its own: T != 1, or student columns that the teacher lacks
+    OWN: tl.constexpr,  # the divergence has a softmax of its own: T != 1, columns that the teacher lacks, or MASK
     DIRECTION: tl.constexpr,
     WRITE: tl.constexpr,  # the gradient is wanted
     SCALE: tl.constexpr,
@@ -192,6 +195,7 @@ def _row_kernel(
     TEACHER_CAP: tl.constexpr,
     INVERSE_T: tl.constexpr,
     BETA: tl.constexpr,
+    MASK: tl.constexpr,  # the divergence leaves the label out
     GATE: tl.constexpr,
     FLOOR: tl.constexpr,
     STRENGTH: tl.constexpr,
@@ -235,6 +239,8 @@ def _row_kernel(
             teacher_finite = teacher_finite & is_finite
             high, total, shrink, grow = _online(u, mask, high, total, 1.0)
             moment = tl.fma(moment, shrink, grow * u.to(tl.float64))
+            if MASK:
+                mask = mask & (columns != label)
             if OWN:
                 own_high, own_total, shrink, grow = _online(u, mask, own_high, own_total, INVERSE_T)
             if DIRECTION == "reverse":
@@ -335,6 +341,8 @@ def _row_kernel(
             rest = _log_mixture(d, BETA, SERIES)
             ratio = tl.maximum(d, 0.0) + rest
             mixture = BETA * p + (1.0 - BETA) * q
+            if MASK:
+                mask = mask & (columns != label)
             # beta KL(p || q) - KL(m || q) near 0, beta KL(p || m) + (1 - beta) KL(q || m)
             # elsewhere: the same sum, each precise in its place
             near = BETA * (p * _phi(-d, SERIES)) - mixture * _phi(-ratio, SERIES)
@@ -377,7 +385,11 @@ def _row_kernel(
                         # -d - KL, in which the shift cancels
                         pull = q * ((scalar - (w - u)) * INVERSE_T)
                         term = tl.where(near, q * _phi(d, SERIES), p - q - q * d)
+                    if MASK:
+                        term = tl.where(columns == label, 0.0, term)
                     divergence += tl.where(mask, term, 0.0).to(tl.float64)
+                if MASK:
+                    pull = tl.where(columns == label, 0.0, pull)
                 if WRITE:
                     if OWN:
                         q = _softmax(u, top, log_mass, 1.0)

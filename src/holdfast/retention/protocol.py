@@ -156,6 +156,8 @@ class TokenLoss:
     direction "jsd" only."""
     by_origin: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Factors of the KL at tokens of some `ORIGINS`, those other than 1."""
+    mask_target: bool = False
+    """Whether the KL leaves the label out of both distributions."""
 
 
 class ActiveMethod(Protocol):

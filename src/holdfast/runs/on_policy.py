@@ -37,7 +37,13 @@ from holdfast.data.prompts import (
 )
 from holdfast.errors import DataError, Problem
 from holdfast.retention.methods.budget import Budget
-from holdfast.retention.protocol import LOSS_TERM, TOKEN_WEIGHTS, RetentionMethod, changes_data
+from holdfast.retention.protocol import (
+    LOSS_TERM,
+    TOKEN_WEIGHTS,
+    RetentionMethod,
+    TokenLoss,
+    changes_data,
+)
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
@@ -78,6 +84,21 @@ class OnPolicySettings(SamplingSettings):
     annealing's."""
 
 
+def _problems_of(term: TokenLoss) -> Iterator[str]:
+    """What of label annealing does not go with `on_policy`; a sentence each."""
+    if term.teacher.kind == "cached":
+        yield Problem(
+            ("retention", "label_annealing", "teacher"),
+            f"expected online or adapter_off with {_KEY}, got cached: no text is known beforehand.",
+        )
+    if term.mask_target:
+        yield Problem(
+            ("retention", "label_annealing", "mask_target"),
+            f"expected false with {_KEY}, got true: the divergence is the whole loss, and nothing "
+            "else would train the token that was written.",
+        )
+
+
 def problems(
     methods: Sequence[RetentionMethod], values: Mapping[str, Any], given: Collection[str]
 ) -> Iterator[str]:
@@ -108,14 +129,8 @@ def problems(
                 "reference.",
             )
         )
-    if any(term.teacher.kind == "cached" for term in terms):
-        yield (
-            Problem(
-                ("retention", "label_annealing", "teacher"),
-                f"expected online or adapter_off with {_KEY}, got cached: no text is known "
-                "beforehand.",
-            )
-        )
+    for term in terms:
+        yield from _problems_of(term)
     for method in active:
         if isinstance(method, Budget) and terms:
             yield (

@@ -234,6 +234,7 @@ def install_forward(lm: nn.Module) -> None:
             temperature=t.temperature if t else 1.0,
             direction=t.direction if t else "forward",  # type: ignore[arg-type]
             beta=t.beta if t else 0.5,
+            mask_target=t.mask_target if t else False,
         )
         _note_backend(self, hidden_BTH, head)
         if terms:

@@ -359,6 +359,12 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
                 "label_annealing.tokens: expected trained in on-policy distillation, got all: the "
                 "loss is the mean over the tokens that the model has written, and prompts are none."
             )
+        if any(term.mask_target for term in terms):
+            raise ConfigError(
+                "label_annealing.mask_target: expected false in on-policy distillation, got true: "
+                "the divergence is the whole loss, and nothing else would train the token that was "
+                "written."
+            )
         if not terms:
             raise ConfigError(
                 "retention: expected label_annealing with a weight above 0, whose divergence from "

@@ -53,7 +53,7 @@ class _Terms(ctypes.Structure):
         ("teacher_vocabulary", ctypes.c_int64),
         *((name, ctypes.c_double) for name in ("scale", "cap", "temperature", "beta", "ce", "kl")),
         *((name, ctypes.c_double) for name in ("gate_power", "floor", "gate_strength")),
-        *((name, ctypes.c_int64) for name in ("direction", "kind", "gate")),
+        *((name, ctypes.c_int64) for name in ("direction", "kind", "gate", "mask_target")),
     ]
 
 
@@ -129,6 +129,7 @@ class Native:
             _DIRECTIONS[terms.direction],
             _KINDS[None if gradient_CV is None else gradient_CV.dtype],
             GATES.index(terms.gate),
+            terms.mask_target,
         )
         failed = self.library.holdfast_rows(
             z_CV.shape[0],

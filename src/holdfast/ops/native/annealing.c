@@ -129,6 +129,25 @@ static __attribute__((noinline)) void exponentials(const float *x, int64_t n, fl
     *weighted = t;
 }
 
+/* The same without the column `skip`, whose e becomes 0, and the largest of the others; -1: of all columns. */
+static void exponentials_without(const float *x, int64_t n, int64_t skip, float inverse, float *e, float *m, double *sum, double *weighted)
+{
+    if (skip < 0) {
+        *m = largest(x, n);
+        exponentials(x, n, *m, inverse, e, sum, weighted);
+        return;
+    }
+    const int64_t after = skip + 1;
+    const float below = largest(x, skip), above = largest(x + after, n - after);
+    double s, t;
+    *m = below > above ? below : above;
+    exponentials(x, skip, *m, inverse, e, sum, weighted);
+    exponentials(x + after, n - after, *m, inverse, e + after, &s, &t);
+    *sum += s;
+    *weighted += t;
+    e[skip] = 0.0f;
+}
+
 INLINE void store_bf16(const float *x, int64_t n, bf16 *restrict out)
 {
 #pragma omp simd
@@ -153,7 +172,7 @@ typedef struct {
     double temperature, beta;
     double ce, kl;
     double gate_power, floor, gate_strength;
-    int64_t direction, kind, gate;
+    int64_t direction, kind, gate, mask_target;
 } terms;
 
 /* The entropy, in nats, of the softmax over the 20 largest logits alone. Most blocks hold none of them and are passed over after their largest was taken. */
@@ -227,17 +246,16 @@ static void one_row(const terms *t, const float *z, float *w, int64_t label, int
     const int64_t begin = U ? common : 0; /* columns from here on have cross-entropy only */
 
     if (U) {
-        /* The KL's own softmax where it is not the cross-entropy's. */
-        float mt = top;
+        /* The KL's own softmax where it is not the cross-entropy's. A masked label has a q and a p of 0, and so no part in the sums below. */
+        const int64_t skip = t->mask_target && labelled && label < common && common > 1 ? label : -1;
+        float mt = top, mw;
         double st = sum, unused, teacher_sum, teacher_weighted;
-        if (t->temperature != 1.0 || common != V) {
-            mt = largest(z, common);
-            exponentials(z, common, mt, inverse, et, &st, &unused);
-        } else
+        if (t->temperature != 1.0 || common != V || skip >= 0)
+            exponentials_without(z, common, skip, inverse, et, &mt, &st, &unused);
+        else
             et = e;
-        const float mw = largest(w, common);
-        exponentials(w, common, mw, inverse, p, &teacher_sum, &teacher_weighted);
-        float rest = 0;
+        exponentials_without(w, common, skip, inverse, p, &mw, &teacher_sum, &teacher_weighted);
+        float rest = skip >= 0 ? w[skip] * 0.0f : 0;
         for (int64_t i = common; i < U; i++)
             rest += w[i] * 0.0f;
         figures[5] = !(isfinite(teacher_weighted) && isfinite(mw) && isfinite(rest));

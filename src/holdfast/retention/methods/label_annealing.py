@@ -3,6 +3,7 @@ trained token.
 
     loss = CE + weight * KL(softmax(w / T) || softmax(z / T))
         w: teacher logits, z: student logits, nats per token
+    mask_target: both softmaxes over the vocabulary without the token's label (arXiv:2605.29498)
 
 Tokens of data that is mixed in may have a weight of their own, by where they are from:
 `weight_replayed` of old data, `weight_generated` of the start model's own samples, `weight_new` of
@@ -83,13 +84,16 @@ class LabelAnnealing(RetentionMethod):
     """The factor at tokens that the start model wrote (self_replay); empty: weight."""
     temperature: Annotated[float, Meta(gt=0)] = 1.0
     """Temperature T of both softmaxes in the KL term (no T^2 factor). A large one evens out the
-    pull over the vocabulary, like label smoothing."""
+    pull over the vocabulary, and weakens it by about T^2."""
     direction: Literal["forward", "reverse", "jsd"] = "forward"
     """Direction of the KL: forward: KL(teacher || student), the paper's implementation; reverse:
     KL(student || teacher); jsd: between them, by beta."""
     beta: Annotated[float, Meta(gt=0, lt=1)] = 0.5
     """With direction jsd: the teacher's weight in the mixture both are compared with; the ends are
     the directions forward (0) and reverse (1)."""
+    mask_target: bool = False
+    """Leave the label out of both distributions in the KL, which then holds the odds of all other
+    tokens and not the label's (Mask the Target)."""
     tokens: Literal["trained", "all"] = "trained"
     """Where the KL is taken: trained: tokens with a label; all: prompt tokens too."""
     teacher: Literal["auto", "online", "adapter_off", "cached"] = "auto"
@@ -177,6 +181,7 @@ class LabelAnnealing(RetentionMethod):
             temperature=self.temperature,
             direction=self.direction,
             beta=self.beta,
+            mask_target=self.mask_target,
             tokens=self.tokens,
             teacher=TeacherSettings(
                 kind=self.teacher,
@@ -190,9 +195,11 @@ class LabelAnnealing(RetentionMethod):
 
 
 def _without_unset(parameters: dict[str, Any]) -> dict[str, Any]:
-    """A run with one weight is the same run whether or not there could be several."""
-    by_origin = {f"weight_{origin}" for origin in ORIGINS}
-    return {k: v for k, v in parameters.items() if v is not None or k not in by_origin}
+    """A run with one weight is the same run whether or not there could be several, and so is one
+    whose KL has the label."""
+    unset: dict[str, Any] = {f"weight_{origin}": None for origin in ORIGINS}
+    unset["mask_target"] = False
+    return {k: v for k, v in parameters.items() if k not in unset or v is not unset[k]}
 
 
 class _Weight(Passive):
