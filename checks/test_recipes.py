@@ -233,7 +233,7 @@ def test_the_recipe_for_one_gpu_is_the_papers_but_for_the_model() -> None:
     assert one["train"]["per_device_train_batch_size"] * one["train"]["gradient_accumulation_steps"] == 128
     assert one["train"]["dataset_name"] == "bigcode/self-oss-instruct-sc2-exec-filter-50k"
     assert f"{len(arms(name)) + 1} trials" in head(name)
-    assert f"reproduce label-annealing --recipes code --study {one['output_dir']}" in head(name)
+    assert f"reproduce label-annealing --recipes code --on {one['output_dir']}" in head(name)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -174,13 +174,35 @@ def preferred(target: float, source: float) -> list[Comparison]:
 WARM: Grid = ((0.03, 0.99, -0.95), (0.3, 0.98, -0.4), (1, 0.95, 0.03), (3, 0.85, 0.05), (10, 0.3, 0.06))
 
 
+BOTH_GRID: Grid = ((0.03, 0.97, -0.1), (0.3, 0.96, -0.09), (1, 0.93, -0.05), (3, 0.85, -0.03), (10, 0.3, -0.01))
+"""Replay with label annealing, by its weights, from replay alone on."""
+MASKED: Grid = ((0.03, 0.99, -0.95), (0.3, 0.98, -0.4), (3, 0.97, -0.01), (30, 0.96, 0.0), (100, 0.96, 0.0))
+"""With the target masked: never against the target, and levelling off."""
+
+
+DULL: Grid = ((0.03, 0.99, -0.95), (0.3, 0.98, -0.8), (1, 0.95, -0.6), (3, 0.85, -0.4), (10, 0.3, -0.01))
+"""The plain KL where masking is better."""
+
+
+def variants_like(masked: Grid = MASKED, reverse: Grid = DULL, jsd: Grid = DULL) -> StudyRecord:
+    """Direct fine-tuning, and label annealing with the plain KL and its variants."""
+    lines: list[tuple[dict[str, Any], Grid]] = [
+        ({}, DULL),
+        ({"mask_target": True}, masked),
+        ({"direction": "reverse"}, reverse),
+        ({"direction": "jsd"}, jsd),
+    ]
+    found = [(annealing(w, **more), t, s) for more, grid in lines for w, t, s in grid]
+    return study([direct(), *(trial(i, m, t, s) for i, (m, t, s) in enumerate(found, 1))])
+
+
 def paper_like(**changes: Any) -> StudyRecord:
     """A study in which every claim of the paper holds, but for one: that label annealing learns more of the target than
     direct fine-tuning, for then direct fine-tuning is not converged."""
     found: list[tuple[list[dict[str, Any]], float, float]] = [([], 1.0, -1.0)]
     found += [(annealing(w), t, s) for w, t, s in GRID]
     found += [(l2(c), t, s) for c, t, s in L2_GRID]
-    found += [(REPLAY, 0.97, -0.1), ([*REPLAY, *annealing(1)], 0.93, -0.05)]
+    found += [(REPLAY, 0.97, -0.1), *(([*REPLAY, *annealing(w)], t, s) for w, t, s in BOTH_GRID)]
     found += [(annealing(w, temperature=2), t, s) for w, t, s in WARM]
     found += [(annealing(w, temperature=0.5), t, s - 0.02) for w, t, s in GRID]
     trials = [

@@ -38,7 +38,9 @@ def test_packing_drops_no_text_and_comments_are_true(path: Path) -> None:
     settings = list(mappings(yaml.safe_load(text)))
     for values in settings:
         if values.get("packing") or "packing_strategy" in values:
-            assert values.get("packing_strategy") in WHOLE, f"got {values.get('packing_strategy')}, expected one of {WHOLE}"
+            assert values.get("packing_strategy") in WHOLE, (
+                f"got {values.get('packing_strategy')}, expected one of {WHOLE}"
+            )
     comments = [line.partition("#")[2] for line in text.splitlines()]
     if any("computes in bfloat16" in comment for comment in comments):
         assert any(values.get("bf16") is True for values in settings), "what the comment says is set"

@@ -3,8 +3,9 @@ shares of direct fine-tuning.
 
 A method is the set of its names ({"replay", "label_annealing"} for both together); direct
 fine-tuning is the empty one. A *line* is a method's complete trials that differ in nothing but its
-strength, weakest first. Fine-tuning without a method with the line's other settings is its start,
-at strength 0, where the study has it.
+strength, weakest first. The trial that has the line's other settings and not the method whose
+strength varies is its start, at strength 0, where the study has it: direct fine-tuning for label
+annealing, replay alone for replay with label annealing.
 """
 
 from __future__ import annotations
@@ -53,11 +54,20 @@ class Line:
     """Of the strength, such as "weight"."""
     members: list[tuple[float, TrialRecord]]
     """Strength and trial, in the order of the strength."""
-    temperature: float
-    """Of label annealing, 1 for the others."""
+    settings: Mapping[str, Any]
+    """What else the method is told whose strength varies, as far as it is not that method's
+    default."""
     start: TrialRecord | None
-    """Fine-tuning without a method with the line's other settings; None where the study has it
-    not."""
+    """The trial without that method; None where the study has it not."""
+
+    def has(self, wanted: Mapping[str, Any]) -> bool:
+        """Whether the method whose strength varies has these settings, defaults included."""
+        return all(self.settings.get(k, default_of(k)) == v for k, v in wanted.items())
+
+
+def default_of(parameter: str) -> Any:
+    """Label annealing's, None for a parameter that it has not."""
+    return getattr(declared("label_annealing"), parameter, None)
 
 
 def method_of(trial: TrialRecord) -> Method:
@@ -104,32 +114,39 @@ def lines(study: StudyRecord, method: Method) -> list[Line]:
     starts: dict[str, TrialRecord] = {}
     for trial_method in dict.fromkeys(map(method_of, study.trials)):
         for trial in complete_trials(study, trial_method):
-            if not method_settings(trial):
-                starts.setdefault(_settings_without("retention", trial), trial)
+            starts.setdefault(_key(method_settings(trial), trial), trial)
     leading, name = _strength(trials, method)
     for trial in trials if leading else ():
         settings = method_settings(trial)
-        strength = settings.get(leading, {}).get(name, getattr(declared(leading), name, None))
+        told = settings.pop(leading, {})
+        strength = told.pop(name, getattr(declared(leading), name, None))
         if isinstance(strength, bool) or not isinstance(strength, (int, float)) or strength <= 0:
             continue
-        temperature = float(settings.get("label_annealing", {}).get("temperature", 1.0))
-        rest = []
-        for method_name, parameters in settings.items():
-            for parameter, value in parameters.items():
-                is_default = parameter == "temperature" and value == 1
-                if (
-                    (method_name, parameter) != (leading, name)
-                    and parameter not in _ASIDE
-                    and not is_default
-                ):
-                    rest.append((method_name, parameter, value))
-        beside = _settings_without("retention", trial)
-        key = repr((sorted(rest, key=repr), beside))
-        line = Line(name=name, members=[], temperature=temperature, start=starts.get(beside))
+        others = _without_defaults(leading, told)
+        key = repr((sorted(others.items()), _key(settings, trial)))
+        start = starts.get(_key(settings, trial))
+        line = Line(name=name, members=[], settings=others, start=start)
         groups.setdefault(key, line).members.append((float(strength), trial))
     for line in groups.values():
         line.members.sort(key=lambda member: member[0])
     return sorted(groups.values(), key=lambda line: -len(line.members))
+
+
+def _key(settings: Mapping[str, Mapping[str, Any]], trial: TrialRecord) -> str:
+    """What a trial is, given the settings of its methods."""
+    methods = []
+    for name, parameters in sorted(settings.items()):
+        methods.append((name, sorted(_without_defaults(name, parameters).items())))
+    return repr((methods, _settings_without("retention", trial)))
+
+
+def _without_defaults(method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that say what a method is and are not its defaults."""
+    kept = {}
+    for name, value in parameters.items():
+        if name not in _ASIDE and value != getattr(declared(method), name, None):
+            kept[name] = value
+    return kept
 
 
 def from_direct(line: Line, study: StudyRecord) -> list[tuple[float, TrialRecord]]:
@@ -219,7 +236,7 @@ def at_equal_target(
     share: float,
     *,
     of: Callable[[TrialRecord], Figure] | None = None,
-    temperature: float | None = None,
+    having: Mapping[str, Any] | None = None,
 ) -> Figure | None:
     """What a method keeps where it has learnt a share of what direct fine-tuning gains on what is
     learnt (`holdfast.statistics.equal_target`).
@@ -229,7 +246,7 @@ def at_equal_target(
         method: its grid is interpolated; of direct fine-tuning its own rates.
         share: of direct's gain, 1 is all of it.
         of: what is looked at where what is kept is best; None: what is kept.
-        temperature: only lines of label annealing at this one; None: all.
+        having: only lines of label annealing with these settings; None: all.
 
     Returns:
         None where no curve of the method learns that much in every seed.
@@ -237,13 +254,13 @@ def at_equal_target(
 
     least = gain(study.direct, study, "learn") * share
     curves = []
-    for trials in curves_of(study, method, temperature=temperature):
+    for trials in curves_of(study, method, having=having):
         curves.append([point_of(trial, study, of) for trial in trials])
     return source_at(curves, least)
 
 
 def curves_of(
-    study: StudyRecord, method: Method, *, temperature: float | None = None
+    study: StudyRecord, method: Method, *, having: Mapping[str, Any] | None = None
 ) -> list[list[TrialRecord]]:
     """A method's complete trials as curves that are interpolated along: each line from its start
     on, what is on no line by itself. Direct fine-tuning is one curve along its rates, from the
@@ -252,7 +269,7 @@ def curves_of(
     Args:
         study: as of `at_equal_target`.
         method: whose.
-        temperature: as of `at_equal_target`.
+        having: as of `at_equal_target`.
     """
 
     def along_rates(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
@@ -271,15 +288,15 @@ def curves_of(
     if method == DIRECT:
         return along_rates(complete_trials(study, DIRECT))
     on_lines = lines(study, method)
-    if not on_lines and temperature is None:
+    if not on_lines and having is None:
         return along_rates(complete_trials(study, method))
     curves, numbers = [], set[int]()
     for line in on_lines:
         numbers.update(trial.number for _, trial in line.members)
-        if temperature in (None, line.temperature):
+        if line.has(having or {}):
             start = [] if line.start is None else [line.start]
             curves.append(start + [trial for _, trial in from_direct(line, study)])
-    for trial in complete_trials(study, method) if temperature is None else ():
+    for trial in complete_trials(study, method) if having is None else ():
         if trial.number not in numbers:
             curves.append([trial])
     return curves
@@ -373,15 +390,40 @@ def related_skill(study: StudyRecord) -> Objective | None:
 def by_win_rate(study: StudyRecord, side: str) -> StudyRecord | None:
     """The study with nothing but the win rates among a side's measures as that side; None where
     there are none."""
-    entries = []
+    rates = []
     for comparison in _reported(study):
         if comparison.primary and comparison.suite == side and comparison.metric == "win_rate":
-            entries.append(_entry(comparison))
-    if not entries:
+            rates.append(comparison)
+    return _with_side(study, side, rates)
+
+
+def with_entries(study: StudyRecord, side: str, names: tuple[str, ...]) -> StudyRecord:
+    """The study with the entries of these names as that side, of those that it is judged by; as it
+    is where none has one, or all have."""
+    entries = [tuple(entry) for entry in getattr(study, side).entries]
+    named = []
+    for comparison in _reported(study):
+        if _entry(comparison) in entries and comparison.name in names:
+            named.append(comparison)
+    if len(named) == len(entries):
+        return study
+    return _with_side(study, side, named) or study
+
+
+def _with_side(
+    study: StudyRecord, side: str, comparisons: Sequence[Comparison]
+) -> StudyRecord | None:
+    """The study with these measures as a side; None without any."""
+    if not comparisons:
         return None
-    label = ", ".join(name for _, name, _ in entries)
+    label = ", ".join(comparison.name for comparison in comparisons)
+    first = comparisons[0]
     alone = Objective(
-        side=side, entries=entries, label=label, unit="win_rate", higher_is_better=True
+        side=side,
+        entries=list(map(_entry, comparisons)),
+        label=label,
+        unit=first.unit,
+        higher_is_better=first.higher_is_better,
     )
     if side == "learn":
         return dataclasses.replace(study, learn=alone)

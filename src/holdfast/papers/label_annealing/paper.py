@@ -12,7 +12,10 @@ PAPER = Paper(
         "code": "code",
         "alignment_tax": "alignment tax",
         "niche_knowledge": "niche knowledge",
+        "math_variants": "mathematics, variants of the KL (ours)",
+        "code_variants": "code, variants of the KL (ours)",
     },
-    durations={"quick": "two minutes", "small": "10 minutes", "medium": "80 minutes"},
+    durations={"quick": "two minutes", "small": "a quarter of an hour", "medium": "four hours"},
     function="holdfast.papers.label_annealing.reproduction:reproduce",
+    rules=1,  # at equal target throughout; each claim on the benchmarks that its sentence names
 )

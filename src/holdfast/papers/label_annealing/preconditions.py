@@ -10,7 +10,8 @@
   Nothing can be lost otherwise.
 - *The grid bites*: along each line of a method's grid the strongest setting clearly learns less
   than the target level that the claim is judged at, and the weakest is not clearly different from
-  direct fine-tuning. Else another value in the grid might turn the verdict.
+  direct fine-tuning (with replay beside it, from replay alone). Else another value in the grid
+  might turn the verdict.
 """
 
 from __future__ import annotations
@@ -21,18 +22,24 @@ from collections.abc import Callable, Sequence
 from holdfast.papers.claims.requirements import Precondition, at_least, at_most
 from holdfast.papers.claims.rules import MARGIN
 from holdfast.papers.label_annealing.curves import (
+    DIRECT,
     LEAST,
     NAMES,
+    Line,
     Method,
     by_win_rate,
     complete_trials,
+    default_of,
+    difference_share,
     follows_format,
     formats,
     gain,
     lines,
     method_of,
+    method_settings,
     related_skill,
     share_of_direct,
+    with_entries,
 )
 from holdfast.records.evaluation import CHANCE, UNIGRAM
 from holdfast.records.figure import CONFIDENCE
@@ -41,6 +48,9 @@ from holdfast.records.study import Objective, StudyRecord, TrialRecord
 
 MODERATE = 0.25
 """Of unigram - start, what direct fine-tuning may lose."""
+LEVEL = 0.05
+"""Of what direct fine-tuning loses: what the last step of a grid that levels off may still save;
+half of the least by which one method is better than another."""
 TEXT_UNITS = ("nats/token", "bits/byte", "perplexity")
 RETRAIN = "lower the rate or the steps of direct fine-tuning, or start from a model that knows more"
 REMEASURE = "measure the start again with this version, which keeps it"
@@ -125,10 +135,11 @@ def converged(study: StudyRecord) -> list[Precondition]:
 
 
 def grid_brackets_target(
-    method: Method, share: float
+    method: Method, share: float, *, or_levels_off: bool = False
 ) -> Callable[[StudyRecord], Sequence[Precondition]]:
     """That a method's grid reaches from direct fine-tuning to clearly below a share of its target
-    gain."""
+    gain; or, on request, to where the strongest setting clearly keeps hardly more of the source
+    than the one before it: some forms of a method never stand against the target."""
 
     def look(study: StudyRecord) -> list[Precondition]:
         name, preconditions = NAMES[method], []
@@ -146,29 +157,53 @@ def grid_brackets_target(
                 )
             ]
         for line in grids:
-            at = (
-                f" at temperature {line.temperature:g}"
-                if len({g.temperature for g in grids}) > 1
-                else ""
-            )
+            at = _where(line, grids)
             (weak, weakest), (strong, strongest) = line.members[0], line.members[-1]
             gain_kept = share_of_direct(strongest, study, "learn").interval
-            avoided = share_of_direct(weakest, study, "keep").interval
+            begin, beyond = _beginning(line, weakest, study)
             bites = f"the grid of {name} bites at its strong end"
-            begins = f"the grid of {name} begins at direct fine-tuning"
+            begins = f"the grid of {name} begins at {begin}"
             figure = f"the target gain kept by {line.name} {strong:g}{at} (upper end)"
             advice = f"extend the grid of {name} beyond {strong:g}"
-            preconditions.append(
-                at_most(bites, gain_kept and gain_kept[1], share, figure=figure, advice=advice)
-            )
+            bite = at_most(bites, gain_kept and gain_kept[1], share, figure=figure, advice=advice)
+            if or_levels_off and not bite.met:
+                last = gain(strongest, study, "keep"), gain(line.members[-2][1], study, "keep")
+                more = difference_share(*last, study, CONFIDENCE).interval
+                figure = f"what {line.name} {strong:g}{at} keeps beyond the one before (upper end)"
+                levels = f"the grid of {name} bites or levels off at its strong end"
+                bite = at_most(levels, more and more[1], LEVEL, figure=figure, advice=advice)
+            preconditions.append(bite)
             figure = f"the source loss avoided by {line.name} {weak:g}{at} (lower end)"
             advice = f"extend the grid of {name} below {weak:g}"
             preconditions.append(
-                at_most(begins, avoided and avoided[0], MARGIN, figure=figure, advice=advice)
+                at_most(begins, beyond and beyond[0], MARGIN, figure=figure, advice=advice)
             )
         return preconditions
 
     return look
+
+
+def _where(line: Line, grids: Sequence[Line]) -> str:
+    """What sets a line apart from the others: " at temperature 2"; empty for one alone."""
+    words = []
+    for name in sorted({name for grid in grids for name in grid.settings}):
+        value = line.settings.get(name, default_of(name))
+        if any(grid.settings.get(name, default_of(name)) != value for grid in grids):
+            words.append(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}")
+    return f" at {', '.join(words)}" if words else ""
+
+
+def _beginning(
+    line: Line, weakest: TrialRecord, study: StudyRecord
+) -> tuple[str, tuple[float, float] | None]:
+    """Where a grid has to begin, and the interval of what its weakest setting avoids beyond that:
+    direct fine-tuning, or the method that stands beside the one whose strength varies."""
+    start = line.start
+    if start is None or not method_settings(start):
+        return NAMES[DIRECT], share_of_direct(weakest, study, "keep").interval
+    ours, theirs = gain(weakest, study, "keep"), gain(start, study, "keep")
+    beyond = difference_share(ours, theirs, study, CONFIDENCE)
+    return NAMES[method_of(start)], beyond.interval
 
 
 Looks = Sequence[Callable[[StudyRecord], Sequence[Precondition]]]
@@ -201,30 +236,39 @@ def judged_by_win_rate(side: str, looks: Looks) -> Looks:
     return [judged, *map(alone, looks)]
 
 
+def of_entries(side: str, names: tuple[str, ...], looks: Looks) -> Looks:
+    """What has to be so with the entries of these names as the side."""
+
+    def narrowed(
+        look: Callable[[StudyRecord], Sequence[Precondition]],
+    ) -> Callable[[StudyRecord], Sequence[Precondition]]:
+        return lambda study: look(with_entries(study, side, names))
+
+    return list(map(narrowed, looks))
+
+
 def related_skill_rises(study: StudyRecord) -> list[Precondition]:
-    """That direct fine-tuning raises the related skill beyond the least that counts; none where it
-    was not measured."""
+    """That direct fine-tuning raises the related skill beyond the least that counts."""
     skill = related_skill(study)
-    if skill is None:
-        return []
-    interval = gain(study.direct, study, skill).interval
+    interval = None if skill is None else gain(study.direct, study, skill).interval
+    unit, label = ("", "such a skill") if skill is None else (skill.unit, skill.label)
     return [
         at_least(
             "direct fine-tuning raises the related skill",
             None if interval is None else interval[0],
-            LEAST[is_share(skill.unit, unknown=True)],
-            figure=f"its gain on {skill.label} (lower end)",
+            LEAST[is_share(unit, unknown=True)],
+            figure=f"its gain on {label} (lower end)",
             advice="name a skill that rises with the target as the suite 'related'",
         )
     ]
 
 
 def format_is_lost(study: StudyRecord) -> list[Precondition]:
-    """That direct fine-tuning loses the form of the few-shot examples beyond the least that counts;
-    none where nothing shows it."""
-    if not formats(study):
-        return []
-    interval = follows_format(study.direct, study).interval_at(CONFIDENCE)
+    """That direct fine-tuning loses the form of the few-shot examples beyond the least that
+    counts."""
+    interval = None
+    if formats(study):
+        interval = follows_format(study.direct, study).interval_at(CONFIDENCE)
     return [
         at_most(
             "direct fine-tuning loses the form of the examples",

@@ -3,22 +3,31 @@ claims held against what came out."""
 
 from __future__ import annotations
 
-from holdfast.papers.claims.reproduction import Twin, Twins, size_changes
-from holdfast.papers.label_annealing.claims import RECIPES, check_claims
+from pathlib import Path
+
+from holdfast.papers.claims.reproduction import Twin, Twins
+from holdfast.papers.label_annealing.claims import check_claims
 from holdfast.papers.label_annealing.paper import PAPER
 from holdfast.records.study import read_study
 from holdfast.studies.sweep.session import run_study
 from holdfast.studies.sweep.study import StudyConfig
 
 
-def _twin(recipe: str) -> Twin:
-    name = f"{recipe}-tiny"
-    return Twin(file=f"{name}.yaml", own={"name": name}, sizes=size_changes()[recipe])
+def _twins() -> dict[str, Twin]:
+    """The studies by recipe, with what `sizes.yaml` changes of them."""
+    import yaml
+
+    sizes = yaml.safe_load(Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8"))
+    twins = {}
+    for recipe in PAPER.recipes:
+        name = f"{recipe}-tiny"
+        twins[recipe] = Twin(file=f"{name}.yaml", own={"name": name}, sizes=sizes[recipe])
+    return twins
 
 
 TWINS = Twins(
     paper=PAPER,
-    studies={recipe: _twin(recipe) for recipe in RECIPES},
+    studies=_twins(),
     config=StudyConfig.read,
     run=run_study,
     read=read_study,

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from holdfast.papers.claims.rules import (
     FAILS,
@@ -33,24 +34,27 @@ from holdfast.papers.label_annealing.curves import (
     L2,
     LEAST,
     NAMES,
-    REPLAY,
     Method,
     at_equal_target,
     avoided_at,
     by_win_rate,
     complete_trials,
+    default_of,
     difference_share,
     follows_format,
     formats,
     gain,
     lines,
     paper_choice,
+    point_of,
     related_skill,
     share_of_direct,
+    with_entries,
 )
 from holdfast.records.figure import Figure
 from holdfast.records.metrics import is_share
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
+from holdfast.statistics.equal_target import source_at
 from holdfast.statistics.shares import Share, kept_share
 
 NO_LOSS = 0.9
@@ -58,6 +62,8 @@ NO_LOSS = 0.9
 MOST = 0.5
 """What "most of" and "little" are held against: more than half is most, less than half is
 little."""
+SHARES_OF_GAIN = (MOST, 0.75, NO_LOSS)
+"""Of direct's target gain: where "most of" is looked at, from its easiest reading on."""
 BETTER = 0.1
 """Of what direct fine-tuning loses: the least by which one method is better than another."""
 STEP = 0.1
@@ -65,6 +71,8 @@ STEP = 0.1
 points."""
 IN_THE_PAPER = {"keep": "source", "learn": "target"}
 """What the paper calls the two sides."""
+PLAIN = {"mask_target": False, "direction": "forward", "temperature": 1.0}
+"""Label annealing as the paper implements it."""
 _SHARES = {
     "keep": ("source loss avoided", "share of direct's loss"),
     "learn": ("target gain kept", "share of direct's gain"),
@@ -97,35 +105,9 @@ def learns_and_forgets(study: StudyRecord, level: float) -> list[Part]:
 
 def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
     """Where the method has learnt `kept` of direct's gain, it avoids at least `avoided` of its
-    loss."""
+    loss. What would be said of the trial that the paper's rule takes stands beside."""
 
     def judge(study: StudyRecord, level: float) -> list[Part]:
-        much = (
-            f"{_percent(avoided)} of direct fine-tuning's loss where it has {_percent(kept)} of "
-            "its gain"
-        )
-        share = avoided_at(study, method, kept, level)
-        avoids = above(
-            _share_figure(
-                f"{NAMES[method]} at {_percent(kept)} of the gain: {_SHARES['keep'][0]}",
-                share,
-                study,
-            ),
-            avoided,
-            yes=f"{NAMES[method]} avoids at least {much}",
-            no=f"{NAMES[method]} avoids less than {much}",
-            between=f"whether {NAMES[method]} avoids {much} cannot be told",
-            inclusive=True,
-        )
-        avoids = _or_reason(avoids, share)
-        rival = avoided_at(study, DIRECT, kept, level)
-        if (
-            len(complete_trials(study, DIRECT)) > 1
-            and side_of_bound(rival.interval, avoided, inclusive=True) == HOLDS
-        ):
-            warning = f"direct fine-tuning at another rate avoids {_percent(avoided)} there too"
-            avoids = dataclasses.replace(avoids, warning=warning)
-
         def by_trial(trial: TrialRecord) -> str:
             verdicts = []
             for side, least in (("keep", avoided), ("learn", kept)):
@@ -133,13 +115,73 @@ def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
                 verdicts.append(side_of_bound(interval, least, inclusive=True))
             return joint(verdicts)
 
+        avoids = _avoids(study, method, kept, avoided, level)
         return [_beside_the_papers(avoids, study, method, by_trial, level)]
 
+    return Rule(_says_avoids(method, kept, avoided), judge)
+
+
+def keeps_most(study: StudyRecord, level: float) -> list[Part]:
+    """Label annealing avoids 1 - MARGIN of direct's loss at `MOST` of its gain; beside it what it
+    and L2 avoid at each of `SHARES_OF_GAIN`, and a warning where L2 does as well."""
+    parts = keeps(ANNEALING, kept=MOST, avoided=1 - MARGIN)(study, level)
+    figures = []
+    for kept in SHARES_OF_GAIN:
+        for method in (ANNEALING, L2):
+            if complete_trials(study, method) and (method, kept) != (ANNEALING, MOST):
+                figures.append(_avoided_figure(study, method, kept, level))
+    rival = avoided_at(study, L2, MOST, level).interval
+    [part] = parts
+    if side_of_bound(rival, 1 - MARGIN, inclusive=True) == HOLDS:
+        part = _with_warning(part, f"L2 avoids {_percent(1 - MARGIN)} there too")
+    return [_with_figures(part, figures)]
+
+
+def some_weight(kept: float) -> Rule[StudyRecord]:
+    """Label annealing at some weight keeps `kept` of the gain and avoids 1 - MARGIN of the loss: of
+    its grid at equal target, as all methods are judged. The paper takes no trial here."""
+    avoided = 1 - MARGIN
+
+    def judge(study: StudyRecord, level: float) -> list[Part]:
+        return [_avoids(study, ANNEALING, kept, avoided, level)]
+
+    return Rule(_says_avoids(ANNEALING, kept, avoided), judge)
+
+
+def _says_avoids(method: Method, kept: float, avoided: float) -> str:
     says = (
         f"Where it has learnt {_percent(kept)} of direct's gain, {NAMES[method]} avoids at least "
         f"{_percent(avoided)}"
     )
-    return Rule(f"{says} of direct's loss.", judge)
+    return f"{says} of direct's loss."
+
+
+def _avoids(study: StudyRecord, method: Method, kept: float, avoided: float, level: float) -> Part:
+    """Whether a method avoids so much of direct's loss where it has learnt so much of its gain."""
+    much = (
+        f"{_percent(avoided)} of direct fine-tuning's loss where it has {_percent(kept)} of its "
+        "gain"
+    )
+    avoids = above(
+        _avoided_figure(study, method, kept, level),
+        avoided,
+        yes=f"{NAMES[method]} avoids at least {much}",
+        no=f"{NAMES[method]} avoids less than {much}",
+        between=f"whether {NAMES[method]} avoids {much} cannot be told",
+        inclusive=True,
+    )
+    avoids = _or_reason(avoids, avoided_at(study, method, kept, level))
+    rival = avoided_at(study, DIRECT, kept, level).interval
+    has_rates = len(complete_trials(study, DIRECT)) > 1
+    if has_rates and side_of_bound(rival, avoided, inclusive=True) == HOLDS:
+        warning = f"direct fine-tuning at another rate avoids {_percent(avoided)} there too"
+        avoids = _with_warning(avoids, warning)
+    return avoids
+
+
+def _avoided_figure(study: StudyRecord, method: Method, kept: float, level: float) -> ClaimFigure:
+    what = f"{NAMES[method]} at {_percent(kept)} of the gain: {_SHARES['keep'][0]}"
+    return _share_figure(what, avoided_at(study, method, kept, level), study)
 
 
 def helps_little(study: StudyRecord, level: float) -> list[Part]:
@@ -224,58 +266,6 @@ def curve(study: StudyRecord, level: float) -> list[Part]:
     return parts
 
 
-def some_weight(kept: float) -> Rule[StudyRecord]:
-    """Some weight keeps `kept` of the gain and avoids 1 - MARGIN of the loss, with intervals
-    widened for the number of weights."""
-
-    def judge(study: StudyRecord, level: float) -> list[Part]:
-        trials, bounds = complete_trials(study, ANNEALING), {"learn": kept, "keep": 1 - MARGIN}
-        each = widened(level, len(trials))
-        judged: list[Part] = []
-        for trial in trials:
-            figures, verdicts = [], []
-            for side, least in bounds.items():
-                figure = _trial_share(study, trial, side, each)
-                figures.append(dataclasses.replace(figure, needs=f"at least {least:g}"))
-                verdicts.append(side_of_bound(figure.interval, least, inclusive=True))
-            judged.append(Part(verdict=joint(verdicts), reason=trial.label, figures=figures))
-        enough = (
-            f"at least {_percent(kept)} of the gain and loses at most {_percent(MARGIN)} of what "
-            "direct fine-tuning loses"
-        )
-        good = [condition for condition in judged if condition.verdict == HOLDS]
-        if good:
-            reason = f"{'; '.join(condition.reason for condition in good)} keeps {enough}"
-            return [
-                Part(
-                    verdict=HOLDS,
-                    reason=reason,
-                    figures=[f for condition in good for f in condition.figures],
-                )
-            ]
-
-        def shortfall(condition: Part) -> float:
-            margins = []
-            for figure, least in zip(condition.figures, bounds.values(), strict=True):
-                margins.append(_or_low(figure.value) - least)
-            return min(margins)
-
-        nearest = max(judged, key=shortfall)
-        if all(condition.verdict == FAILS for condition in judged):
-            reason = f"none of {len(trials)} weights keeps {enough}; {nearest.reason} comes nearest"
-            return [Part(verdict=FAILS, reason=reason, figures=nearest.figures)]
-        reason = (
-            f"whether {nearest.reason}, the nearest of {len(trials)}, keeps {enough} cannot be told"
-        )
-        return [unknown(reason, nearest.figures)]
-
-    says = (
-        f"Some weight keeps at least {_percent(kept)} of direct's gain and avoids at least "
-        f"{_percent(1 - MARGIN)}"
-    )
-    return Rule(f"{says} of its loss.", judge)
-
-
 def on_win_rate(side: str, rule: Rule[StudyRecord]) -> Rule[StudyRecord]:
     """A rule that looks at nothing but the win rate on a side."""
 
@@ -285,56 +275,139 @@ def on_win_rate(side: str, rule: Rule[StudyRecord]) -> Rule[StudyRecord]:
             return [unknown(f"no judge compared replies: the {side} has no win_rate entry")]
         return rule(alone, level)
 
-    return Rule(f"{rule.says} The {side} is the win rate alone.", judge)
+    return Rule(f"{rule.says} The {IN_THE_PAPER[side]} is the win rate alone.", judge)
+
+
+def on_entries(side: str, names: tuple[str, ...], rule: Rule[StudyRecord]) -> Rule[StudyRecord]:
+    """A rule that looks, of a side, at the entries of these names alone, where the study measures
+    any of them."""
+
+    def judge(study: StudyRecord, level: float) -> list[Part]:
+        return rule(with_entries(study, side, names), level)
+
+    alone = f"the {IN_THE_PAPER[side]} is {' and '.join(names)} alone"
+    return Rule(f"{rule.says} Where the study measures them, {alone}.", judge)
 
 
 def replay_alike(study: StudyRecord, level: float) -> list[Part]:
-    """Replay with label annealing and without keep the source alike."""
-    replay, both = paper_choice(study, REPLAY), paper_choice(study, BOTH)
-    if replay is None or both is None:
-        lacking = NAMES[REPLAY if replay is None else BOTH]
-        return [unknown(f"no trial of {lacking} improves the target on the start")]
-    share = difference_share(gain(both, study, "keep"), gain(replay, study, "keep"), study, level)
-    least = f"{_percent(MARGIN)} of what direct fine-tuning loses"
-    figure = _share_figure("source of replay + label annealing - replay alone", share, study)
-    yes, no = f"the two differ by less than {least}", f"the two differ by more than {least}"
-    beside = [*_both_shares(study, replay, level), *_both_shares(study, both, level)]
-    return [_with_figures(_or_reason(within(figure, MARGIN, yes=yes, no=no), share), beside)]
+    """Replay with label annealing, its weight varied from 0, which is replay alone, keeps the
+    source as that does, where either has learnt `NO_LOSS` of direct's gain."""
+    line = next((line for line in lines(study, BOTH) if line.start is not None), None)
+    alone = None if line is None else line.start
+    if line is None or alone is None:
+        reason = f"{NAMES[BOTH]} has no replay alone of the same data and settings beside it"
+        return [unknown(reason)]
+    least = gain(study.direct, study, "learn") * NO_LOSS
+    replayed = source_at([[point_of(alone, study)]], least)
+    curve = [point_of(trial, study) for trial in (alone, *(t for _, t in line.members))]
+    both = source_at([curve], least)
+    if replayed is None or both is None:
+        reason = f"replay alone does not reach {_percent(NO_LOSS)} of direct fine-tuning's gain"
+        return [unknown(reason, _both_shares(study, alone, level))]
+    share = difference_share(both, replayed, study, level)
+    much = f"{_percent(MARGIN)} of what direct fine-tuning loses"
+    what = f"source of {NAMES[BOTH]} - replay alone at {_percent(NO_LOSS)} of the gain"
+    yes, no = f"the two differ by less than {much}", f"the two differ by more than {much}"
+    part = _or_reason(within(_share_figure(what, share, study), MARGIN, yes=yes, no=no), share)
+    part = _with_figures(part, _both_shares(study, alone, level))
+    trial = paper_choice(study, BOTH)
+    if trial is None:
+        return [part]
+    apart = difference_share(gain(trial, study, "keep"), gain(alone, study, "keep"), study, level)
+    chosen = within(_share_figure(trial.label, apart, study), MARGIN, yes=yes, no=no)
+    part = _warned(part, chosen.verdict, trial.label)
+    return [_with_figures(part, _both_shares(study, trial, level))]
 
 
 def temperature_matters(study: StudyRecord, level: float) -> list[Part]:
     """A temperature other than 1 keeps more of the source."""
-    known = sorted({line.temperature for line in lines(study, ANNEALING)})
+    usual = default_of("temperature")
+    temperatures = {line.settings.get("temperature", usual) for line in lines(study, ANNEALING)}
+    known = sorted(temperatures)
     if 1.0 not in known or known[0] >= 1 or known[-1] <= 1:
-        temperatures = ", ".join(f"{t:g}" for t in known) or "none"
-        return [
-            unknown(f"it needs temperatures below 1, of 1 and above 1, there are {temperatures}")
-        ]
-    plain, others = (
-        at_equal_target(study, ANNEALING, NO_LOSS, temperature=1.0),
-        [t for t in known if t != 1],
-    )
+        named = ", ".join(f"{t:g}" for t in known) or "none"
+        return [unknown(f"it needs temperatures below 1, of 1 and above 1, there are {named}")]
+    others = [t for t in known if t != 1]
     parts = []
     for temperature in others:
-        other = at_equal_target(study, ANNEALING, NO_LOSS, temperature=temperature)
-        if plain is None or other is None:
-            parts.append(
-                unknown(
-                    f"temperature {temperature:g} or 1 does not reach {_percent(NO_LOSS)} of the "
-                    "gain"
-                )
-            )
-            continue
-        share = difference_share(other, plain, study, widened(level, len(others)))
-        what = f"source at temperature {temperature:g} - 1 at {_percent(NO_LOSS)} of the gain"
-        judged = above(
-            _share_figure(what, share, study),
-            BETTER,
-            yes=f"temperature {temperature:g} keeps more of the source than 1",
-            no=f"temperature {temperature:g} does not keep {_percent(BETTER)} more than 1",
+        variant = Variant(
+            name=f"temperature {temperature:g}",
+            having={"temperature": temperature},
+            plain="1",
+            against={"temperature": 1.0},
         )
-        parts.append(_or_reason(judged, share))
+        parts.append(_keeps_more(study, variant, widened(level, len(others))))
     return _some(parts)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A form of label annealing that is held against another."""
+
+    name: str
+    """For people, as `plain`."""
+    having: Mapping[str, Any]
+    """Its settings."""
+    plain: str = "the plain KL"
+    against: Mapping[str, Any]
+    """Those of the other."""
+
+
+def _difference_at(study: StudyRecord, variant: Variant, level: float) -> Share | str:
+    """What a variant keeps of the source beyond the other where both have learnt `NO_LOSS` of
+    direct's gain, as a share of direct's loss; or why not."""
+    ours = at_equal_target(study, ANNEALING, NO_LOSS, having=variant.having)
+    plain = at_equal_target(study, ANNEALING, NO_LOSS, having=variant.against)
+    if ours is None or plain is None:
+        lacking = variant.name if ours is None else variant.plain
+        return f"{lacking} does not reach {_percent(NO_LOSS)} of direct fine-tuning's gain"
+    return difference_share(ours, plain, study, level)
+
+
+def _keeps_more(study: StudyRecord, variant: Variant, level: float) -> Part:
+    """Whether a variant keeps more of the source than the other, by `BETTER`."""
+    share = _difference_at(study, variant, level)
+    if isinstance(share, str):
+        return unknown(share)
+    what = f"source at {variant.name} - {variant.plain} at {_percent(NO_LOSS)} of the gain"
+    judged = above(
+        _share_figure(what, share, study),
+        BETTER,
+        yes=f"{variant.name} keeps more of the source than {variant.plain}",
+        no=f"{variant.name} does not keep {_percent(BETTER)} more than {variant.plain}",
+    )
+    return _or_reason(judged, share)
+
+
+def masking_keeps_more(study: StudyRecord, level: float) -> list[Part]:
+    """With the label left out of the KL label annealing keeps more of the source, by `BETTER`."""
+    masked = Variant(name="mask_target", having={**PLAIN, "mask_target": True}, against=PLAIN)
+    return [_keeps_more(study, masked, level)]
+
+
+def directions_alike(study: StudyRecord, level: float) -> list[Part]:
+    """The reverse KL and the JSD each keep the source as the forward KL does, within `MARGIN`."""
+    parts = []
+    for direction in ("reverse", "jsd"):
+        having = {**PLAIN, "direction": direction}
+        variant = Variant(name=direction, having=having, plain="forward", against=PLAIN)
+        parts.append(_keeps_alike(study, variant, level))
+    return parts
+
+
+def _keeps_alike(study: StudyRecord, variant: Variant, level: float) -> Part:
+    """Whether a variant keeps as much of the source as the other, within `MARGIN`."""
+    share = _difference_at(study, variant, level)
+    if isinstance(share, str):
+        return unknown(share)
+    what = f"source at {variant.name} - {variant.plain} at {_percent(NO_LOSS)} of the gain"
+    judged = within(
+        _share_figure(what, share, study),
+        MARGIN,
+        yes=f"{variant.name} and {variant.plain} keep the source alike",
+        no=f"{variant.name} and {variant.plain} differ by more than {_percent(MARGIN)}",
+    )
+    return _or_reason(judged, share)
 
 
 def keeps_the_related_skill(study: StudyRecord, level: float) -> list[Part]:
@@ -427,6 +500,10 @@ def _warned(part: Part, reading: str, named: str) -> Part:
     if reading == part.verdict:
         return part
     text = f"the paper's rule takes {named}, by which the claim would be: {reading}"
+    return _with_warning(part, text)
+
+
+def _with_warning(part: Part, text: str) -> Part:
     return dataclasses.replace(part, warning=f"{part.warning}; {text}" if part.warning else text)
 
 
@@ -456,10 +533,11 @@ def _gain_of_direct(
 
 
 def _share_figure(what: str, share: Share, study: StudyRecord, side: str = "keep") -> ClaimFigure:
-    value = math.nan if share.value is None else share.value
+    # of a loss that may be none at all there is no share, whatever the division gives
+    value = None if share.interval is None else share.value
     return ClaimFigure(
         what=what,
-        value=value,
+        value=math.nan if value is None else value,
         interval=share.interval,
         n=_behind(study, side),
         unit=_SHARES[side][1],
