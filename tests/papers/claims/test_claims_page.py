@@ -50,7 +50,8 @@ def written(tmp_path, record):
 
 
 def test_every_claim_with_its_figures_and_link(tmp_path):
-    record = found(dict.fromkeys(RECIPES, paper_like()))
+    recipes = [recipe for recipe in RECIPES if "variants" not in recipe]
+    record = found(dict.fromkeys(recipes, paper_like()))
     page = re.sub(r'<span class="whole">(.*?)</span>', r"\1", written(tmp_path, record))
     assert "Of 18 claims 17 hold and 1 does not." in page
     for claim in map(Claim.from_json, record["claims"]):
@@ -58,7 +59,7 @@ def test_every_claim_with_its_figures_and_link(tmp_path):
             assert text.replace("'", "&#x27;") in page
     assert "TriviaQA -14.19 points" in page
     assert "HumanEval +25.76 points" in page
-    for recipe in RECIPES:
+    for recipe in recipes:
         assert f'href="{recipe}/report.html"' in page
     assert page.count('class="chip good"') == 17
     assert "not at the paper&#x27;s size" in page
