@@ -94,9 +94,14 @@ def step_of(
         ([dataclasses.replace(LOST, at_chance=("after",))], {}, "may be pseudo forgetting"),
         ([PROSE], {"prose": "perplexity"}, "text does not say whether knowledge went with it"),
         ([PROSE, KEPT], {"prose": "perplexity"}, "A retention method in training keeps text"),
+        (
+            [PROSE, dataclasses.replace(PROSE, name="mean", suite="average")],
+            {"prose": "perplexity", "mean": "average"},
+            "text does not say whether knowledge went with it",
+        ),
         ([KEPT, OPEN], {}, "keep/riddles: cannot be told yet; measure about 2,400 samples, there are 400"),
     ],
-    ids=["questions", "turns", "form", "both readings", "chance", "to chance", "text", "text alone", "samples"],
+    ids=["questions", "turns", "form", "both readings", "chance", "to chance", "text", "text alone", "mean", "samples"],
 )
 def test_the_first_case_that_fits(comparisons: list[Comparison], kinds: dict[str, str], said: str) -> None:
     step = step_of(comparisons, kinds)
@@ -185,7 +190,7 @@ def test_the_diagnosis_of_a_run_can_be_run_as_it_is_written(run: RunFolder, caps
     assert words[6:10] == ["--corpus", "generated", "--tokens", "1234"], "an epoch of the fine-tuning's data"
     [entry] = words[words.index("--keep") + 1 :]
     assert json.loads(entry) == {
-        "multiple_choice": str(Path("q.jsonl").resolve()),
+        "multiple_choice": "q.jsonl",
         "name": "quiz",
         "length_normalised": False,
     }
@@ -205,6 +210,15 @@ def test_what_was_not_tuned_from_the_one_before_forgot_nothing(run: RunFolder) -
     step = proposed("runs/other", "runs/new one")
     assert "runs/new one was not tuned from runs/other" in step["text"]
     assert step["command"] == "holdfast compare runs/other 'runs/new one' --html comparison.html"
+
+
+def test_a_start_forgot_nothing_of_what_was_tuned_from_it(run: RunFolder) -> None:
+    sides = [
+        Side(folder=run.evaluated("result"), label="new one", model="runs/new one", run=run),
+        Side(folder=run.evaluated("start"), label="base", model="base"),
+    ]
+    step = next_step(sides, CompareSettings(), [LOST], {("keep", "quiz"): "multiple_choice"})
+    assert step is not None and "base was not tuned from runs/new one" in step.text
 
 
 @pytest.mark.parametrize("gone", ["base/config.json", "q.jsonl"])

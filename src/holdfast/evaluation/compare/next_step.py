@@ -23,6 +23,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.architecture import shape_differences
@@ -34,6 +35,7 @@ from holdfast.evaluation.request import PlanRequest, plan_of
 from holdfast.evaluation.suite import parse_evaluation
 from holdfast.records.comparison import ACCEPTED, LOST, NOT_SHOWN, Comparison, GateOutcome
 from holdfast.records.metrics import readings
+from holdfast.records.run import RunFolder
 from holdfast.support.paths import expanded, real
 
 if TYPE_CHECKING:
@@ -43,7 +45,9 @@ Key = tuple[str, str]
 """(suite, name) of an entry."""
 TEXTS = ("perplexity", "memorisation")
 """Kinds of entries that measure text."""
-BEHAVIOUR, AVERAGE, DISTRIBUTION = "behaviour", "average", "answer_distribution"
+BEHAVIOUR, AVERAGE = "behaviour", "average"
+ASIDE = (*TEXTS, BEHAVIOUR, AVERAGE, "answer_distribution")
+"""Kinds without questions that are right or wrong."""
 TOKENS = 1_000_000
 """To restore on, where nobody knows how many the fine-tuning read."""
 MOST_ENTRIES = 3
@@ -82,8 +86,7 @@ class _Found:
     @property
     def asked(self) -> list[Comparison]:
         """Losses of entries with questions."""
-        aside = (*TEXTS, BEHAVIOUR, AVERAGE, DISTRIBUTION)
-        return [c for c in self.lost if self.kinds.get((c.suite, c.name), AVERAGE) not in aside]
+        return [c for c in self.lost if self.kinds.get((c.suite, c.name), AVERAGE) not in ASIDE]
 
 
 def next_step(
@@ -165,7 +168,7 @@ def _questions(found: _Found) -> NextStep | None:
     if not asked:
         return None
     base, tuned = (side.model for side in found.sides)
-    if base and tuned and not _is_tuned_from(found.sides[-1], base):
+    if base and tuned and not _is_tuned_from(*found.sides):
         text = f"{_names(asked)}: {tuned} was not tuned from {base}, so that it forgot nothing."
         return _on_the_page(found, text)
     text = f"{_names(asked)}: may be pseudo forgetting, which plain text brings back."
@@ -190,7 +193,7 @@ def _text(found: _Found) -> NextStep | None:
     lost = found.lost_of(*TEXTS)
     if not lost:
         return None
-    if any(kind not in TEXTS for kind in found.kinds.values()):
+    if any(kind not in ASIDE for kind in found.kinds.values()):
         text = (
             f"{_names(lost)}: text was lost, and no loss is shown on what was asked. A retention "
             "method in training keeps text, such as --retention label_annealing."
@@ -245,17 +248,24 @@ def _on_the_page(found: _Found, text: str) -> NextStep:
     )
 
 
-def _is_tuned_from(side: Side, base: str) -> bool:
-    """Whether a model may have been tuned from another: the run that made it says so, or where
-    there is none, their sizes do not differ."""
-    if side.run is not None:
-        start = str(side.run.read().config.get("model_name_or_path"))
-        return start == base or real(expanded(start)) == real(expanded(base))
+def _is_tuned_from(before: Side, after: Side) -> bool:
+    """Whether the model after may have been tuned from the one before: the runs that made them say
+    so, or where there are none, their sizes do not differ."""
+    if after.run is not None:
+        return _starts_from(after.run, before.model)
+    if before.run is not None and _starts_from(before.run, after.model):
+        return False  # the other way round
     try:
-        before, after = read_config(expanded(base)), read_config(expanded(side.model))
+        base, tuned = read_config(expanded(before.model)), read_config(expanded(after.model))
     except ModelError:
         return True  # nobody can tell; loading it says what is wrong
-    return not before or not after or not shape_differences(before, after)
+    return not base or not tuned or not shape_differences(base, tuned)
+
+
+def _starts_from(run: RunFolder, model: str) -> bool:
+    """Whether a run began with a model."""
+    start = str(run.read().config.get("model_name_or_path"))
+    return start == model or real(expanded(start)) == real(expanded(model))
 
 
 def _tokens(side: Side) -> int:
@@ -298,7 +308,7 @@ def _plan(found: _Found) -> EvaluationPlan | None:
 
 
 def entry_mapping(entry: Entry) -> dict[str, Any]:
-    """An entry as a suite writes it: its kind and name, and what is not by default."""
+    """An entry as a suite writes it here: its kind and name, and what is not by default."""
     mapping = {entry.kind: getattr(entry, entry.source), "name": entry.name}
     for setting in dataclasses.fields(entry):
         value = getattr(entry, setting.name)
@@ -308,4 +318,12 @@ def entry_mapping(entry: Entry) -> dict[str, Any]:
         is_said = setting.name in ("suite", "name", entry.source)
         if not is_said and value != default:
             mapping[setting.name] = value
-    return mapping
+    return {key: _from_here(value) for key, value in mapping.items()}
+
+
+def _from_here(value: Any) -> Any:
+    """A file below the working directory by its name from there: it may be shown to others."""
+    if isinstance(value, str) and Path(value).is_absolute():
+        here = Path.cwd()
+        return str(Path(value).relative_to(here)) if Path(value).is_relative_to(here) else value
+    return value
