@@ -1,5 +1,9 @@
-"""Studies of a real language model on data from a folder: tasks one after another, and stages of forgetting.
+"""Studies of a real language model on data from a folder: arms of retention, tasks one after another, and stages of
+forgetting.
 
+    python benchmarks/real_studies.py dose --data DATA         # configs/label_annealing/smollm2.yaml, direct alone:
+                                                               # which dose
+    python benchmarks/real_studies.py arms --data DATA         # the same file in whole
     python benchmarks/real_studies.py sequence --data DATA     # configs/sequence/smollm2.yaml: GSM8K, then MBPP
     python benchmarks/real_studies.py stages --data DATA       # configs/stages/smollm2.yaml: GSM8K for five epochs
     python benchmarks/real_studies.py piqa --data DATA         # the same for one epoch, and the rest of PIQA
@@ -74,6 +78,17 @@ def _small_stages(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _small_arms(values: dict[str, Any]) -> dict[str, Any]:
+    train = {**values["train"], "max_steps": 2, "max_length": 128, "dataset_train_split": "train[:8]"}
+    return {"train": train, "arms": values["arms"][:2][-1:], "seeds": values["seeds"][:1]}
+
+
+def _direct_alone(values: dict[str, Any]) -> dict[str, Any]:
+    """The arms of direct fine-tuning, on a seed that no figure of the study uses."""
+    output_dir = f"{values['output_dir']}-dose"
+    return {"name": "smollm2-dose", "arms": values["arms"][:1], "seeds": [100], "output_dir": output_dir}
+
+
 def _one_epoch_and_piqa(values: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": "smollm2-piqa",
@@ -93,7 +108,10 @@ def _rest_of_piqa(data: Path) -> None:
     write_jsonl(DATA / "piqa_rest.jsonl", list(rows_of(data / "eval_sets/hf_piqa_validation.jsonl.gz"))[asked:])
 
 
+ARMS = ROOT / "configs" / "label_annealing" / "smollm2.yaml"
 STUDIES = {
+    "dose": RealStudy(command="sweep", config=ARMS, record="study.json", small=_small_arms, own=_direct_alone),
+    "arms": RealStudy(command="sweep", config=ARMS, record="study.json", small=_small_arms),
     "sequence": RealStudy(
         command="sequence",
         config=ROOT / "configs" / "sequence" / "smollm2.yaml",

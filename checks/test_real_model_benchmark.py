@@ -298,6 +298,8 @@ def test_tasks_are_learnt_in_the_order_of_the_file(script) -> None:
 @pytest.mark.parametrize(
     ("name", "folder"),
     [
+        ("dose", "label_annealing/smollm2-dose"),
+        ("arms", "label_annealing/smollm2"),
         ("sequence", "sequence/smollm2"),
         ("stages", "stages/smollm2"),
         ("piqa", "stages/smollm2-piqa"),
