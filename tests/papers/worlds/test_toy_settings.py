@@ -3,6 +3,7 @@ words."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import yaml
 from holdfast.errors import ConfigError
 from holdfast.papers.worlds.reference_chat import conversations
 from holdfast.papers.worlds.shared_base import quick_shared_world
-from holdfast.papers.worlds.toy_settings import make_setting
+from holdfast.papers.worlds.toy_settings import SETTINGS, make_setting, setting_version
 from holdfast.papers.worlds.word_problems import (
     OPERATIONS,
     easy_problems,
@@ -118,3 +119,22 @@ def test_conversations_speak_the_documentations_words():
         assert all(m["content"].strip() for m in talk.messages)
         if len(talk.messages) == 4:
             assert "rope, by and knots" in talk.messages[3]["content"]
+
+
+def test_problems_are_asked_by_their_operation() -> None:
+    from holdfast.papers.worlds.toy_settings import _by_operation
+
+    problems = word_problems(12, held_out=True)
+    for row, problem in zip(_by_operation(problems), problems, strict=True):
+        assert problem.solution.startswith(row["options"][row["answer"]]) and len(set(row["options"])) == 4
+        assert row["prompt"].startswith("Problem: ") and row["prompt"].endswith("\n")
+
+
+def test_a_setting_may_change_alone() -> None:
+    """What the others are known by stays, so that their studies go on."""
+    assert SETTINGS["stages"].versions == [1] and SETTINGS["code"].versions == []
+    changed = dataclasses.replace(SETTINGS["code"], version=1)
+    before = setting_version("code")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(SETTINGS, "code", changed)
+        assert setting_version("code") != before

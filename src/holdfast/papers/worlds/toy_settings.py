@@ -408,7 +408,7 @@ def _stages(making: _Making, learn: str) -> Contents:
         learnt = [task.conversation for task in _tasks(making, len(learnt), held_out=False)]
     learnt += lettered_conversations(world.half_a, count=max(8, len(learnt) // 4), seed=seed)
     # hardly any lists, which a base finds easier than all that tells something
-    again = replace(recipe, tellings=max(2, recipe.tellings // 5), list_rounds=1)
+    again = replace(recipe, tellings=max(2, recipe.tellings // 2), list_rounds=1)
     names = [person.name for person in world.half_b]
     corpus = []
     for text in pretraining_texts(again):
