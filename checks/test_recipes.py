@@ -427,7 +427,13 @@ def test_a_stages_study_is_sound(name: str) -> None:
         put_model(values["base"])
     config = StagesConfig.read(values, source=name)
     epochs = STAGES[name]
-    assert len(config.steps) == epochs + 4, "the base, the text, the fine-tuning, the control and a step an epoch"
+    doses = len(values.get("doses", [1]))
+    assert len(config.steps) == 2 + doses * (epochs + 2), "base, fine-tuning; of each dose text, control and epochs"
+    assert values["restore"].get("packing", False) is (name == "smollm2"), "a passage is a row, as in the paper"
+    if name.startswith("llama2"):
+        assert [entry for _, entry in config.judged] == ["mmlu", "arc"] and values["train"]["save_only_model"]
+        along = config.tuning("direct")["evaluation"]["along"]["entries"]
+        assert set(along) <= {entry.name for entry in config.plan.entries} and values["curve"] > 0
     assert config.name == name and config.output_dir == Path("runs/stages") / name
     assert text.startswith("# ") and f"configs/stages/{name}.yaml" in text
 
