@@ -189,6 +189,8 @@ def test_on_policy_distillation_without_a_teacher_or_prompts_is_refused(tmp_path
 
     with pytest.raises(ConfigError, match="expected label_annealing"):
         on_policy(tmp_path, retention([{"l2": {"coefficient": 1.0}}]))
+    with pytest.raises(ConfigError, match="mask_target: expected false in on-policy distillation"):
+        on_policy(tmp_path, retention([{"label_annealing": {"mask_target": True}}]))
     with pytest.raises(ConfigError, match="expected no budget in on-policy distillation"):
         on_policy(tmp_path, retention([KL, {"budget": {"kl": 0.02}}]))
     on_policy(tmp_path, retention([KL, {"budget": {"kl": math.inf}}]))  # off
