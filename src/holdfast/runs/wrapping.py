@@ -175,16 +175,17 @@ def _written_texts(model: Any, tokenizer: Any) -> list[Tensor]:
 def unlikely_row(model: Any, texts: Sequence[Tensor]) -> tuple[Tensor, float]:
     """A row for the head of a language model whose token takes no share of the probability on text.
 
-    The mean of all rows takes at most 1 / V of it at every place, for the exponential is convex.
-    From there the row is moved along `u`, where `h u = -1` as nearly as may be for the states `h`
-    of half of the texts, by the step that leaves it the smallest share on the other half.
+    It begins with the mean of all rows, which takes at most 1 / V of it at every place, for the
+    exponential is convex, or with the row of the least likely token. From there it is moved along
+    `u`, where `h u = -1` as nearly as may be for the states `h` of half of the texts. Taken is the
+    row whose largest share on the other half is the smallest.
 
     Args:
         model: a causal language model with a vocabulary of V.
         texts: that the model writes, `[1, tokens]` int64 each; two or more.
 
     Returns:
-        The row `[D]` float32, and its mean share on the half that chose the step.
+        The row `[D]` float32, and its mean share on the half that chose it.
     """
     import torch
 
@@ -196,13 +197,16 @@ def unlikely_row(model: Any, texts: Sequence[Tensor]) -> tuple[Tensor, float]:
             halves.append(torch.cat(states))
         fitted_ND, other_ND = halves
         away_D = torch.linalg.lstsq(fitted_ND, -torch.ones(len(fitted_ND), 1)).solution[:, 0]
-        all_N = (other_ND @ head_VD.T).logsumexp(-1)
+        logits_NV = other_ND @ head_VD.T
+        all_N = logits_NV.logsumexp(-1)
+        least_likely = (logits_NV - all_N[:, None]).amax(0).argmin()
         best_D, least_N = head_VD.mean(0), torch.full_like(all_N, torch.inf)
-        for step in _STEPS:
-            row_D = head_VD.mean(0) + step * away_D
-            shares_N = (other_ND @ row_D - all_N).exp()
-            if shares_N.amax() < least_N.amax():
-                best_D, least_N = row_D, shares_N
+        for start_D in (head_VD.mean(0), head_VD[least_likely]):
+            for step in _STEPS:
+                row_D = start_D + step * away_D
+                shares_N = (other_ND @ row_D - all_N).exp()
+                if shares_N.amax() < least_N.amax():
+                    best_D, least_N = row_D, shares_N
     return best_D, float(least_N.mean())
 
 
