@@ -95,7 +95,7 @@ OVERTRAINING = {
     "world": (6, 24),
     "paper": (6, 1350),
     "sft": (6, 63),
-    "pictures": (5, 16),
+    "pictures": (6, 20),
     "llava": (6, 20),
 }
 """Checkpoints and fine-tunings of each."""

@@ -553,5 +553,11 @@ def test_what_has_to_be_so_before_models_that_see_are_judged(pictures: Overtrain
     def as_good(m: TunedModel) -> TunedModel:
         return dataclasses.replace(m, scores={**m.scores, KEPT: Figure(value=3.0 + m.costs[KEPT].value)})
 
+    def with_a_damaged_start(m: TunedModel) -> TunedModel:
+        at_start = 0.25 if m.checkpoint == LABELS[-2] else 0.0
+        return dataclasses.replace(m, scores={**m.scores, KEPT: Figure(value=m.scores[KEPT].value + at_start)})
+
+    damaged = of_pictures(pictures, models=[with_a_damaged_start(m) for m in pictures.models])
+    assert set(damaged.values()) == {UNKNOWN}, "a tower that costs a checkpoint language, the ends apart"
     alike = [as_good(m) for m in pictures.models]
     assert set(of_pictures(pictures, models=alike).values()) == {UNKNOWN}, "the checkpoints do not get better"
