@@ -206,6 +206,11 @@ CURVE = Rule(
 )
 
 
+def _ours(statement: Statement[StudyRecord]) -> Statement[StudyRecord]:
+    """The same, not as a claim of the paper."""
+    return dataclasses.replace(statement, ours=True)
+
+
 def _masking(number: str, recipe: str) -> Statement[StudyRecord]:
     return _claim(
         number,
@@ -249,7 +254,7 @@ def _of_both_variants(
 ) -> list[Statement[StudyRecord]]:
     """A claim of ours about variants of the KL, on mathematics and on code."""
     both = [statement(f"{number}a", "math_variants"), statement(f"{number}b", "code_variants")]
-    return [dataclasses.replace(one, ours=True) for one in both]
+    return list(map(_ours, both))
 
 
 _STATEMENTS = (
@@ -467,22 +472,24 @@ _STATEMENTS = (
         BOTH,
         grids=[(BOTH, NO_LOSS)],
     ),
-    _claim(
-        "6",
-        "code",
-        "The temperature of label annealing matters: at equal target another than 1 keeps more of "
-        "the source.",
-        "weight and temperature are both swept (sections 2, 3.1); what the temperature brings is "
-        "not printed",
-        Rule(
-            "Where it has learnt 90 % of direct's gain, label annealing at some temperature other "
-            "than 1 keeps more of the source than at 1, by at least a tenth of what direct "
-            "fine-tuning loses, with intervals widened for the number of temperatures. It needs "
-            "one below 1 and one above.",
-            temperature_matters,
-        ),
-        ANNEALING,
-        grids=[(ANNEALING, NO_LOSS)],
+    _ours(
+        _claim(
+            "6",
+            "code",
+            "The temperature of label annealing matters: at equal target another than 1 keeps more of "
+            "the source.",
+            "weight and temperature are both swept (sections 2, 3.1); what the temperature brings is "
+            "not printed",
+            Rule(
+                "Where it has learnt 90 % of direct's gain, label annealing at some temperature other "
+                "than 1 keeps more of the source than at 1, by at least a tenth of what direct "
+                "fine-tuning loses, with intervals widened for the number of temperatures. It needs "
+                "one below 1 and one above.",
+                temperature_matters,
+            ),
+            ANNEALING,
+            grids=[(ANNEALING, NO_LOSS)],
+        )
     ),
     *_of_both_variants("7", _masking),
     *_of_both_variants("8", _directions),

@@ -54,6 +54,7 @@ from holdfast.papers.label_annealing.curves import (
 from holdfast.records.figure import Figure
 from holdfast.records.metrics import is_share
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
+from holdfast.reports.format import join_and
 from holdfast.statistics.equal_target import source_at
 from holdfast.statistics.shares import Share, kept_share
 
@@ -285,7 +286,7 @@ def on_entries(side: str, names: tuple[str, ...], rule: Rule[StudyRecord]) -> Ru
     def judge(study: StudyRecord, level: float) -> list[Part]:
         return rule(with_entries(study, side, names), level)
 
-    alone = f"the {IN_THE_PAPER[side]} is {' and '.join(names)} alone"
+    alone = f"the {IN_THE_PAPER[side]} is {join_and(names)} alone"
     return Rule(f"{rule.says} Where the study measures them, {alone}.", judge)
 
 
