@@ -91,7 +91,7 @@ LADDER = {
 """Of Overtrained Language Models: rungs of each, and the largest budget."""
 OVERTRAINING = {
     "tiny": (3, 6),
-    "long": (6, 96),
+    "long": (6, 64),
     "world": (6, 24),
     "paper": (6, 1350),
     "sft": (6, 63),

@@ -170,6 +170,7 @@ def test_a_whole_study(asked: dict[str, Any]) -> None:
     assert record.status == "finished" and read_overtraining("out") == record and Path("out/report.html").is_file()
     assert [m.state for m in record.models] == ["complete"] * 12 and all(m.seeds == [0, 1] for m in record.models)
     assert not list(Path("out/runs").rglob("*.safetensors")), "weights are not kept unless asked for"
+    assert [c.parameters for c in record.checkpoints] == [c.probed.parameters for c in record.checkpoints if c.probed]
     config = OvertrainingConfig.read(asked)
     names = {(t.arm, t.rate): name for name, t in config.tunings.items()}
 
@@ -272,6 +273,8 @@ def test_a_fine_tuning_that_diverges_is_a_result(asked: dict[str, Any], monkeypa
     monkeypatch.setattr(study, "train_model", diverging)
     record = run_of(asked, probe=False, vary={"learning_rate": [1e-3, 1e-2]})
     assert record.status == "finished"
+    sizes = {c.parameters for c in record.checkpoints}
+    assert len(sizes) == 1 and min(sizes) > 0, "counted where nothing is probed, too"
     lost = record.model("new", DIRECT, 1e-2, "l")
     assert (
         lost is not None

@@ -191,6 +191,7 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
         start, tuned = (run.evaluated(which) for which in ("start", "result"))
         # stage 1 leaves language as it is, and what is lost is counted from there
         alone = load(m.checkpoint).identity["parameters"]
+        assert {c.parameters for c in record.checkpoints} == {alone}, "without tower and projector"
         assert load(str(config.aligned(m.checkpoint, way, 0))).identity["parameters"] > alone
         one, other = (e.find("keep", "old") for e in (start, tuned))
         assert one is not None and other is not None

@@ -63,6 +63,15 @@ def test_tasks_for_a_ladder_are_held_out_of_its_text(made):
         assert asked and not any(prompt in learnt for prompt in asked)
 
 
+def test_operations_are_the_classes_that_the_recipe_names(made):
+    entry = yaml.safe_load((RECIPES / "overtraining/long.yaml").read_text())["tasks"]["operations"]["learn"][0]
+    for part in ("train", "valid", "heldout"):
+        found = rows(made["overtraining_long"][f"operations_{part}"])
+        assert {row["label"] for row in found} <= set(entry["options"])
+        assert all(row["completion"] == entry["options"][row["label"]] for row in found)
+    assert {row["label"] for row in rows(made["overtraining_long"]["operations_train"])} == set(entry["options"])
+
+
 def test_all_share_one_base(made):
     assert made["code"]["base"] == made["math"]["base"]
     weights = [Path(made[name]["base"]) / "model.safetensors" for name in ("code", "alignment_tax", "niche_knowledge")]

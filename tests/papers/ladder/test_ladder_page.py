@@ -37,6 +37,7 @@ def test_page_terminal_and_file(tmp_path: Path, capsys: object) -> None:
     assert read_ladder(record.write(tmp_path).parent) == record
     assert "a loss was not finite" in write_page(ladder_page(record), tmp_path / "report.html").read_text()
     assert ladder_page(record).status == ("failed", "bad")
+    assert "0.93 to 3.7 tokens a parameter" in str(ladder_page(record).details), "20 is Chinchilla's"
     (tmp_path / "1M.yaml").write_text("ladder: []\n")
     print_ladder(record, tmp_path)
     told = capsys.readouterr().out  # type: ignore[attr-defined]

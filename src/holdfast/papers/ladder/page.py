@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.papers.ladder.record import LadderRecord, PretrainedRung
 from holdfast.records.measure import Measure, number
 from holdfast.reports import blocks as b
-from holdfast.reports.charts import Axis, Chart, Value, log_ticks
-from holdfast.reports.format import count, plural
+from holdfast.reports.charts import Axis, Chart, Value, log_ticks, rounded
+from holdfast.reports.format import count, plural, significant
 from holdfast.reports.study_page import (
     cell,
     grid,
@@ -135,8 +135,16 @@ def _sizes(record: LadderRecord) -> list[str]:
                 f", {count(size.parameters)} parameters ({count(size.without_tables)} without "
                 "tables)"
             )
+            budgets = sorted(rung.budget for rung in record.rungs if rung.size == name)
+            text += f", {_per_parameter(budgets, size.parameters)} tokens a parameter"
         texts.append(text)
     return texts
+
+
+def _per_parameter(budgets: Sequence[int], parameters: int) -> str:
+    """Tokens a parameter of the smallest and of the largest budget, tables counted."""
+    ends = dict.fromkeys([budgets[0], budgets[-1]]) if budgets else {}
+    return " to ".join(significant(rounded(budget / parameters, 2)) for budget in ends)
 
 
 def _speed(rung: PretrainedRung) -> str:

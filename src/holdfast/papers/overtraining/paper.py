@@ -15,8 +15,8 @@ PAPER = Paper(
     },
     durations={
         "quick": "two minutes a recipe",
-        "small": "33 minutes: 20 for the ladder and its text, 13 for pictures",
-        "medium": "seven hours: three for the ladder by estimate, two for its text, the rest for pictures",
+        "small": "an hour and a quarter by estimate, half of it for the ladder and its text",
+        "medium": "ten hours by estimate: two for the ladder, six for its text, two for pictures",
     },
     rules=3,  # the rates that the paper reads, overtrained ladders, equal rate and equal target
     function="holdfast.papers.overtraining.reproduction:reproduce",
