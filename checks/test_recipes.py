@@ -533,6 +533,26 @@ def test_the_studies_in_the_head_of_a_recipe_of_overtraining_are_sound(
     assert capsys.readouterr().out.count("Folder: runs/") == 3
 
 
+@pytest.mark.parametrize("name", ["paper", "sft"])
+def test_the_data_in_the_head_of_a_recipe_of_overtraining_is_all_that_it_trains_on(name: str) -> None:
+    import runpy
+
+    known = runpy.run_path(str(ROOT / "examples" / "paper_rows.py"))["ROWS"]
+    made = set()
+    (loop,) = re.findall(r"for name in (.*); do", head(f"overtraining/{name}")) or [""]
+    for rows, output in re.findall(r"paper_rows\.py (\S+) .*?--output (\S+)", head(f"overtraining/{name}")):
+        for each in loop.split() if rows == "$name" else [rows]:
+            assert each in known
+            made.add(output.replace("$name", each))
+    for words in re.findall(r"holdfast (data prepare .*)", head(f"overtraining/{name}")):
+        Path("starcoderdata/python").mkdir(parents=True)
+        Path("starcoderdata/python/a.jsonl").touch()
+        command, options = command_of(["holdfast", *shlex.split(words, comments=True)])
+        made.add(str(command.read(options).output))
+    used = {task["train"]["dataset_name"] for task in read(f"overtraining/{name}")["tasks"].values()}
+    assert used - made == ({"data/overtraining/gsm8k/train.jsonl"} if name == "paper" else set()), "published as it is"
+
+
 def test_the_reference_of_the_win_rates_is_trained_as_the_study_trains(model_folder: Path) -> None:
     """Seed 0 at 1e-5, and nothing else tells it from the study's own fine-tunings."""
     from holdfast.papers.overtraining.plan import OvertrainingConfig

@@ -43,8 +43,8 @@ class ChangeSettings:
     ] = INIT
     """What gamma multiplies: each tensor's standard deviation when a model of its configuration is
     initialised (init), its present one (tensor), that of the model before its training (MODEL), or
-    a table of them by pattern of names, also a YAML file's `std:`. OLMo-1B and other published
-    models were not initialised as their configuration says."""
+    a table of them by pattern of names, also a YAML file's `std:`. OLMo-1B, for one, was not
+    initialised as its configuration says."""
     quantize: Annotated[tuple[Literal["int8", "int4", "nf4"], ...], Meta(repeatable=True)] = ()
     """Rounding of the matrices to 8 bits a row, 4 bits in groups of 128, or QLoRA's 4-bit floats in
     blocks of 64."""
