@@ -79,7 +79,7 @@ def _row(prompt: AnsweredPrompt) -> list[Text]:
         if len(prompt.messages) == 1:
             asked.append(content)
         else:
-            asked.append((sub(Span(str(message["role"]), "strong")), content))
+            asked.append(sub(Span(str(message["role"]), "strong"), ": ", content))
     if not prompt.differs:
         asked.append(sub(chip("same answer")))
     return [asked, _cell(prompt.before), _cell(prompt.after)]
