@@ -108,17 +108,10 @@ DEADLY = {
     ),
     "--model_init_kwargs '{layers: 2}'": ("preparing the run: Could not load start", "argument 'layers'"),
     "--activation_offloading": ("preparing the run: AttributeError", "'NoneType'"),
-    "--dataloader_drop_last --per_device_train_batch_size 64": (
-        "per_device_train_batch_size: expected at most the 12 rows that there are",
-        "got 64",
-    ),
-    f"{DPO} --dataset_name chats.jsonl": ("preparing the run: The chat template of start", "chat_template is not set"),
     f"{DPO} --loss_type sigmoyd": ("taking a step: ValueError", "Unknown loss type: sigmoyd"),
-    f"{DPO} --max_length 3": ("preparing the run: ValueError", "num_samples=0"),
     f"{DPO} --use_peft --sync_ref_model": ("preparing the run: NotImplementedError", "sync_ref_model"),
     f"{GRPO} --reward_funcs own.py:alone": ("taking a step: TypeError", "alone() got an unexpected keyword argument"),
     f"{GRPO} --reward_funcs own.py:one": ("taking a step: ValueError", "returned 1 rewards"),
-    f"{GRPO} --reward_funcs own.py:good --per_device_train_batch_size 48": ("no step was taken", "fill no batch"),
     "--max_steps -1 --num_train_epochs 1 --retention sfa:every=500": ("preparing the run: sfa.every", "got 500"),
     "--learning_rate 1e38": ("saving a checkpoint: Training stopped at step 1", "parameters are no longer finite"),
 }
@@ -137,6 +130,28 @@ def test_what_a_run_dies_of_is_said_before_it(request_: str, capsys: pytest.Capt
     doing, message = DEADLY[request_]
     assert doing in said.err and message in said.err
     assert "fault of holdfast" not in said.err and "sound" not in said.out and "holdfast-" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "--dataloader_drop_last --per_device_train_batch_size 64",
+            "expected at least the 64 rows of a batch in the training data, got 12: dataloader_drop_last",
+        ),
+        (
+            f"{GRPO} --reward_funcs own.py:good --per_device_train_batch_size 48",
+            "expected at least the 24 rows of a batch in the training data, got 12: GRPO samples 2 answers",
+        ),
+        (f"{DPO} --max_length 3", "No training row is left after truncation to max_length=3"),
+        (f"{DPO} --dataset_name chats.jsonl", "The training rows cannot be prepared: "),
+    ],
+)
+def test_rows_that_fill_no_batch_or_cannot_be_prepared_are_refused_when_they_are_read(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(*words.split(), "--quick") == 2
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

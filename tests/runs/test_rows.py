@@ -65,6 +65,26 @@ def test_what_is_not_read_is_told_before_a_run_in_it_and_in_its_record(capfd: py
     assert "ends a turn" not in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("trainer", ["dpo", "kto"])
+def test_pairs_that_are_cut_or_left_out_are_counted(trainer: str, capfd: pytest.CaptureFixture[str]) -> None:
+    short, long = "A list", "A list is " * 8
+    rows = []
+    for prompt, answer in ((short, "x"), (short, long), (short, "y"), (long, "x")):
+        kto = {"prompt": prompt, "completion": answer, "label": len(rows) % 2 == 0}
+        rows.append(kto if trainer == "kto" else {"prompt": prompt, "chosen": answer, "rejected": "no"})
+    words = ["--trainer", trainer, "--dataset_name", written("pairs.jsonl", *rows), "--max_length", "16"]
+    expected = [
+        "1 of 4 training rows are left out: their prompt alone fills the max_length=16 tokens. Raise max_length.",
+        "1 of 4 training rows are longer than max_length=16 tokens and are cut there. Raise max_length.",
+    ]
+    train(*words, "--dry_run", "--quick")
+    shown = " ".join(capfd.readouterr().out.split())
+    assert all(note in shown for note in expected)
+    train(*words)
+    notes = RunFolder("out").read().notes
+    assert [note for note in notes if "training rows" in note] == expected
+
+
 def test_examples_and_tokens_are_those_that_are_trained() -> None:
     pairs = [{"prompt": "A list is " * 20, "completion": "x"}, {"prompt": "A list", "completion": " is"}]
     train("--dataset_name", written("a.jsonl", *pairs, pairs[0]), "--max_length", "16")

@@ -56,6 +56,23 @@ def test_content_that_cannot_be_used(content: str, expected: str, say: Say, plac
     assert code == 2 and expected in err
 
 
+def test_rows_that_fill_no_batch_are_refused_before_the_model_is_loaded(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.runs import loading
+
+    monkeypatch.setattr(loading, "load_model", lambda config: pytest.fail("the model was loaded"))
+    code, err = say("--dataloader_drop_last", per_device_train_batch_size="640")
+    assert code == 2 and "expected at least the 640 rows of a batch in the training data" in " ".join(err.split())
+
+
+def test_a_run_that_takes_no_step_fails(say: Say, place: Path) -> None:
+    """Packed rows are counted only once they are packed."""
+    code, err = say("--dataloader_drop_last", "--packing", per_device_train_batch_size="640")
+    assert code == 2 and "No optimiser step was taken" in " ".join(err.split())
+    assert RunFolder(place / "out").read().status == "failed"
+
+
 def test_bad_data_shows_before_anything_slow(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken row, also of replay data, is found before the start model is evaluated; once mended, the same command
     works in the same folder."""

@@ -62,8 +62,9 @@ def look(config: TrainConfig) -> Look:
     )
     from holdfast.runs.on_policy import check_lengths, completion_length
     from holdfast.runs.packing import packing_notes
-    from holdfast.runs.preview import preview
+    from holdfast.runs.preview import pair_notes, preview
     from holdfast.runs.rows import (
+        check_batches,
         remarks_on_all_rows,
         remarks_on_held_out_rows,
         remarks_on_rows,
@@ -87,6 +88,7 @@ def look(config: TrainConfig) -> Look:
     tokenizer, processor = load_tokenizer(config), load_processor(config)
     not_read: Counts = {}
     rows, _ = load_training_data(config, processor or tokenizer, not_read)
+    check_batches(config, rows)
     notes += remarks_on_rows(config, processor or tokenizer, rows, not_read)
     notes += remarks_on_held_out_rows(config, tokenizer, rows)
     notes += remarks_on_all_rows(config, processor or tokenizer, rows)
@@ -100,7 +102,8 @@ def look(config: TrainConfig) -> Look:
     if TRAINERS[config.holdfast.trainer].reader:
         layout = TRAINERS[config.holdfast.trainer].layout
         good = f", {sum(rows['label']):,} of them good" if "label" in rows.column_names else ""
-        notes.append(f"{len(rows):,} {layout}{good}; their tokens, memory and time are not counted")
+        notes += pair_notes(config, tokenizer, rows)
+        notes.append(f"{len(rows):,} {layout}{good}; their memory and time are not counted")
         return Look(tokenizer=tokenizer, notes=tuple(notes))
     if config.holdfast.on_policy is not None or config.holdfast.trainer == "grpo":
         longest, room = check_lengths(config, rows, tokenizer, limit), completion_length(config)

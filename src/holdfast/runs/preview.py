@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError, first_line
+from holdfast.runs.trainers import TRAINERS
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
@@ -125,6 +126,34 @@ def preview(
     )
 
 
+def pair_notes(config: TrainConfig, tokenizer: Any, rows: Any) -> list[str]:
+    """What TRL's trainer of pairs or judged answers cuts and leaves out, of `MOST` rows.
+
+    Args:
+        config, tokenizer, rows: as of `preview`.
+
+    Raises:
+        DataError: it cannot prepare them, or leaves none.
+    """
+    from jinja2.exceptions import TemplateError
+
+    from holdfast.support.environment import forgotten_datasets, quiet_datasets, quiet_libraries
+
+    sample = _evenly(rows, MOST)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        quiet_libraries(),
+        quiet_datasets(len(sample)),
+        forgotten_datasets(),
+    ):
+        try:
+            notes = _trainer(config, tokenizer, sample, folder).data_notes
+        except (ValueError, RuntimeError, KeyError, TypeError, TemplateError) as error:
+            raise DataError(f"The training rows cannot be prepared: {first_line(error)}") from error
+    before = "" if len(sample) == len(rows) else f"by {len(sample):,} rows: "
+    return [f"{before}{note}" for note in notes]
+
+
 def _evenly(rows: Any, most: int) -> Any:
     """Rows evenly over all of them."""
     count = len(rows)
@@ -137,9 +166,12 @@ def _trainer(config: TrainConfig, tokenizer: Any, rows: Any, folder: str) -> Any
     Args:
         folder: that it may write to.
     """
+    from holdfast.training import preferences
     from holdfast.training.tiny import build_model
     from holdfast.training.trainers import SFTRetentionTrainer
 
+    kind = TRAINERS[config.holdfast.trainer]
+    host = getattr(preferences, kind.host) if kind.host else SFTRetentionTrainer
     args = copy.copy(config.training)
     plain: dict[str, Any] = {
         "packing": False,
@@ -161,15 +193,21 @@ def _trainer(config: TrainConfig, tokenizer: Any, rows: Any, folder: str) -> Any
         "fsdp_config": {},
         "optim": "adamw_torch",
         "train_sampling_strategy": "sequential",
-        "loss_type": "nll",
+        "precompute_ref_log_probs": False,
+        "sync_ref_model": False,
         "dataset_num_proc": None,
     }
+    if not kind.host:
+        plain["loss_type"] = "nll"
     for name, value in {**plain, "output_dir": folder}.items():
         if hasattr(args, name):
             setattr(args, name, value)
-    if config.training.packing and config.training.packing_strategy in ("bfd_split", "wrapped"):
+    if getattr(config.training, "packing", False) and config.training.packing_strategy in (
+        "bfd_split",
+        "wrapped",
+    ):
         args.max_length = None  # which cut nothing away
-    return SFTRetentionTrainer(
+    return host(
         model=build_model(max(len(getattr(tokenizer, "tokenizer", tokenizer)), 320)),
         args=args,
         train_dataset=rows,

@@ -1,5 +1,5 @@
 """What the reader of a run has to know of its rows before it begins: what of them is not read, and
-what the chat template makes of them."""
+what the chat template makes of them, and whether they fill a batch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,47 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import ConfigError, Problem
+from holdfast.retention.protocol import changes_data
+
 if TYPE_CHECKING:
     from holdfast.data.unread import Counts
     from holdfast.runs.config import TrainConfig
 
 _LOOKED = 500
 """Conversations that are written by the chat template at most."""
+
+
+def check_batches(config: TrainConfig, rows: Any) -> None:
+    """Looks whether the rows fill a batch, where one that is not full is left out: a run would end
+    without a step. Rows of a stream, packed rows and those that a method mixes others into are
+    counted later.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    args = config.training
+    mixes = any(changes_data(method) for method in config.retention if not method.off)
+    if not hasattr(rows, "__len__") or getattr(args, "packing", False) or mixes:
+        return
+    needed, why = 1, ""
+    if config.holdfast.trainer == "grpo":
+        needed = args.generation_batch_size // args.num_generations
+        why = (
+            f"GRPO samples {args.num_generations} answers (num_generations) to each prompt of a "
+            f"batch of {args.generation_batch_size}, and leaves out prompts that do not fill one"
+        )
+    elif args.dataloader_drop_last:
+        needed = args.per_device_train_batch_size * config.processes
+        why = "dataloader_drop_last leaves out a batch that is not full"
+    if len(rows) < needed:
+        raise ConfigError(
+            Problem(
+                "per_device_train_batch_size",
+                f"expected at least the {needed:,} rows of a batch in the training data, got "
+                f"{len(rows):,}: {why}, so no step would be taken. Lower it, or give more rows.",
+            )
+        )
 
 
 def remarks_on_rows(config: TrainConfig, processing: Any, rows: Any, not_read: Counts) -> list[str]:

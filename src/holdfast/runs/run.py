@@ -322,7 +322,7 @@ class _Run:
             load_processor,
             load_tokenizer,
         )
-        from holdfast.runs.rows import remarks_on_rows
+        from holdfast.runs.rows import check_batches, remarks_on_rows
 
         model = self.config.model
         not_read: dict[str, int | None] = {}
@@ -341,6 +341,7 @@ class _Run:
                 self.rows, self.layout, self.eval_rows = load_data(
                     self.config, processing, not_read
                 )
+                check_batches(self.config, self.rows)
                 remarks = remarks_on_rows(self.config, processing, self.rows, not_read)
             images = run_folder.images_hash(self.rows)
             run_folder.refuse_changed_images(self.folder, self.record, images)
@@ -657,6 +658,7 @@ class _Run:
 
         Raises:
             Interrupted: it was stopped before its last step.
+            ConfigError: it ended without a step.
         """
         from holdfast.training.callbacks import StopOnSignal
 
@@ -670,6 +672,12 @@ class _Run:
                 progress.close()
         self.stopped = stop.stopped
         state = self.trainer.state
+        if state.global_step == 0 and not stop.stopped:
+            raise ConfigError(
+                "No optimiser step was taken, because the training data fills no batch: what is "
+                "left of it is fewer rows than per_device_train_batch_size times the number of "
+                "processes (dataloader_drop_last, or sampled answers). Give more rows, or lower it."
+            )
         logged = [row for row in self.folder.metrics() if "loss" in row]
         seconds = max(
             (float(row.get("seconds", 0.0)) for row in logged), default=time.monotonic() - began

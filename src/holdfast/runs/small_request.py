@@ -214,11 +214,6 @@ class SmallRequest:
         args, rows = self.args, all_rows(self.config)
         batch = args.per_device_train_batch_size * self.config.processes
         count = len(rows) if hasattr(rows, "__len__") else batch
-        if args.dataloader_drop_last and count < batch:
-            raise ConfigError(
-                f"per_device_train_batch_size: expected at most the {count} rows that there are, "
-                f"because dataloader_drop_last leaves out a batch that is not full, got {batch}."
-            )
         if args.max_steps <= 0:
             args.max_steps = steps or math.ceil(args.num_train_epochs * math.ceil(count / batch))
         first = _first(rows)

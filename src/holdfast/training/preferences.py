@@ -76,6 +76,8 @@ _NOT_THE_MODELS = (
     "KL_completion_mask",
 )
 """Columns of a batch of preferences that the model does not take."""
+_ANSWER_IDS = ("chosen_ids", "rejected_ids", "completion_ids")
+"""Columns of tokenised rows with the tokens of answers."""
 
 
 class OwnLoss(RetentionMixin):
@@ -188,6 +190,38 @@ class OnAnswers(OwnLoss):
         }
         """What a run records of its data."""
         self.data_notes: list[str] = []
+        if isinstance(data, Dataset) and arguments.max_length is not None:
+            self.data_notes += self._notes_on_lengths(len(data), arguments.max_length)
+
+    def _notes_on_lengths(self, rows: int, longest: int) -> list[str]:
+        """How many of the training rows TRL left out, and how many it cuts.
+
+        Raises:
+            DataError: it left out all of them.
+        """
+        kept: Any = self.train_dataset
+        if not len(kept):
+            raise DataError(
+                f"No training row is left after truncation to max_length={longest}: every prompt "
+                "fills the window by itself. Raise max_length or shorten the prompts."
+            )
+        notes = []
+        if left_out := rows - len(kept):
+            notes.append(
+                f"{left_out} of {rows} training rows are left out: their prompt alone fills the "
+                f"max_length={longest} tokens. Raise max_length."
+            )
+        answers = [name for name in _ANSWER_IDS if name in kept.column_names]
+        cut = 0
+        for row in kept.select_columns(["prompt_ids", *answers]):
+            lengths = [len(row[name]) for name in answers]
+            cut += len(row["prompt_ids"]) + max(lengths) > longest
+        if cut:
+            notes.append(
+                f"{cut} of {rows} training rows are longer than max_length={longest} tokens and "
+                "are cut there. Raise max_length."
+            )
+        return notes
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Left to the run, as `SFTRetentionTrainer` does."""
