@@ -4,6 +4,8 @@ twice, start and end belong to it, and what cannot be is said."""
 from __future__ import annotations
 
 import io
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from holdfast.evaluation.suite import parse_evaluation
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.runs.config import train_config
-from holdfast.runs.measuring import untouched
+from holdfast.runs.measuring import KeepAt, untouched
 from holdfast.runs.run import train
 from small_runs import killed_at, logged
 from tiny import SENTENCES, build_model, build_tokenizer
@@ -182,3 +184,15 @@ def test_moments():
         9: [0.9],
     }
     assert Along(shares=(0.001,)).reached(1, 10) == [0.001], "the first step at least"
+
+
+def test_several_processes_keep_weights_at_the_steps_that_are_measured_later(tmp_path: Path) -> None:
+    saved: list[str] = []
+    keep = KeepAt(
+        Along(steps=(1, 3, 4, 6)), tmp_path / "kept", tmp_path / "along", lambda path: saved.append(path.name)
+    )
+    (tmp_path / "along" / "step-3").mkdir(parents=True)
+    (tmp_path / "kept" / "step-4").mkdir(parents=True)
+    for step in range(1, 7):
+        keep.on_step_end(None, SimpleNamespace(global_step=step, max_steps=6), None)
+    assert saved == ["step-1"], "3 is measured and 4 kept already; 6 is the end"
