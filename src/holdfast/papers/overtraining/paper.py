@@ -10,8 +10,8 @@ PAPER = Paper(
     recipes={
         "budgets": "a ladder of a small world's text, probed and fine-tuned in several ways",
         "pictures": "the same ladder with a vision tower: pictures are learnt, language is to be kept",
-        "olmo_1b": "OLMo-1B's public checkpoints, tuned on instructions (no twin: for --study)",
-        "olmo_2_7b": "OLMo-2-7B's, tuned alike (no twin: for --study)",
+        "olmo_1b": "OLMo-1B's public checkpoints, tuned on instructions (no twin: for --on)",
+        "olmo_2_7b": "OLMo-2-7B's, tuned alike (no twin: for --on)",
     },
     durations={
         "quick": "two minutes a recipe",

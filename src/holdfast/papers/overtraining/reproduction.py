@@ -123,6 +123,6 @@ def reproduce(*, recipes: Sequence[str] = (), **about: Any) -> list[Claim]:
         raise ConfigError(
             f"recipes: {', '.join(recipes)} needs public checkpoints and a GPU. Run its file in "
             "configs/overtraining ('holdfast study run'), then 'holdfast reproduce overtraining "
-            f"--recipes {recipes[0]} --study FOLDER'."
+            f"--recipes {recipes[0]} --on FOLDER'."
         )
     return TWINS.reproduce(recipes=with_twins, **about)
