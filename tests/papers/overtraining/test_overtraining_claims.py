@@ -213,6 +213,7 @@ def test_a_study_as_the_paper_has_it(record: OvertrainingRecord) -> None:
     assert "A task of which neither figure turns was not measured" in found["5d"].reason
     assert all(c.recipe == "budgets" for c in found.values()) and found.keys() > RETENTION
     assert all(s.rule.says and s.paper for s in STATEMENTS)
+    assert {s.number for s in STATEMENTS if s.ours} == {*RETENTION, "10e", "10f", "10g"}, "what the paper did not try"
 
 
 def test_the_checkpoint_itself(record: OvertrainingRecord) -> None:

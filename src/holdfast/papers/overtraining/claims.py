@@ -139,7 +139,13 @@ def _claim(
     recipe: str = LANGUAGE,
 ) -> Statement[OvertrainingRecord]:
     return Statement(
-        number=number, recipe=recipe, text=text, paper=paper, rule=rule, preconditions=needs
+        number=number,
+        recipe=recipe,
+        text=text,
+        paper=paper,
+        rule=rule,
+        preconditions=needs,
+        ours=paper is _OURS,
     )
 
 
@@ -177,7 +183,7 @@ def _retention(kind: str, name: str, letters: str) -> Iterator[Statement[Overtra
         lessen = something_to_lessen(at_fixed_rates=at_fixed_rates)
         rule = costs_grow_less(kind, at_fixed_rates=at_fixed_rates)
         yield _claim(f"9{second}", f"At {at}, {less}.", _OURS, rule, (*needs, lessen))
-    text = f"{name} keeps more at the largest budget where it learns as much."
+    text = f"Where it learns as much, {name} keeps more at the largest budget."
     yield _claim(f"9{letters[4]}", text, _OURS, keeps_more(kind, EQUAL_GAIN), TUNED)
 
 

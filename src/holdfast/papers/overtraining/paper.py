@@ -16,7 +16,7 @@ PAPER = Paper(
     durations={
         "quick": "two minutes a recipe",
         "small": "an hour and a quarter by estimate, half of it for the ladder and its text",
-        "medium": "ten hours by estimate: two for the ladder, six for its text, two for pictures",
+        "medium": "eleven hours by estimate: two for the ladder, six for its text, three for pictures",
     },
     rules=3,  # the rates that the paper reads, overtrained ladders, equal rate and equal target
     function="holdfast.papers.overtraining.reproduction:reproduce",
