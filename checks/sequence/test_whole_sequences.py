@@ -124,7 +124,7 @@ def test_ewc_has_all_fisher_information_where_it_goes_on_from_another_arm(asked)
 
     arms = [{"ewc": {"coefficient": [1.0, 2.0], "samples": 4}}]
     names = ("rivers", "letters", "music")
-    other = "EWC, coefficient 2, samples 4"
+    other = "EWC, samples 4, coefficient 2"
     config = SequenceConfig.read(asked(names=names, arms=arms, continue_from=other, curve=0))
     record = execute_study(SequenceStudy(config), console=quiet(), workers=1)
     ewc, named = (a for a in record.arms if a.kind == "ewc")
