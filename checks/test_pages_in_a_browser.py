@@ -80,16 +80,18 @@ const look = () => {{
   if (waiting) return setTimeout(look, 100);
   frame.width = {width};
   const narrowed = root.scrollWidth;
-  setTimeout(() => {{
+  const settle = (tries) => {{
     for (const d of inner.querySelectorAll("details")) d.open = true;
     const placed = [...inner.querySelectorAll("main *")].filter((e) => !e.closest(".scroll, pre, .plot"));
     const outside = placed.filter((e) => e.getBoundingClientRect().right > {width} + 1);
     const drawn = [...inner.querySelectorAll(".plot")].filter((e) => e.querySelector(".main-svg"));
     const wide = drawn.filter((e) => e.querySelector(".main-svg").getBoundingClientRect().right > {width});
+    if (wide.length && tries) return setTimeout(() => settle(tries - 1), 500); // plotly draws anew
     const found = {{ narrowed, scroll: root.scrollWidth,
       outside: outside.map((e) => e.outerHTML.slice(0, 80)), drawn: drawn.length, wide: wide.length }};
     document.getElementById("found").textContent = JSON.stringify(found);
-  }}, 500);
+  }};
+  setTimeout(() => settle(20), 500);
 }};
 look();
 </script>""")

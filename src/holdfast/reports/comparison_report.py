@@ -43,6 +43,7 @@ from holdfast.reports.blocks import (
     Block,
     Code,
     Facts,
+    Fold,
     Page,
     Panel,
     Paragraph,
@@ -285,9 +286,11 @@ def _where(breakdowns: Sequence[Breakdown], rows: Rows) -> Section | None:
         key = breakdown.suite, breakdown.name, breakdown.metric
         if key not in names or (breakdown.by == LENGTH and key not in changed):
             continue
-        title = f"{names[key]}, by {breakdown.by}"
+        of_what = " of the question" if breakdown.by == LENGTH else ""
+        title = f"{names[key]}, by {breakdown.by}{of_what}"
         if breakdown.by == "subject":
             blocks.append(_group_forest(breakdown, title))
+            blocks.append(Fold(f"{title}: lost and gained", [_group_table(breakdown, "")]))
         else:
             blocks.append(_group_table(breakdown, title))
     drawn = present(blocks)
