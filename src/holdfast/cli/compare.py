@@ -176,8 +176,8 @@ class CompareRequest(CompareSettings):
     def _acceptance_problems(self) -> list[Problem]:
         """What `--accept` lacks."""
         if not self.accept:
-            given = [name for name in ("by", "because") if getattr(self, name)]
-            return [Problem(name, "is only used with --accept.") for name in given]
+            unused = [name for name in ("by", "because") if getattr(self, name)]
+            return [Problem(name, "is only used with --accept.") for name in unused]
         problems = []
         if self.policy is None:
             text = "records a loss in the file that a policy names, and there is no --policy."

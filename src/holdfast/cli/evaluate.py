@@ -300,12 +300,12 @@ def print_forecasts(plan: EvaluationPlan, loaded: Loaded, flips: float) -> None:
     from holdfast.reports.terminal import Printer
     from holdfast.support.progress import progress
 
-    found = []
+    costs = []
     with progress("Measuring a few samples", total=len(plan.entries)) as advance:
         for forecast in forecasts(plan, loaded, flips=flips):
-            found.append(forecast)
+            costs.append(forecast)
             advance(1)
-    Printer(stdout_console()).show(forecast_blocks(found, flips=flips, confidence=plan.confidence))
+    Printer(stdout_console()).show(forecast_blocks(costs, flips=flips, confidence=plan.confidence))
 
 
 def report(folder: Path) -> None:

@@ -78,15 +78,15 @@ def forecasts(plan: EvaluationPlan, loaded: Loaded, *, flips: float) -> Iterator
 @contextmanager
 def _subject(plan: EvaluationPlan, loaded: Loaded) -> Iterator[Subject]:
     with tempfile.TemporaryDirectory() as folder:
-        place = EvaluationFolder(Path(folder))
+        folder_of_samples = EvaluationFolder(Path(folder))
         yield Subject(
             model=loaded.model,
             tokenizer=loaded.tokenizer,
             processor=loaded.processor,
             plan=plan,
-            folder=place,
-            start=place,
-            verdicts=place.path,
+            folder=folder_of_samples,
+            start=folder_of_samples,
+            verdicts=folder_of_samples.path,
         )
 
 

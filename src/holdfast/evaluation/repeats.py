@@ -45,17 +45,17 @@ def repeat_models(
         NotFinite: figures are not finite.
     """
     for model in models:
-        place = out / model.label
-        keys = _keys(place, plan)
-        if (place / FILE).is_file():
-            before = read_as(place / FILE, Repeats)
+        folder = out / model.label
+        keys = _keys(folder, plan)
+        if (folder / FILE).is_file():
+            before = read_as(folder / FILE, Repeats)
             if before.times >= times and keys.items() <= before.keys.items():
                 continue
         loaded = load_model(model, loading)
         figures: dict[str, dict[str, list[float]]] = {}
         for number in range(1, times):
             display.say(f"{model.label}: measured again ({number} of {times - 1})")
-            again = EvaluationFolder(place / f".repeat-{number}")
+            again = EvaluationFolder(folder / f".repeat-{number}")
             for entry in plan.entries:
                 evaluate(
                     dataclasses.replace(loaded, identity={**loaded.identity, "name": model.label}),
@@ -65,19 +65,19 @@ def repeat_models(
                     start=EvaluationFolder(out / models[0].label),
                 )
         for entry in plan.entries:
-            figures[entry.path] = _figures(place, entry, times)
-        write_json(place / FILE, Repeats(times=times, figures=figures, keys=keys))
+            figures[entry.path] = _figures(folder, entry, times)
+        write_json(folder / FILE, Repeats(times=times, figures=figures, keys=keys))
         for number in range(1, times):
-            shutil.rmtree(place / f".repeat-{number}")
+            shutil.rmtree(folder / f".repeat-{number}")
 
 
 def _keys(place: Path, plan: EvaluationPlan) -> dict[str, str]:
     """By suite/name what tells a model's evaluations from those of other data or settings."""
     keys = {}
     for entry in plan.entries:
-        found = EvaluationFolder(place).find(entry.suite, entry.name)
-        assert found is not None, "it was just measured"
-        keys[entry.path] = found.key
+        evaluation = EvaluationFolder(place).find(entry.suite, entry.name)
+        assert evaluation is not None, "it was just measured"
+        keys[entry.path] = evaluation.key
     return keys
 
 
@@ -95,8 +95,8 @@ def _figures(place: Path, entry: Entry, times: int) -> dict[str, list[float]]:
     folders = [place, *(place / f".repeat-{number}" for number in range(1, times))]
     figures: dict[str, list[float]] = {}
     for folder in folders:
-        found = EvaluationFolder(folder).find(entry.suite, entry.name)
-        assert found is not None, "it was just measured"
-        for name, metric in found.metrics.items():
+        evaluation = EvaluationFolder(folder).find(entry.suite, entry.name)
+        assert evaluation is not None, "it was just measured"
+        for name, metric in evaluation.metrics.items():
             figures.setdefault(name, []).append(metric.value)
     return figures

@@ -13,10 +13,10 @@ from rich.console import Console
 from torch import nn
 
 from holdfast.errors import TrainingDiverged
+from holdfast.papers.claims.reproduction import size_changes
 from holdfast.papers.digits import study
 from holdfast.papers.digits.study import DigitsSettings, Samples, Tasks, gain_over, run_digits, train, with_replay
 from holdfast.papers.sfa.claims import CLASSES, FIGURE_1, check_claims
-from holdfast.papers.sfa.reproduction import sizes
 from holdfast.records.sequence import read_sequence
 from mnist_files import write_mnist
 
@@ -91,7 +91,7 @@ def test_mnist_is_read_where_a_folder_is_given(tmp_path: Path) -> None:
 
 def test_the_grids_of_every_size_are_arms() -> None:
     for recipe in (FIGURE_1, CLASSES):
-        for changes in sizes()[recipe].values():
+        for changes in size_changes("sfa")[recipe].values():
             problems: list[str] = []
             study.read_arms(changes["arms"], [], problems)
             assert not problems

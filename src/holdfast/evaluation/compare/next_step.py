@@ -113,12 +113,14 @@ def next_step(
         if c.primary and c.verdict == LOST and (c.suite, c.name, c.metric) not in accepted:
             lost.append(c)
     lost.sort(key=lambda c: c.p_value)
-    found = _Found(sides=sides, settings=settings, comparisons=comparisons, kinds=kinds, lost=lost)
+    comparison = _Found(
+        sides=sides, settings=settings, comparisons=comparisons, kinds=kinds, lost=lost
+    )
     for step in (_turns, _form, _chance, _questions, _text):
-        proposed = step(found)
+        proposed = step(comparison)
         if proposed is not None:
             return proposed
-    return None if lost else _samples(found)
+    return None if lost else _samples(comparison)
 
 
 # --------------------------------------------------------------------------------------------- cases
@@ -151,11 +153,11 @@ def _form(found: _Found) -> NextStep | None:
 
 def _chance(found: _Found) -> NextStep | None:
     """Questions that the model before could not answer."""
-    asked = found.asked
-    if not asked or not all("before" in c.at_chance for c in asked):
+    losses = found.asked
+    if not losses or not all("before" in c.at_chance for c in losses):
         return None
     text = (
-        f"{_names(asked)}: the model before is not shown to do better than chance, so that it had "
+        f"{_names(losses)}: the model before is not shown to do better than chance, so that it had "
         "nothing to forget there. Ask what it knows, or in another form, such as whole answers in "
         "place of letters."
     )
@@ -164,15 +166,15 @@ def _chance(found: _Found) -> NextStep | None:
 
 def _questions(found: _Found) -> NextStep | None:
     """Other questions."""
-    asked = [c for c in found.asked if "before" not in c.at_chance][:MOST_ENTRIES]
-    if not asked:
+    losses = [c for c in found.asked if "before" not in c.at_chance][:MOST_ENTRIES]
+    if not losses:
         return None
     base, tuned = (side.model for side in found.sides)
     if base and tuned and not _is_tuned_from(*found.sides):
-        text = f"{_names(asked)}: {tuned} was not tuned from {base}, so that it forgot nothing."
+        text = f"{_names(losses)}: {tuned} was not tuned from {base}, so that it forgot nothing."
         return _on_the_page(found, text)
-    text = f"{_names(asked)}: may be pseudo forgetting, which plain text brings back."
-    entries = _entries(found, asked)
+    text = f"{_names(losses)}: may be pseudo forgetting, which plain text brings back."
+    entries = _entries(found, losses)
     if not base or not tuned or entries is None:
         return NextStep(
             text=f"{text} 'holdfast diagnose' tells, given the two models and text like that of "

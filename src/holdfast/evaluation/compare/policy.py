@@ -191,22 +191,22 @@ def bind_policy(
     aims: list[Aim] = []
     problems = []
     for subject, keys in by_subject.items():
-        asked = policy.entries[subject]
-        margin = " or ".join(asked.margin) or "the margin"
+        entry_policy = policy.entries[subject]
+        margin = " or ".join(entry_policy.margin) or "the margin"
         rule = Rule(
-            text=f"{subject} loses at most {margin} ({asked.tier})",
+            text=f"{subject} loses at most {margin} ({entry_policy.tier})",
             what=subject,
             direction="drop",
             operator=">",
             threshold=0.0,
             unit="",
-            tier=asked.tier,
-            alpha=asked.alpha,
-            required=asked.is_required,
-            margins=StatedMargins(asked.margin) if asked.margin else margins,
+            tier=entry_policy.tier,
+            alpha=entry_policy.alpha,
+            required=entry_policy.is_required,
+            margins=StatedMargins(entry_policy.margin) if entry_policy.margin else margins,
         )
         if not any(_rank(subject, key) < _NOT_MEANT for key in known) and subject != EVERY:
-            if asked.is_required:
+            if entry_policy.is_required:
                 suite, _, name = subject.rpartition("/")
                 aims.append(Aim(rule=rule, metrics={}, missing=[(suite, name)]))
             else:
@@ -216,7 +216,7 @@ def bind_policy(
             if key not in pairs:
                 aims.append(Aim(rule=rule, metrics={}, missing=[key]))
                 continue
-            metric, problem = _metric(asked.metric, pairs[key])
+            metric, problem = _metric(entry_policy.metric, pairs[key])
             if problem:
                 problems.append(f"entries: {subject}: {problem}")
             problems += _misfits(subject, rule, pairs[key], metric)
@@ -242,8 +242,8 @@ def _names_of(keys: Sequence[Key]) -> list[str]:
 
 def _rank(subject: str, key: Key) -> int:
     """How closely a subject names an entry, 0 most; `_NOT_MEANT` where it does not."""
-    named = ["/".join(key), key[1], key[0], EVERY]
-    return named.index(subject) if subject in named else _NOT_MEANT
+    names = ["/".join(key), key[1], key[0], EVERY]
+    return names.index(subject) if subject in names else _NOT_MEANT
 
 
 def _misfits(subject: str, rule: Rule, pair: EntryPair, metric: str | None) -> list[str]:
@@ -353,8 +353,8 @@ def accept(
     for entry in entries:
         meant = [c for c in judged if entry in (c.name, f"{c.suite}/{c.name}")]
         if len(meant) != 1:
-            found = f"is any of {len(meant)} entries" if meant else "is no entry that it judges"
-            problems.append(f"--accept: '{entry}' {found}.{did_you_mean(entry, names)}")
+            problem = f"is any of {len(meant)} entries" if meant else "is no entry that it judges"
+            problems.append(f"--accept: '{entry}' {problem}.{did_you_mean(entry, names)}")
         elif meant[0].gain >= 0.0:
             problems.append(f"--accept: {entry} did not lose anything.")
         else:
@@ -374,11 +374,11 @@ def accept(
             )
     if problems:
         raise ConfigError(problems)
-    kept = []
+    losses = []
     if policy.accepted.is_file():
         replaced = {(loss.before, loss.suite, loss.name, loss.metric) for loss in new}
         for loss in read_as(policy.accepted, AcceptedLosses).losses:
             if (loss.before, loss.suite, loss.name, loss.metric) not in replaced:
-                kept.append(loss)
-    write_json(policy.accepted, AcceptedLosses(losses=[*kept, *new]))
+                losses.append(loss)
+    write_json(policy.accepted, AcceptedLosses(losses=[*losses, *new]))
     return new

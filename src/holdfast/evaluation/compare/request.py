@@ -317,5 +317,5 @@ def _sides(path: Path, kind: str, status: str, sides: Mapping[str, Side], empty:
     if missing:
         raise ConfigError(f"{path}: nothing was measured of {empty.format(' and '.join(missing))}")
     notes = () if status == "finished" else (f"{path}: the {kind} is {status}, not finished.",)
-    found = list(sides.values())
-    return [replace(side, notes=notes) for side in found[:1]] + found[1:]
+    both = list(sides.values())
+    return [replace(side, notes=notes) for side in both[:1]] + both[1:]

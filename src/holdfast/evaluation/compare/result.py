@@ -296,10 +296,10 @@ def _prepared(
 
 def _outside(aims: Sequence[Aim], matching: Matching) -> list[str]:
     """A sentence on the entries that neither the policy nor a rule speaks of."""
-    asked: set[Key] = set()
+    judged: set[Key] = set()
     for aim in aims:
-        asked |= {*aim.metrics, *aim.missing}
-    left = ["/".join(pair.key) for pair in matching.pairs if pair.key not in asked]
+        judged |= {*aim.metrics, *aim.missing}
+    left = ["/".join(pair.key) for pair in matching.pairs if pair.key not in judged]
     return [f"Not in the policy, and not judged: {', '.join(left)}."] if left else []
 
 

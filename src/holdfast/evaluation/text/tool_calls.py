@@ -59,9 +59,9 @@ def _calls_in(text: str) -> list[Any]:
     if text.endswith("</function>"):
         functions = _XML.findall(text)
         return [{"name": name, "arguments": dict(_PARAMETER.findall(b))} for name, b in functions]
-    named = _NAMED.fullmatch(text)
-    if named:
-        return [{"name": named[1], "arguments": read_json(named[2])}]
+    call = _NAMED.fullmatch(text)
+    if call:
+        return [{"name": call[1], "arguments": read_json(call[2])}]
     value = read_json(text)
     return value if isinstance(value, list) else [value]
 

@@ -233,7 +233,7 @@ def _judged(statement: Statement[R], evidence: Evidence[R]) -> Claim:
     figures: list[ClaimFigure] = []
     for condition in parts:
         figures += condition.figures
-    told = verdict != UNKNOWN
+    is_decided = verdict != UNKNOWN
     return Claim(
         number=statement.number,
         text=statement.text,
@@ -248,7 +248,7 @@ def _judged(statement: Statement[R], evidence: Evidence[R]) -> Claim:
         waiting=waiting,
         noun=evidence.noun,
         one_seed=evidence.seeds == 1 or any(figure.seeds == 1 for figure in figures),
-        carried_by=_carried_by(statement, evidence, verdict) if told else {},
+        carried_by=_carried_by(statement, evidence, verdict) if is_decided else {},
         hints=[condition.warning for condition in parts if condition.warning],
     )
 
@@ -304,10 +304,10 @@ def _holm(holds: Mapping[int, Callable[[float], bool] | None]) -> set[int]:
 
 def family_lines(claims: Sequence[Claim]) -> list[str]:
     """What of the claims holds at once, a sentence or two for each family that has claims."""
-    own = [claim for claim in claims if not claim.ours]
+    of_paper = [claim for claim in claims if not claim.ours]
     ours = [claim for claim in claims if claim.ours]
     lines = []
-    for of_whom, family in (("the paper", own), ("ours", ours)):
+    for of_whom, family in (("the paper", of_paper), ("ours", ours)):
         if family:
             lines.append(_family_line(family, of_whom))
     return lines

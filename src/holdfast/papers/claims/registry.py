@@ -57,5 +57,5 @@ def papers() -> dict[str, Paper]:
     """All papers by name."""
     root = Path(__file__).resolve().parents[1]
     rooms = sorted(path.parent.name for path in root.glob("*/paper.py"))
-    found = [importlib.import_module(f"holdfast.papers.{room}.paper").PAPER for room in rooms]
-    return {paper.name: paper for paper in sorted(found, key=lambda paper: paper.name)}
+    declared = [importlib.import_module(f"holdfast.papers.{room}.paper").PAPER for room in rooms]
+    return {paper.name: paper for paper in sorted(declared, key=lambda paper: paper.name)}

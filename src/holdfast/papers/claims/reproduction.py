@@ -1,10 +1,10 @@
 """A paper's studies run, or found finished, and its claims held against what came out.
 
-A study file is the medium size. What a smaller size changes of it stands in `sizes.yaml` as
-mappings like the file's own, which `changed` lays over it:
+A study file is the medium size. What a smaller size changes of it stands in the paper's
+`sizes.yaml` as mappings like the file's own, which `changed` lays over it:
 
 ```python
-settings = StudyConfig.read(changed(yaml.safe_load(file), size_changes()[study][size]))
+settings = StudyConfig.read(changed(yaml.safe_load(file), size_changes(paper)[study][size]))
 ```
 
 A paper declares its small studies, with a file and its changes for each, and how its claims are
@@ -384,13 +384,16 @@ def changed(values: Any, changes: Any) -> Any:
 
 
 @functools.cache
-def size_changes() -> dict[str, dict[str, Any]]:
-    """What each size changes of a study's file, by study and size: `sizes.yaml`."""
+def size_changes(paper: str) -> dict[str, dict[str, Any]]:
+    """What each size changes of a study's file, by study and size.
+
+    Args:
+        paper: the folder of `holdfast.papers` whose `sizes.yaml` says it.
+    """
     import yaml
 
-    changes: dict[str, dict[str, Any]] = yaml.safe_load(
-        Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8")
-    )
+    file = Path(__file__).parents[1] / paper / "sizes.yaml"
+    changes: dict[str, dict[str, Any]] = yaml.safe_load(file.read_text(encoding="utf-8"))
     return changes
 
 

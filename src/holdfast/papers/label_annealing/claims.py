@@ -172,8 +172,8 @@ def _claim(
 
 def _as_named(statement: Statement[StudyRecord]) -> Statement[StudyRecord]:
     """The same on nothing but the benchmarks that its sentence names."""
-    named = NAMED.get(statement.number, NAMED.get(statement.recipe, {}))
-    for side, names in named.items():
+    benchmarks = NAMED.get(statement.number, NAMED.get(statement.recipe, {}))
+    for side, names in benchmarks.items():
         statement = dataclasses.replace(
             statement,
             rule=on_entries(side, names, statement.rule),

@@ -118,11 +118,11 @@ def lines(study: StudyRecord, method: Method) -> list[Line]:
     leading, name = _strength(trials, method)
     for trial in trials if leading else ():
         settings = method_settings(trial)
-        told = settings.pop(leading, {})
-        strength = told.pop(name, getattr(declared(leading), name, None))
+        strengths = settings.pop(leading, {})
+        strength = strengths.pop(name, getattr(declared(leading), name, None))
         if isinstance(strength, bool) or not isinstance(strength, (int, float)) or strength <= 0:
             continue
-        others = _without_defaults(leading, told)
+        others = _without_defaults(leading, strengths)
         key = repr((sorted(others.items()), _key(settings, trial)))
         start = starts.get(_key(settings, trial))
         line = Line(name=name, members=[], settings=others, start=start)
@@ -142,11 +142,11 @@ def _key(settings: Mapping[str, Mapping[str, Any]], trial: TrialRecord) -> str:
 
 def _without_defaults(method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that say what a method is and are not its defaults."""
-    kept = {}
+    choices = {}
     for name, value in parameters.items():
         if name not in _ASIDE and value != getattr(declared(method), name, None):
-            kept[name] = value
-    return kept
+            choices[name] = value
+    return choices
 
 
 def from_direct(line: Line, study: StudyRecord) -> list[tuple[float, TrialRecord]]:
@@ -401,13 +401,13 @@ def with_entries(study: StudyRecord, side: str, names: tuple[str, ...]) -> Study
     """The study with the entries of these names as that side, of those that it is judged by; as it
     is where none has one, or all have."""
     entries = [tuple(entry) for entry in getattr(study, side).entries]
-    named = []
+    comparisons = []
     for comparison in _reported(study):
         if _entry(comparison) in entries and comparison.name in names:
-            named.append(comparison)
-    if len(named) == len(entries):
+            comparisons.append(comparison)
+    if len(comparisons) == len(entries):
         return study
-    return _with_side(study, side, named) or study
+    return _with_side(study, side, comparisons) or study
 
 
 def _with_side(

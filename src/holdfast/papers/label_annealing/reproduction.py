@@ -3,9 +3,7 @@ claims held against what came out."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from holdfast.papers.claims.reproduction import Twin, Twins
+from holdfast.papers.claims.reproduction import Twin, Twins, size_changes
 from holdfast.papers.label_annealing.claims import check_claims
 from holdfast.papers.label_annealing.paper import PAPER
 from holdfast.records.study import read_study
@@ -15,9 +13,7 @@ from holdfast.studies.sweep.study import StudyConfig
 
 def _twins() -> dict[str, Twin]:
     """The studies by recipe, with what `sizes.yaml` changes of them."""
-    import yaml
-
-    sizes = yaml.safe_load(Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8"))
+    sizes = size_changes("label_annealing")
     twins = {}
     for recipe in PAPER.recipes:
         name = f"{recipe}-tiny"

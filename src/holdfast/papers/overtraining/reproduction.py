@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.errors import ConfigError
 from holdfast.papers.claims.claim import Claim
-from holdfast.papers.claims.reproduction import Twin, Twins, changed
+from holdfast.papers.claims.reproduction import Twin, Twins, changed, size_changes
 from holdfast.papers.ladder.plan import LadderConfig
 from holdfast.papers.ladder.study import LadderStudy
 from holdfast.papers.overtraining.claims import (
@@ -90,9 +90,7 @@ def run_twin(
 
 
 def _twin(name: str, file: str) -> Twin:
-    import yaml
-
-    changes_of = yaml.safe_load(Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8"))
+    changes_of = size_changes("overtraining")
     sizes = {}
     for size, changes in changes_of[name].items():
         ladder = {"file": "ladder/long.yaml", "size": "170k", "changes": changes_of["ladder"][size]}

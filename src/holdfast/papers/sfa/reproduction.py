@@ -3,11 +3,7 @@ its claims held against what came out."""
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
-from typing import Any
-
-from holdfast.papers.claims.reproduction import Script, Twin, Twins
+from holdfast.papers.claims.reproduction import Script, Twin, Twins, size_changes
 from holdfast.papers.digits.study import DigitsSettings, run_digits
 from holdfast.papers.sfa.claims import CLASSES, FIGURE_1, IN_A_ROW, READING, RECIPE, check_claims
 from holdfast.papers.sfa.paper import PAPER
@@ -16,26 +12,15 @@ from holdfast.studies.engine.session import execute_study
 from holdfast.studies.sequence.plan import SequenceConfig
 from holdfast.studies.sequence.study import SequenceStudy
 
-
-@functools.cache
-def sizes() -> dict[str, dict[str, Any]]:
-    """What each size changes of the studies: `sizes.yaml`."""
-    import yaml
-
-    content: dict[str, dict[str, Any]] = yaml.safe_load(
-        Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8")
-    )
-    return content
-
-
+SIZES = size_changes("sfa")
 TWINS = Twins(
     paper=PAPER,
     studies={
-        RECIPE: Twin(file="sequence/tasks-tiny.yaml", sizes=sizes()[RECIPE]),
-        IN_A_ROW: Twin(file="sequence/three-tasks-tiny.yaml", sizes=sizes()[IN_A_ROW]),
-        FIGURE_1: Script(settings=DigitsSettings, run=run_digits, sizes=sizes()[FIGURE_1]),
+        RECIPE: Twin(file="sequence/tasks-tiny.yaml", sizes=SIZES[RECIPE]),
+        IN_A_ROW: Twin(file="sequence/three-tasks-tiny.yaml", sizes=SIZES[IN_A_ROW]),
+        FIGURE_1: Script(settings=DigitsSettings, run=run_digits, sizes=SIZES[FIGURE_1]),
         CLASSES: Script(
-            settings=DigitsSettings.class_incremental, run=run_digits, sizes=sizes()[CLASSES]
+            settings=DigitsSettings.class_incremental, run=run_digits, sizes=SIZES[CLASSES]
         ),
     },
     config=SequenceConfig.read,
