@@ -173,7 +173,7 @@ def test_the_recipes_are_these() -> None:
         *(f"overtraining/{n}" for n in OVERTRAINING),
         *(f"without_old_data/{n}" for n in WITHOUT_OLD_DATA),
     }
-    assert there == {*METHODS, *tiny, *papers, "label_annealing/code-one-gpu"}
+    assert there == {*METHODS, *tiny, *papers, "label_annealing/code-one-gpu", "label_annealing/smollm2"}
     package = ROOT / "src" / "holdfast" / "papers" / "recipes" / "residual"
     assert {p.resolve() for p in (CONFIGS / "residual").glob("*.yaml")} == set(package.glob("*.yaml"))
 
