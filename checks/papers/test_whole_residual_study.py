@@ -71,7 +71,7 @@ def test_the_continued_base_is_tuned_once_more_on_conversations_of_the_user(stud
     assert tuned.state == "complete" and tuned.restored == "tuning" and tuned.hash != base.hash
     assert tuned.flops > base.flops > 0 and tuned.seconds > base.seconds
     run = RunFolder(tmp_path / "out" / tuned.path).read()
-    assert run.training["steps"] == 3 and "<user>" in str(run.config["training"].get("chat_template_path", "<user>"))
+    assert run.training["steps"] == 3
     assert {p.before for p in record.pairs if p.after == tuned.name} >= {"a-instruct", "a-instruct-300", "a-base-300"}
     assert ("a-base-300-tuned", "a-base-300-residual") in {(p.before, p.after) for p in record.pairs}
 

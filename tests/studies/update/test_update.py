@@ -238,6 +238,14 @@ def test_what_the_models_are_warned_about_is_said_although_the_corpus_fails(requ
     assert not (tmp_path / "out").exists(), "a refused request leaves nothing"
 
 
+@pytest.mark.parametrize(("dtype", "told"), [("bfloat16", True), ("float32", False)])
+def test_steps_that_would_be_rounded_away_are_told_of_before_anything_is_trained(request_of, training, dtype, told):
+    keys = request_of(train={**training, "dtype": dtype, "learning_rate": 1e-6})
+    lines = study.UpdateStudy(UpdateConfig.read(keys)).dry_run()
+    notes = [line for line in lines if line.startswith("Note: train: About ")]
+    assert bool(notes) == told and all("Train with dtype: float32" in note for note in notes)
+
+
 @pytest.mark.slow
 def test_only_documents_that_are_new(request_of):
     record = run(request_of(after="2024-07-01"))
