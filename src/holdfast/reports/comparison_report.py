@@ -290,7 +290,7 @@ def _where(breakdowns: Sequence[Breakdown], rows: Rows) -> Section | None:
         title = f"{names[key]}, by {breakdown.by}{of_what}"
         if breakdown.by == "subject":
             blocks.append(_group_forest(breakdown, title))
-            blocks.append(Fold(f"{title}: lost and gained", [_group_table(breakdown, "")]))
+            blocks.append(Fold("Lost and gained by subject", [_group_table(breakdown, "")]))
         else:
             blocks.append(_group_table(breakdown, title))
     drawn = present(blocks)
