@@ -3,12 +3,13 @@ those that the committed records give today."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pages
 import tree
+
+from holdfast.support.files import read_json
 
 OUTCOMES = pages.ROOT / "docs" / "outcomes"
 STUDIES = {
@@ -29,7 +30,7 @@ def claims() -> dict[str, Any]:
     """By name of the file: claims of the outcomes, and of the records."""
     data: dict[str, Any] = {}
     for path in sorted(OUTCOMES.glob("*.json")):
-        outcome = json.loads(path.read_text(encoding="utf-8"))
+        outcome = read_json(path)
         page = tree.load(tree.CLAIMS_PAGE)({"studies": {}, "created": "", **outcome})
         stored = [tree.load(tree.CLAIM).from_json(claim) for claim in outcome["claims"]]
         judged = {claim.number: claim_data(claim) for claim in stored}

@@ -144,6 +144,13 @@ def test_every_claim_holds_of_a_study_like_the_papers() -> None:
     assert all(c.paper and s.rule.says for c, s in zip(found.values(), STATEMENTS, strict=True))
 
 
+def test_figures_of_text_are_in_nats() -> None:
+    for claim in claims().values():
+        for figure in claim.figures:
+            if figure.what.startswith("plain text"):
+                assert figure.unit == "nats/token", figure
+
+
 @pytest.mark.parametrize(
     ("number", "change", "verdict"),
     [

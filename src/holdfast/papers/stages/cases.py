@@ -212,8 +212,9 @@ class Checkpoint:
     """Of which studies."""
     dose: int = 1
     """Of restoring."""
+    unit: str = "share"
+    """Of figures whose check names no other."""
     where = ""
-    unit = "share"
 
     def behind(self, figure: Figure) -> str:
         """The worlds."""
@@ -306,6 +307,11 @@ def first(worlds: Worlds) -> list[Checkpoint]:
 def last(worlds: Worlds) -> list[Checkpoint]:
     """That after all of them."""
     return [Checkpoint(worlds, worlds.last())]
+
+
+def last_in_nats(worlds: Worlds) -> list[Checkpoint]:
+    """The same, for figures of text."""
+    return [dataclasses.replace(at, unit="nats/token") for at in last(worlds)]
 
 
 def three(worlds: Worlds) -> list[Checkpoint]:

@@ -65,6 +65,7 @@ from holdfast.papers.stages.cases import (
     greatest,
     knowledge,
     last,
+    last_in_nats,
     last_narrow,
     last_other,
     least_mass,
@@ -406,7 +407,7 @@ STATEMENTS = (
             ),
             rising(
                 "",
-                last,
+                last_in_nats,
                 along_checkpoints(plain),
                 what="plain text",
                 least=0.0,
