@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
+from holdfast.papers.claims.reproduction import size_changes
 from holdfast.papers.digits.study import DigitsSettings, run_digits
 from holdfast.papers.sfa.claims import FIGURE_1
-from holdfast.papers.sfa.reproduction import sizes
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
     settings = DigitsSettings(
         name=FIGURE_1,
         output_dir=asked.output_dir,
-        arms=sizes()[FIGURE_1]["medium"]["arms"],
+        arms=size_changes("sfa")[FIGURE_1]["medium"]["arms"],
         epochs=asked.epochs,
         seeds=asked.seeds,
         mnist=str(asked.mnist),

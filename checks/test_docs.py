@@ -425,6 +425,10 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         return
     if words == [".", ".venv/bin/activate"]:
         return
+    if program == "python":
+        script = text_of(rest[0])
+        assert all(f'"{word}"' in script for word in rest if word.startswith("--"))
+        return
     assert program == "holdfast", f"no check for {program!r}: add one"
     name, options = rest[0], rest[1:]
     study = name == "sweep" and options[0] == "--config" and Path(options[1]).is_file()

@@ -12,12 +12,9 @@ PROG = "holdfast diagnose"
 DESCRIPTION = """\
 A score that fell after fine-tuning may be a shifted text pattern, which an epoch of plain text brings back (pseudo
 forgetting), or knowledge that is gone (actual forgetting); the remedy differs. This restores every checkpoint on text
-that the base finds easy, so that nothing new is taught, restores the base in the same way as a control, and holds base,
-fine-tuned, restored and control against each other question by question. It says of each checkpoint and task: gained,
-no forgetting, pseudo forgetting, actual forgetting, not yet restored, or inconclusive and why; and at which epoch
-actual forgetting begins. Nothing is fine-tuned on the questions, and no input is changed.
-Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast diagnose worker'
-on the others.
+that the base finds easy, restores the base in the same way as a control, and compares base, fine-tuned, restored and
+control question by question. It says of each checkpoint and task: gained, no, pseudo or actual forgetting, not yet
+restored, or inconclusive and why. Interrupted? The same command continues. Several machines: --help study.
 """
 STAGES = """\
 stages.yaml
@@ -59,8 +56,6 @@ examples
   holdfast diagnose --base meta-llama/Llama-2-7b-hf \\
       --tuned run/checkpoint-100 run/checkpoint-200 --corpus web.jsonl.gz \\
       --tokens 5000000 --suite forgetting_stages
-  holdfast diagnose --base Qwen/Qwen2.5-0.5B --train chats.jsonl \\
-      --corpus web/ --suite forgetting_stages
   holdfast diagnose --base base --tuned tuned --corpus generated \\
       --tokens 1000000 --suite forgetting_stages
 """

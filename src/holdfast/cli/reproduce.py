@@ -58,7 +58,6 @@ examples
   holdfast reproduce label-annealing --recipes math code --medium
   # a study of yours, of any model and data
   holdfast reproduce sfa --on runs/my-sequence
-  # formulas against numbers
   holdfast reproduce sfa --theory
   holdfast reproduce --world --output_dir world
 
