@@ -62,7 +62,7 @@ def breakdowns(
     with contextlib.suppress(DataError):
         matching = match_entries(read_evaluations(before), read_evaluations(after))
         pairs = {pair.key: pair for pair in matching.pairs}
-    found = []
+    results = []
     for c in comparisons:
         pair = pairs.get((c.suite, c.name))
         if pair is None or not c.primary or c.failed is not None or pair.before.kind == "average":
@@ -78,8 +78,8 @@ def breakdowns(
         for by, groups in _groupings(joined.before):
             breakdown = _breakdown(c, pair, joined, by, groups)
             if len(breakdown.groups) > 1:
-                found.append(breakdown)
-    return found
+                results.append(breakdown)
+    return results
 
 
 def _groupings(rows: Rows) -> Iterator[tuple[str, Groups]]:

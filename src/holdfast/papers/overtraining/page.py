@@ -203,7 +203,7 @@ def _regime_sentence(record: OvertrainingRecord) -> list[str]:
 def _direct_sentences(record: OvertrainingRecord, task: str) -> list[str]:
     """Where direct fine-tuning turns: at each rate that is read, and at tuned rates."""
     sentences = []
-    kept = record.leading(task, "keep")
+    of_keep = record.leading(task, "keep")
     by_verdict: dict[str, list[str]] = {}
     for rate in _rates_read(record, task):
         for turn in _turns_at(record, task, rate, "keep"):
@@ -214,8 +214,8 @@ def _direct_sentences(record: OvertrainingRecord, task: str) -> list[str]:
     for verdict, text in AT_RATES.items():
         if verdict in by_verdict:
             verdicts.append(text.format(join_and(by_verdict[verdict])))
-    if verdicts and kept is not None:
-        what = f"what should be kept ({kept.name})"
+    if verdicts and of_keep is not None:
+        what = f"what should be kept ({of_keep.name})"
         sentences.append(f"{task}, {record.direct} at one rate: {what} {'; '.join(verdicts)}.")
     for suite, what in (("keep", "what should be kept"), ("learn", "the task")):
         for turn in _turns_at(record, task, None, suite):

@@ -47,16 +47,16 @@ def printed_verdicts() -> dict[str, str]:
 
 def printed_study() -> ResidualRecord:
     """The tables as a finished study."""
-    made: dict[str, tuple[StudiedModel, PaperColumn]] = {}
+    records: dict[str, tuple[StudiedModel, PaperColumn]] = {}
     for column in columns():
         if column.start in FAMILIES:
             model = _model(column)
-            made.setdefault(model.name, (model, column))
-    models = [model for model, _ in made.values()]
+            records.setdefault(model.name, (model, column))
+    models = [model for model, _ in records.values()]
     pairs = []
-    for model, column in made.values():
+    for model, column in records.values():
         for before, question in questions_of(model, models):
-            compared = list(_compared(made[before.name][1], column))
+            compared = list(_compared(records[before.name][1], column))
             names = {"before": before.name, "after": model.name}
             pairs.append(ModelPair(**names, question=question, comparisons=compared))
     return ResidualRecord(
