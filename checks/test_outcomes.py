@@ -90,12 +90,15 @@ def test_an_outcome_stands_beside_the_paper(tmp_path):
 
 def test_counts_by_verdict_stand_on_top(tmp_path):
     page = written(tmp_path, paper_like())
-    counts = Counter(c.verdict for c in check_claims(dict.fromkeys(RECIPES, paper_like())))
+    claims = check_claims(dict.fromkeys(RECIPES, paper_like()))
     top = page.partition("\n### ")[0]
-    sums = " | ".join(str(counts[verdict]) for verdict in (HOLDS, FAILS, UNKNOWN))
-    assert f"| the paper's ({len(STATEMENTS)}) | medium | {sums} | 0 |" in top
-    assert f"| the paper's ({len(STATEMENTS)}) | small | 0 | 0 | 0 | {len(STATEMENTS)} |" in top
-    assert f"Medium: Of {len(STATEMENTS)} claims of the paper " in top
+    for of_whom, ours in (("the paper's", False), ("ours", True)):
+        family = [c for c in claims if c.ours == ours]
+        counts = Counter(c.verdict for c in family)
+        sums = " | ".join(str(counts[verdict]) for verdict in (HOLDS, FAILS, UNKNOWN))
+        assert f"| {of_whom} ({len(family)}) | medium | {sums} | 0 |" in top
+        assert f"| {of_whom} ({len(family)}) | small | 0 | 0 | 0 | {len(family)} |" in top
+        assert f"Medium: Of {len(family)} claims of {'ours' if ours else 'the paper'} " in top
 
 
 def test_a_precondition_that_is_not_met_is_named(tmp_path):
