@@ -146,7 +146,7 @@ def missed_bar(figure: dict[str, Any]) -> str | None:
     said = f"{figure['arm']}: {figure['ratio']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}] of direct"
     if figure["low"] > bar:
         return f"SHORT  {said}, the bar is {bar}"
-    return f"CANNOT TELL  {said} contains the bar, {bar}: more --rounds, or a quieter machine"
+    return f"CANNOT TELL  {said}; the interval contains the bar, {bar}. Try more --rounds or a quieter machine"
 
 
 def median_interval(values: list[float]) -> tuple[float, float]:

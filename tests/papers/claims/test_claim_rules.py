@@ -159,6 +159,14 @@ def test_one_seed_holds_in_no_family():
     assert [c.family for c in mixed] == [None, True] and "One seed or world" in mixed[0].warnings[0]
 
 
+def test_a_figure_says_how_many_seeds_it_is_of():
+    """A figure that did not would let one world hold family-wise."""
+    shown = ClaimFigure.of(seeds(1.0, 2.0), what="x", level=0.95, n="2 seeds", unit="nats/token")
+    assert (shown.value, shown.seeds, shown.interval) == (1.5, 2, seeds(1.0, 2.0).interval_at(0.95))
+    without = Figure(value=1.0, samples_half=0.1)
+    assert ClaimFigure.of(without, what="x", level=0.95, n="", unit="").seeds is None
+
+
 def test_a_stored_claim_says_the_same():
     """Sentences are made from what is stored, not stored."""
     for claim in (one([2.0], statement=limited(3.5)), one([2.0], waiting=2, noun="model"), one([2.0], seeds=1)):

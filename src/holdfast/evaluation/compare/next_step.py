@@ -146,8 +146,9 @@ def _form(found: _Found) -> NextStep | None:
         for other in of_entry:
             reads_alike = other.metric in readings(c.metric, [o.metric for o in of_entry])
             if reads_alike and other.verdict != LOST:
-                why = f"{c.metric} fell, {other.metric} is not shown to: the form of the answers"
-                return _on_the_page(found, f"{_name(c)}: {why} may be all that changed.")
+                why = f"{c.metric} fell, and no fall of {other.metric} is shown"
+                text = f"{_name(c)}: {why}. Perhaps only the form of the answers changed."
+                return _on_the_page(found, text)
     return None
 
 

@@ -55,8 +55,8 @@ class Claim:
     one_seed: bool = False
     """Whether it rests on one training seed or one world."""
     carried_by: dict[str, list[str]] = dataclasses.field(default_factory=dict)
-    """Another verdict, with the names of those (a seed, a base) without any one of which the
-    figures themselves would give it."""
+    """Seeds, bases or pairs that the verdict depends on, by the verdict that the figures give
+    without them."""
     hints: list[str] = dataclasses.field(default_factory=list)
     """What else a reader has to know of its parts, as clauses."""
     family: bool | None = None
@@ -266,8 +266,8 @@ def _sentences(texts: Iterable[str]) -> str:
 def _carried_by(
     statement: Statement[R], evidence: Evidence[R], verdict: str
 ) -> dict[str, list[str]]:
-    """What carries a verdict, by what the figures themselves, whatever their intervals, would say
-    with it left out."""
+    """Seeds, bases or pairs that a verdict depends on, by the verdict that the figures (intervals
+    at level 0) give without them."""
     names: dict[str, list[str]] = {}
     for name, record in evidence.without.items():
         other = UNKNOWN

@@ -47,6 +47,18 @@ class ClaimFigure:
     seeds: int | None = None
     """How many training seeds or worlds it is the mean of; None where it has none."""
 
+    @classmethod
+    def of(cls, figure: Figure, *, what: str, level: float, n: str, unit: str) -> ClaimFigure:
+        """A measured figure with its interval at a level; the other arguments are the fields."""
+        return cls(
+            what=what,
+            value=figure.value,
+            interval=figure.interval_at(level),
+            n=n,
+            unit=unit,
+            seeds=len(figure.by_seed) or None,
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
@@ -259,14 +271,7 @@ def monotone(
     each = widened(level, len(pairs))
     (first, start), (last, end) = line[0], line[-1]
     rise = end - start
-    figure = ClaimFigure(
-        what=f"{what}: {last} - {first}",
-        value=rise.value,
-        interval=rise.interval_at(level),
-        n=n,
-        unit=unit,
-        seeds=len(rise.by_seed) or None,
-    )
+    figure = ClaimFigure.of(rise, what=f"{what}: {last} - {first}", level=level, n=n, unit=unit)
     doubtful, backwards = [], []
     for (a, before), (b, after) in pairs:
         step = (after - before).interval_at(each)
@@ -348,13 +353,12 @@ class Check:
         what, yes, no = (
             text.format(case=case, **options) for text in (self.what, self.yes, self.no)
         )
-        figure = ClaimFigure(
+        figure = ClaimFigure.of(
+            value,
             what=_at(case.where, what),
-            value=value.value,
-            interval=value.interval_at(level),
+            level=level,
             n=case.behind(value),
             unit=for_case(case, self.unit),
-            seeds=len(value.by_seed) or None,
         )
         if self.above is not None:
             return above(figure, self.above, yes=yes, no=no)

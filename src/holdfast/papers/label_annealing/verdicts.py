@@ -367,17 +367,17 @@ def _difference_at(study: StudyRecord, variant: Variant, level: float) -> Share 
 
 def _keeps_more(study: StudyRecord, variant: Variant, level: float) -> Part:
     """Whether a variant keeps more of the source than the other, by `BETTER`."""
-    share = _difference_at(study, variant, level)
-    if isinstance(share, str):
-        return unknown(share)
-    what = f"source at {variant.name} - {variant.plain} at {_percent(NO_LOSS)} of the gain"
-    judged = above(
-        _share_figure(what, share, study),
-        BETTER,
-        yes=f"{variant.name} keeps more of the source than {variant.plain}",
-        no=f"{variant.name} does not keep {_percent(BETTER)} more than {variant.plain}",
+    return _judged_at_equal_target(
+        study,
+        variant,
+        level,
+        lambda figure: above(
+            figure,
+            BETTER,
+            yes=f"{variant.name} keeps more of the source than {variant.plain}",
+            no=f"{variant.name} does not keep {_percent(BETTER)} more than {variant.plain}",
+        ),
     )
-    return _or_reason(judged, share)
 
 
 def masking_keeps_more(study: StudyRecord, level: float) -> list[Part]:
@@ -398,17 +398,28 @@ def directions_alike(study: StudyRecord, level: float) -> list[Part]:
 
 def _keeps_alike(study: StudyRecord, variant: Variant, level: float) -> Part:
     """Whether a variant keeps as much of the source as the other, within `MARGIN`."""
+    return _judged_at_equal_target(
+        study,
+        variant,
+        level,
+        lambda figure: within(
+            figure,
+            MARGIN,
+            yes=f"{variant.name} and {variant.plain} keep the source alike",
+            no=f"{variant.name} and {variant.plain} differ by more than {_percent(MARGIN)}",
+        ),
+    )
+
+
+def _judged_at_equal_target(
+    study: StudyRecord, variant: Variant, level: float, judge: Callable[[ClaimFigure], Part]
+) -> Part:
+    """What a variant keeps of the source beyond the other at equal target, as a part of a claim."""
     share = _difference_at(study, variant, level)
     if isinstance(share, str):
         return unknown(share)
     what = f"source at {variant.name} - {variant.plain} at {_percent(NO_LOSS)} of the gain"
-    judged = within(
-        _share_figure(what, share, study),
-        MARGIN,
-        yes=f"{variant.name} and {variant.plain} keep the source alike",
-        no=f"{variant.name} and {variant.plain} differ by more than {_percent(MARGIN)}",
-    )
-    return _or_reason(judged, share)
+    return _or_reason(judge(_share_figure(what, share, study)), share)
 
 
 def keeps_the_related_skill(study: StudyRecord, level: float) -> list[Part]:
@@ -520,9 +531,7 @@ def _with_figures(part: Part, figures: Sequence[ClaimFigure]) -> Part:
 
 
 def _figure(what: str, found: Figure, study: StudyRecord, level: float, unit: str) -> ClaimFigure:
-    return ClaimFigure(
-        what=what, value=found.value, interval=found.interval_at(level), n=_behind(study), unit=unit
-    )
+    return ClaimFigure.of(found, what=what, level=level, n=_behind(study), unit=unit)
 
 
 def _gain_of_direct(
@@ -542,6 +551,7 @@ def _share_figure(what: str, share: Share, study: StudyRecord, side: str = "keep
         interval=share.interval,
         n=_behind(study, side),
         unit=_SHARES[side][1],
+        seeds=len(study.seeds),
     )
 
 

@@ -138,9 +138,7 @@ def cost_of(record: OvertrainingRecord, model: TunedModel) -> Figure | None:
 
 def shown(what: str, figure: Figure, level: float, n: str, unit: str) -> ClaimFigure:
     """A figure at a level."""
-    return ClaimFigure(
-        what=what, value=figure.value, interval=figure.interval_at(level), n=n, unit=unit
-    )
+    return ClaimFigure.of(figure, what=what, level=level, n=n, unit=unit)
 
 
 # -------------------------------------------------------------------------------------------- cases

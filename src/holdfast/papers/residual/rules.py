@@ -58,13 +58,8 @@ def behind(figure: Figure, samples: int) -> str:
 
 def figure_of(figure: Figure, what: str, level: float, like: Gain) -> ClaimFigure:
     """A change as claims show it, in the unit and of the samples of `like`."""
-    return ClaimFigure(
-        what=what,
-        value=figure.value,
-        interval=figure.interval_at(level),
-        n=behind(figure, like.samples),
-        unit=like.unit,
-        seeds=len(figure.by_seed) or None,
+    return ClaimFigure.of(
+        figure, what=what, level=level, n=behind(figure, like.samples), unit=like.unit
     )
 
 
