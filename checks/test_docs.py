@@ -34,6 +34,7 @@ PAGES = [
 ]
 """The tour first: its Python examples take the scene's names as they are."""
 IDS = [path.name for path in PAGES]
+ENTRY_PAGES = ("evaluation_entries", "evaluation_entries_generated")
 
 
 def text_of(name: str) -> str:
@@ -120,6 +121,7 @@ def test_what_a_method_declares_is_there():
 
 
 def test_tables_of_keys_are_those_of_the_declarations():
+    from holdfast.evaluation.suite import KEYS
     from holdfast.retention.presets import PRESETS
     from holdfast.retention.registry import METHODS
     from key_tables import with_tables
@@ -128,8 +130,9 @@ def test_tables_of_keys_are_those_of_the_declarations():
     stale = [path.name for path, page in pages.items() if with_tables(page) != page]
     assert stale == [], "run: python docs/key_tables.py"
     tables = re.findall("<!-- keys: (.*?) -->", "".join(pages.values()))
-    sections = ["train", "train options", "data", "on_policy", "world"]
-    assert sorted(tables) == sorted([*METHODS, *PRESETS, *sections])
+    sections = ["train", "train options", "data", "on_policy", "world", "evaluation", "along", "every entry"]
+    entries = [f"entry {kind}" for kind in KEYS]
+    assert sorted(tables) == sorted([*METHODS, *PRESETS, *sections, *entries])
 
 
 def test_every_own_key_is_described():
@@ -178,32 +181,19 @@ def test_every_merge_method_and_parameter_is_described():
         assert all(f"`{c}`" in differences for c in policy.choices if c != "error")
 
 
-def test_every_evaluation_key_is_described():
-    """Every key of a suite and of its entries, with its default."""
-    from holdfast.config.declare import settings_of
+def test_every_kind_of_evaluation_entry_has_its_section():
+    """With the table of its keys; the settings of a suite and of `along` have theirs. Tables are those of the
+    declarations, see above."""
     from holdfast.evaluation import suite
-    from holdfast.evaluation.entries import Along
 
+    pages = "\n".join(text_of(f"docs/{name}.md") for name in ENTRY_PAGES)
+    for kind in suite.KEYS:
+        title = "Tasks" if kind == "task" else f"{kind.capitalize().replace('_', ' ')} entries"
+        assert f"<!-- keys: entry {kind} -->" in section(pages, title), title
+    assert "<!-- keys: every entry -->" in section(pages, "Keys of every entry")
     page = text_of("docs/evaluation.md")
-    known = {s.name: s for s in settings_of(suite.SuiteSettings)}
-    whole = ("suites", "data", "fewshot_data", "limit", "skip")
-    tables = {
-        f"{kind.capitalize().replace('_', ' ')} entries": suite.settings_of_kind(kind)
-        for kind in suite.KEYS
-        if kind != "task"
-    }
-    for title, settings in {
-        "Settings": {name: s for name, s in known.items() if name not in whole},
-        "Whole suites": {name: known[name] for name in whole},
-        "Along training": {s.name: s for s in settings_of(Along)},
-        "Tasks": suite.settings_of_kind("task"),
-        **tables,
-    }.items():
-        rows = table_rows(section(page, title))
-        assert set(settings) == set(rows), title
-        for name, setting in settings.items():
-            if isinstance(setting.default, (bool, int, float)) and not rows[name][0].startswith("| as of"):
-                assert rows[name][0] == str(setting.default).lower(), f"{title}: {name}"
+    assert "<!-- keys: evaluation -->" in section(page, "Settings")
+    assert "<!-- keys: along -->" in section(page, "Along training")
 
 
 def test_every_command_and_its_options_are_shown():
@@ -358,7 +348,7 @@ def test_a_yaml_is_a_sound_configuration(content, place):
         assert decode(StagesSettings, yaml.safe_load(content))[1] == []
         return
     if "my_entry.py" in content:
-        [code] = re.findall(r"```python\n(# my_entry.py\n.*?)```", text_of("docs/evaluation.md"), re.DOTALL)
+        [code] = re.findall(r"```python\n(# my_entry.py\n.*?)```", text_of("docs/evaluation_own.md"), re.DOTALL)
         Path("my_entry.py").write_text(code)
     if "\narms:" in content and "\ntasks:" not in content:
         from holdfast.studies.sweep.study import load_study
@@ -649,7 +639,9 @@ def test_every_suite_and_benchmark_of_ours_is_described():
 
 
 def test_every_option_of_measuring_is_described():
-    pages = "\n".join(text_of(f"docs/{name}.md") for name in ("evaluation", "benchmarks_and_suites", "comparing"))
+    pages = "\n".join(
+        text_of(f"docs/{name}.md") for name in ("evaluation", *ENTRY_PAGES, "benchmarks_and_suites", "comparing")
+    )
     commands = [import_module(f"holdfast.cli.{name}").COMMAND for name in ("evaluate", "compare")]
     missing = [
         f"{command.name} --{s.name}"

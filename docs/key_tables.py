@@ -16,12 +16,16 @@ from holdfast.config.help import default_text
 
 DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- keys: ([^>]+?) -->\n).*?(<!-- /keys -->)", re.DOTALL)
+ENTRY = "entry "
+"""Before a kind of evaluation entry, in the name of its table."""
+SHARED = ("name", "split", "config", "max_documents", "chat_template_kwargs")
+"""Keys that most kinds of evaluation entries share; a kind's table has one row for them."""
 _COMMANDS = re.compile(r"(<!-- commands -->\n).*?(<!-- /commands -->)", re.DOTALL)
 
 
 def declared(name: str) -> Sequence[Setting]:
-    """The settings that a table's name stands for: a retention method or preset, "train", "train options", "data",
-    "on_policy" or "world".
+    """The settings that a table's name stands for: a retention method or preset, a section such as "train", "entry KIND"
+    for a kind of evaluation entry, or "every entry" for the keys that these share.
 
     Raises:
         KeyError: no such name.
@@ -29,6 +33,9 @@ def declared(name: str) -> Sequence[Setting]:
     from holdfast.cli.check import flags
     from holdfast.cli.train import Flags
     from holdfast.data.layouts import Templates
+    from holdfast.evaluation.compare.policy import EntryPolicy, Policy
+    from holdfast.evaluation.entries import Along
+    from holdfast.evaluation.suite import SuiteSettings, settings_of_kind
     from holdfast.papers.worlds.world import WorldRecipe
     from holdfast.retention.presets import PRESETS
     from holdfast.retention.registry import METHODS
@@ -37,7 +44,12 @@ def declared(name: str) -> Sequence[Setting]:
 
     if name == "train options":
         return flags(Flags)
+    if name == "every entry":
+        return [setting for name, setting in settings_of_kind("perplexity").items() if name in SHARED]
+    if name.startswith(ENTRY):
+        return list(settings_of_kind(name.removeprefix(ENTRY)).values())
     sections = {"train": OwnSettings, "data": Templates, "on_policy": OnPolicySettings, "world": WorldRecipe}
+    sections |= {"evaluation": SuiteSettings, "along": Along, "policy": Policy, "policy entry": EntryPolicy}
     return settings_of({**METHODS, **PRESETS, **sections}[name])
 
 
@@ -51,10 +63,21 @@ def keys_table(settings: Iterable[Setting]) -> str:
         if setting.required:
             default = "required"
         elif setting.default not in (None, "", ()):
-            default = f"`{default_text(setting.default)}`"
+            default = f"`{default_text(setting.default)}`".replace("\n", "\\n")
         cells = (f"`{setting.name}`", expected(setting), default, setting.help)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows) + "\n"
+
+
+def table(name: str) -> str:
+    """The table of a name. A kind of entry has its own keys, and one row for those that it shares with others."""
+    settings = declared(name)
+    if not name.startswith(ENTRY):
+        return keys_table(settings)
+    own = [setting for setting in settings if setting.name not in SHARED]
+    shared = [f"`{setting.name}`" for setting in settings if setting.name in SHARED]
+    link = "see [keys of every entry](evaluation_entries.md#keys-of-every-entry)"
+    return keys_table(own) + f"| {', '.join(shared)} | | | {link} |\n"
 
 
 def commands_table() -> str:
@@ -71,7 +94,7 @@ def commands_table() -> str:
 def with_tables(page: str) -> str:
     """A page with its tables as the declarations have them."""
     page = _COMMANDS.sub(lambda m: f"{m[1]}\n{commands_table()}\n{m[2]}", page)
-    return _TABLE.sub(lambda m: f"{m[1]}\n{keys_table(declared(m[2]))}\n{m[3]}", page)
+    return _TABLE.sub(lambda m: f"{m[1]}\n{table(m[2])}\n{m[3]}", page)
 
 
 def main() -> None:
