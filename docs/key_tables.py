@@ -24,8 +24,8 @@ _COMMANDS = re.compile(r"(<!-- commands -->\n).*?(<!-- /commands -->)", re.DOTAL
 
 
 def declared(name: str) -> Sequence[Setting]:
-    """The settings that a table's name stands for: a retention method or preset, a section such as "train", "entry KIND"
-    for a kind of evaluation entry, or "every entry" for the keys that these share.
+    """The settings that a table's name stands for: a retention method or preset, a section such as "train",
+    "entry KIND" for a kind of evaluation entry, or "every entry" for the keys that these share.
 
     Raises:
         KeyError: no such name.
