@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "skills/holdfast/SKILL.md")),
     *sorted((ROOT / "docs").glob("*.md"), key=lambda page: (page.stem != "tour", page.name)),
+    *sorted((ROOT / "docs/methods").glob("*.md")),
 ]
 """The tour first: its Python examples take the scene's names as they are."""
 IDS = [path.name for path in PAGES]
@@ -76,13 +77,18 @@ def table_rows(text: str) -> dict[str, list[str]]:
 # --------------------------------------------------------------------------------------------------------- completeness
 
 
-def test_every_method_has_its_section():
-    """With its source, where it acts, what it costs, when to use it and when not."""
+def test_every_method_has_its_page():
+    """With a YAML, its source, where it acts, what it costs, when to use it, when not, and its keys."""
     from holdfast.retention.registry import METHODS
 
-    page = text_of("docs/methods.md")
-    for name in METHODS:
-        mine = section(page, name)
+    table = text_of("docs/methods.md").split("## Choose methods in a run")[0]
+    names = {*METHODS, "auto"}
+    assert {page.stem for page in (ROOT / "docs/methods").glob("*.md")} == names
+    for name in names:
+        mine = text_of(f"docs/methods/{name}.md")
+        assert mine.startswith(f"# {name}\n")
+        assert re.search(rf"^```yaml\n(?:[^`]*\n)?(?:  - |retention: ){name}\b", mine, re.MULTILINE), name
+        assert f"<!-- keys: {name} -->" in mine
         for word in (
             "Source:",
             "**Where it acts.**",
@@ -93,17 +99,22 @@ def test_every_method_has_its_section():
             "**Do not**",
         ):
             assert word in mine, f"{name}: {word}"
-        assert f"](#{name})" in page.split("## How methods are given")[0]
+        assert f"](methods/{name}.md)" in table
+    for name in METHODS:
         assert f"| `{name}` |" in section(text_of("docs/tour.md"), "Methods")
+    assert "<!-- keys: asft -->" in section(text_of("docs/methods/token_weighting.md"), "asft")
+    assert "](methods/token_weighting.md#asft)" in table
 
 
 def test_the_table_of_methods_says_which_old_data_each_needs():
     from holdfast.retention.protocol import OLD_DATA
     from holdfast.retention.registry import METHODS
 
-    page = text_of("docs/methods.md").split("## How methods are given")[0]
-    rows = re.findall(r"^\| \[`(\w+)`\]\(#\w+\) \|(.*)\|$", page, re.MULTILINE)
-    shown = {name: cells.split(" | ")[2].strip() for name, cells in rows}
+    page = text_of("docs/methods.md").split("## Choose methods in a run")[0]
+    [head] = re.findall(r"^\| method \|(.*)\|$", page, re.MULTILINE)
+    column = [cell.strip() for cell in head.split("|")].index("old data")
+    rows = re.findall(r"^\| \[`(\w+)`\]\(methods/\w+\.md\) \|(.*)\|$", page, re.MULTILINE)
+    shown = {name: cells.split(" | ")[column].strip() for name, cells in rows}
     needing = {name for name, cls in METHODS.items() if OLD_DATA in cls().needs}
     assert {name for name, cell in shown.items() if cell != "no"} == needing and shown.keys() == METHODS.keys()
 

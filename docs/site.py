@@ -59,7 +59,7 @@ def main() -> None:
     """Writes the folder anew."""
     shutil.rmtree(SOURCE, ignore_errors=True)
     shutil.copytree(ROOT / "docs/site", SOURCE / "assets")
-    waiting = [*PAGES, *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+    waiting = [*PAGES, *(path.relative_to(ROOT).as_posix() for path in pages())]
     made: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -70,6 +70,11 @@ def main() -> None:
     for name, text in api_pages():
         write(SOURCE / "api" / name, text)
     check_navigation()
+
+
+def pages() -> list[Path]:
+    """Those of this folder that a reader finds in the navigation: `NAME.md` and `methods/NAME.md`."""
+    return [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/methods").glob("*.md"))]
 
 
 def draw_studies() -> None:
@@ -199,9 +204,9 @@ def check_navigation() -> None:
         ValueError: it names a page that is not there, or leaves one out that a reader should find.
     """
     named = re.findall(r"^ +- (?:.+: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    wanted = {path.name for path in SOURCE.glob("*.md")} | {
-        f"api/{path.name}" for path in (SOURCE / "api").glob("*.md")
-    }
+    wanted = {path.name for path in SOURCE.glob("*.md")}
+    for folder in ("api", "methods"):
+        wanted |= {f"{folder}/{path.name}" for path in (SOURCE / folder).glob("*.md")}
     lost = sorted(wanted - set(named)) + sorted(n for n in named if not (SOURCE / n).is_file())
     if lost:
         raise ValueError(f"The navigation of mkdocs.yml and the pages differ: {', '.join(lost)}")
@@ -257,7 +262,7 @@ def declared() -> tuple[dict[str, tuple[str, ...]], list[str]]:
 def named_modules() -> list[str]:
     """Modules below `holdfast` that the pages name in words or in examples."""
     found = set()
-    for page in (ROOT / "docs").glob("*.md"):
+    for page in pages():
         for dotted in re.findall(r"\bholdfast(?:\.\w+)+", page.read_text(encoding="utf-8")):
             parts = dotted.split(".")
             while len(parts) > 2 and not module_file(parts).is_file():
