@@ -39,7 +39,7 @@ LANGUAGES = {
 LARGEST = 200_000
 """Bytes of a file that is shown; a larger one is copied."""
 API = {
-    "training": ("Training", ("runs", "training")),
+    "training": ("Training", ("runs", "training", "models", "support")),
     "retention": ("Retention methods", ("retention",)),
     "evaluation": ("Evaluation", ("evaluation", "records", "reports")),
     "checkpoints": ("Checkpoints", ("checkpoints",)),
