@@ -92,8 +92,8 @@ class Auto(Preset):
     start model's own text with its KL alone, a little of that KL at the new tokens, and an end that
     is stepped back towards the start.
 
-    The figures, and on which models, stand in docs/methods.md under "auto". Its values were found
-    on one small model; the learning rate is not among them and stays the user's.
+    docs/methods/auto.md has the figures and the models. Its values were found on one small model;
+    the learning rate is not among them and stays the user's.
     """
 
     name: ClassVar[str] = "auto"
