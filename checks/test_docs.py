@@ -135,13 +135,13 @@ def test_tables_of_keys_are_those_of_the_declarations():
     from holdfast.evaluation.suite import KEYS
     from holdfast.retention.presets import PRESETS
     from holdfast.retention.registry import METHODS
-    from key_tables import with_tables
+    from key_tables import MERGE_TABLES, with_tables
 
     pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
     stale = [path.name for path, page in pages.items() if with_tables(page) != page]
     assert stale == [], "run: python docs/key_tables.py"
     tables = re.findall("<!-- keys: (.*?) -->", "".join(pages.values()))
-    sections = ["train", "train options", "data", "on_policy", "world", "evaluation", "along", "every entry"]
+    sections = ["train", "train options", "data", "on_policy", "world", "evaluation", "along", "every entry", *MERGE_TABLES]
     entries = [f"entry {kind}" for kind in KEYS]
     assert sorted(tables) == sorted([*METHODS, *PRESETS, *sections, *entries])
 
@@ -154,39 +154,21 @@ def test_every_own_key_is_described():
         assert len(section(page, name).strip()) > 100, name
 
 
-def with_bounds(setting: Any) -> str:
-    from holdfast.config.declare import bounds_in_words
-
-    bounds = bounds_in_words(setting.meta).strip().removeprefix("of ")
-    return f"{setting.help.removesuffix('.')} ({bounds})." if bounds else setting.help
-
-
 def test_every_merge_method_and_parameter_is_described():
-    """One row a method with its source, one row a parameter that names its methods and default."""
+    """The generated tables: one row a method with its source, one row a parameter that names its methods."""
     from holdfast.checkpoints.methods.registry import METHODS
     from holdfast.checkpoints.policies import Policies
     from holdfast.config.declare import settings_of
 
-    page = section(text_of("docs/checkpoints.md"), "Merging")
-    lines = [
-        [cell.strip() for cell in line.strip("|").split(" | ")] for line in page.splitlines() if line.startswith("| `")
-    ]
-    methods = {re.findall(r"`(\w+)`", cells[0])[0]: cells for cells in lines if len(cells) == 3}
-    parameters = [
-        (cells[0].strip("`"), re.findall(r"`(\w+)`", cells[1]), cells[2], cells[3])
-        for cells in lines
-        if len(cells) == 4
-    ]
-    assert set(methods) == set(METHODS)
-    wanted = {(s.name, name, with_bounds(s)) for name, cls in METHODS.items() for s in settings_of(cls)}
-    assert {(name, method, text) for name, held, _, text in parameters for method in held} == wanted
-    for name, held, default, _ in parameters:
-        for method in held:
-            value = next(s.default for s in settings_of(METHODS[method]) if s.name == name)
-            assert default == (
-                "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-            ), (method, name)
-    differences = section(text_of("docs/checkpoints.md"), "Where checkpoints differ")
+    page = text_of("docs/merge_methods.md")
+    assert re.findall("<!-- keys: (.*?) -->", page) == ["merge methods", "merge parameters"]
+    lines = [[cell.strip() for cell in line.split(" | ")] for line in page.splitlines() if line.startswith("| `")]
+    methods = {cells[0].strip("| `"): cells for cells in lines if len(cells) == 3}
+    assert set(methods) == set(METHODS) and all(len(cells[2]) > 10 for cells in methods.values())
+    rows = [(cells[0].strip("| `"), re.findall(r"`(\w+)`", cells[1])) for cells in lines if len(cells) == 5]
+    wanted = {(setting.name, name) for name, cls in METHODS.items() for setting in settings_of(cls)}
+    assert {(parameter, method) for parameter, held in rows for method in held} == wanted
+    differences = text_of("docs/checkpoints_differ.md")
     for policy in settings_of(Policies):
         assert f"`--{policy.name}`" in differences
         assert all(f"`{c}`" in differences for c in policy.choices if c != "error")

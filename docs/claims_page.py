@@ -5,7 +5,7 @@
     holdfast reproduce label-annealing --medium
     cp reproduce-label-annealing/claims.json docs/outcomes/label-annealing-small.json
     cp reproduce-label-annealing-medium/claims.json docs/outcomes/label-annealing-medium.json
-    python docs/claims_page.py                           # writes docs/claims.md, and the verdicts in docs/papers.md
+    python docs/claims_page.py                           # writes docs/claims.md, and the verdicts of docs/paper_*.md
 
 Claims that were judged in a family of their own, as by `--recipes pictures`, have a file of their own beside it:
 `docs/outcomes/<paper>-<recipe>-<scale>.json`.
@@ -155,7 +155,7 @@ _VERDICT = re.compile(r"(<!-- verdict: ([\w-]+) -->\n).*?(<!-- /verdict -->)", r
 
 
 def add_verdicts(page: str, folder: Path) -> str:
-    """A page with the sums of each paper's verdicts between `<!-- verdict: PAPER -->` and `<!-- /verdict -->`."""
+    """A page with the sums of its paper's verdicts between `<!-- verdict: PAPER -->` and `<!-- /verdict -->`."""
     return _VERDICT.sub(lambda m: f"{m[1]}\n{_verdict(m[2], folder)}\n\n{m[3]}", page)
 
 
@@ -217,6 +217,6 @@ def known_papers() -> dict[str, tuple[str, Sequence[Statement[Any]]]]:
 
 if __name__ == "__main__":
     docs = Path("docs")
-    index = docs / "papers.md"
     (docs / "claims.md").write_text(claims_page(known_papers(), docs / "outcomes"), encoding="utf-8")
-    index.write_text(add_verdicts(index.read_text(encoding="utf-8"), docs / "outcomes"), encoding="utf-8")
+    for page in sorted(docs.glob("paper_*.md")):
+        page.write_text(add_verdicts(page.read_text(encoding="utf-8"), docs / "outcomes"), encoding="utf-8")

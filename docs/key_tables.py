@@ -1,7 +1,8 @@
 """The tables of keys and commands in the documentation, written from the declarations: `python docs/key_tables.py`.
 
-A table stands between `<!-- keys: NAME -->` and `<!-- /keys -->`, those of the commands between `<!-- commands -->` and
-`<!-- /commands -->`; what is between them is replaced. A test compares.
+A table, of keys or of merge methods and their parameters, stands between `<!-- keys: NAME -->` and `<!-- /keys -->`,
+those of the commands between `<!-- commands -->` and `<!-- /commands -->`; what is between them is replaced. A test
+compares.
 """
 
 from __future__ import annotations
@@ -69,8 +70,40 @@ def keys_table(settings: Iterable[Setting]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def merge_methods_table() -> str:
+    """The merge methods: name, what comes out, source."""
+    from holdfast.checkpoints.methods.registry import METHODS
+
+    rows = ["| method | result | source |", "|---|---|---|"]
+    for name, method in METHODS.items():
+        source = re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv \1](https://arxiv.org/abs/\1)", method.source)
+        rows.append(f"| `{name}` | {method.summary} | {source} |")
+    return "\n".join(rows) + "\n"
+
+
+def merge_parameters_table() -> str:
+    """The parameters of the merge methods: name, methods that have it, value, default, what it is."""
+    from holdfast.checkpoints.methods.registry import METHODS
+
+    methods: dict[tuple[str, str, str, str], list[str]] = {}
+    for name, method in METHODS.items():
+        for setting in settings_of(method):
+            default = "" if setting.default is None else f"`{default_text(setting.default)}`"
+            methods.setdefault((setting.name, expected(setting), default, setting.help), []).append(f"`{name}`")
+    rows = ["| parameter | methods | value | default | |", "|---|---|---|---|---|"]
+    for (parameter, value, default, text), names in sorted(methods.items()):
+        cells = (f"`{parameter}`", ", ".join(names), value, default, text)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+MERGE_TABLES = {"merge methods": merge_methods_table, "merge parameters": merge_parameters_table}
+
+
 def table(name: str) -> str:
     """The table of a name. A kind of entry has its own keys, and one row for those that it shares with others."""
+    if name in MERGE_TABLES:
+        return MERGE_TABLES[name]()
     settings = declared(name)
     if not name.startswith(ENTRY):
         return keys_table(settings)

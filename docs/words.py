@@ -1,7 +1,7 @@
 """Words of every page that somebody wrote: `python docs/words.py`.
 
-The log is left out, and so is what a script writes: tables of keys and commands, tables from records, the page of
-claims, the list of architectures, the table of the real model. Code blocks count.
+The log is left out, and so is what a script writes: tables of keys and commands, tables from records, the verdicts, the
+page of claims, the list of architectures, the table of the real model. Code blocks count.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 GENERATED = {"claims.md", "examples/real_model/README.md"}
 _BLOCK = re.compile(
-    r"<!-- (?:keys: [^>]+?|commands|architectures|from the record|quickstart figures) -->.*?"
-    r"<!-- (?:/keys|/commands|/architectures|end of [^>]+?) -->",
+    r"<!-- (?:keys: [^>]+?|verdict: [^>]+?|commands|architectures|from the record|quickstart figures) -->.*?"
+    r"<!-- (?:/keys|/verdict|/commands|/architectures|end of [^>]+?) -->",
     re.DOTALL,
 )
 

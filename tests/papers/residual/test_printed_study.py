@@ -9,7 +9,7 @@ from holdfast.papers.residual.changes import Study
 from holdfast.papers.residual.claims import REGIME, SIBLINGS_DIFFER, STATEMENTS, TUNING_WORKED, check_claims
 from holdfast.papers.residual.printed_study import printed_study, printed_verdicts
 
-PAPERS = Path(__file__).resolve().parents[3] / "docs" / "papers.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "paper_residual.md"
 
 
 def test_the_papers_figures_bear_out_its_claims_but_one() -> None:
@@ -36,6 +36,6 @@ def test_figures_of_the_paper_are_those_of_the_tables() -> None:
 
 
 def test_the_page_says_so() -> None:
-    text = " ".join(PAPERS.read_text(encoding="utf-8").split())
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
     held = [number for number, verdict in printed_verdicts().items() if verdict == HOLDS]
     assert f"printed figures under the same rules, as points: {len(held)} hold, 3e does not" in text

@@ -1,4 +1,4 @@
-"""The figures that Soup to Go prints, held against its claims by our rules; docs/papers.md has what comes out."""
+"""The figures that Soup to Go prints, held against its claims by our rules; docs/paper_sfa.md has what comes out."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_the_papers_own_figures_fail_some_of_its_claims():
     assert (verdicts["3a"][PYTHIA], verdicts["3a"][LLAMA]) == (FAILS, HOLDS)
 
 
-def test_the_paper_index_has_these_verdicts():
-    page = (Path(__file__).parents[3] / "docs" / "papers.md").read_text(encoding="utf-8")
+def test_the_page_of_the_paper_has_these_verdicts():
+    page = (Path(__file__).parents[3] / "docs" / "paper_sfa.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d\w*) \| ([\w ]+) \| ([\w ]+) \|$", page, re.MULTILINE)
     shown = {number: (pythia, llama) for number, pythia, llama in rows}
     assert shown == {number: tuple(by_table.values()) for number, by_table in printed_verdicts().items()}
