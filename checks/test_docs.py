@@ -29,11 +29,14 @@ from tiny import build_model, build_tokenizer
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "skills/holdfast/SKILL.md")),
-    *sorted((ROOT / "docs").glob("*.md"), key=lambda page: (page.stem != "tour", page.name)),
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "skills/holdfast/SKILL.md")
+    ),
+    *sorted((ROOT / "docs").glob("*.md"), key=lambda page: (page.stem != "tutorial_python", page.name)),
     *sorted((ROOT / "docs/methods").glob("*.md")),
 ]
-"""The tour first: its Python examples take the scene's names as they are."""
+"""The Python tutorial first: its examples take the scene's names as they are."""
 IDS = [path.name for path in PAGES]
 ENTRY_PAGES = ("evaluation_entries", "evaluation_entries_generated")
 
@@ -100,8 +103,7 @@ def test_every_method_has_its_page():
         ):
             assert word in mine, f"{name}: {word}"
         assert f"](methods/{name}.md)" in table
-    for name in METHODS:
-        assert f"| `{name}` |" in section(text_of("docs/tour.md"), "Methods")
+        assert f"`{name}`" in text_of("docs/which_method.md"), name
     assert "<!-- keys: asft -->" in section(text_of("docs/methods/token_weighting.md"), "asft")
     assert "](methods/token_weighting.md#asft)" in table
 
@@ -239,20 +241,21 @@ def test_the_skill_is_short_and_its_names_exist():
     assert all(code in body for code in codes)
 
 
-def test_every_page_is_linked_from_the_tour():
-    pages = section(text_of("docs/tour.md"), "All pages")
-    assert [p.name for p in (ROOT / "docs").glob("*.md") if p.stem != "tour" and f"({p.name})" not in pages] == []
+def test_every_page_is_in_the_navigation():
+    listed = re.findall(r"^ +- (?:.+: )?(\S+\.md)$", text_of("mkdocs.yml"), re.MULTILINE)
+    assert [p.name for p in (ROOT / "docs").glob("*.md") if p.name not in listed] == []
 
 
 def test_the_readme_is_short():
     assert len(text_of("README.md").split()) <= 600
+    assert len(text_of("CONTRIBUTING.md").split()) <= 700
 
 
 def test_the_picture_is_made_of_the_quickstarts_figures():
     import runpy
 
     script = runpy.run_path(str(ROOT / "docs/pictures/frontier.py"))
-    points = script["figures"](text_of("docs/tour.md"))
+    points = script["figures"](text_of("docs/getting_started.md"))
     assert set(points) == set(script["BESIDE"])
     for name in script["COLOURS"]:
         assert text_of(f"docs/pictures/frontier-{name}.svg") == script["drawn"](points, name), (
@@ -260,10 +263,14 @@ def test_the_picture_is_made_of_the_quickstarts_figures():
         )
 
 
-def test_the_version_is_in_the_changes():
+def test_the_version_is_in_the_changes_and_in_the_citation():
+    import yaml
+
     from holdfast import __version__
 
     assert f"## {__version__}" in text_of("CHANGELOG.md")
+    citation = yaml.safe_load(text_of("CITATION.cff"))
+    assert citation["version"] == __version__ and len(citation["references"]) == 5
 
 
 def test_the_quickstart_table_has_the_quickstarts_arms(tmp_path):
@@ -277,7 +284,9 @@ def test_the_quickstart_table_has_the_quickstarts_arms(tmp_path):
         Path(file).touch()
     config = StudyConfig.read(sweep_of({"base": "base", **names}), check=False)
     table = (
-        text_of("docs/tour.md").split("<!-- quickstart figures -->")[1].split("<!-- end of quickstart figures -->")[0]
+        text_of("docs/getting_started.md")
+        .split("<!-- quickstart figures -->")[1]
+        .split("<!-- end of quickstart figures -->")[0]
     )
     rows = {cells[1].strip(): cells[2:4] for line in table.splitlines() if len(cells := line.split("|")) == 5}
     figures = {name: cells for name, cells in rows.items() if name and not name.startswith("-")}

@@ -1,4 +1,5 @@
-"""The README's picture, made of the quickstart's figures in docs/tour.md: `python docs/pictures/frontier.py`.
+"""The README's picture, made of the quickstart's figures in docs/getting_started.md:
+`python docs/pictures/frontier.py`.
 
 Two files, for light and for dark pages: what each arm learns (target) against what it keeps (source).
 """
@@ -42,7 +43,7 @@ BESIDE = {
 
 def main() -> None:
     """Writes `frontier-light.svg` and `frontier-dark.svg`."""
-    points = figures((PLACE.parent / "tour.md").read_text(encoding="utf-8"))
+    points = figures((PLACE.parent / "getting_started.md").read_text(encoding="utf-8"))
     for name in COLOURS:
         (PLACE / f"frontier-{name}.svg").write_text(drawn(points, name), encoding="utf-8")
 
