@@ -39,6 +39,7 @@ PAGES = [
 """The Python tutorial first: its examples take the scene's names as they are."""
 IDS = [path.name for path in PAGES]
 ENTRY_PAGES = ("evaluation_entries", "evaluation_entries_generated")
+COMPARISON_PAGES = ("comparing", "comparing_statistics", "policy")
 
 
 def text_of(name: str) -> str:
@@ -144,7 +145,7 @@ def test_tables_of_keys_are_those_of_the_declarations():
     assert stale == [], "run: python docs/key_tables.py"
     tables = re.findall("<!-- keys: (.*?) -->", "".join(pages.values()))
     sections = ["train", "train options", "data", "on_policy", "world", "evaluation", "along", "every entry"]
-    sections += MERGE_TABLES
+    sections += ["policy", "policy entry", *MERGE_TABLES]
     entries = [f"entry {kind}" for kind in KEYS]
     assert sorted(tables) == sorted([*METHODS, *PRESETS, *sections, *entries])
 
@@ -643,7 +644,7 @@ def test_every_suite_and_benchmark_of_ours_is_described():
 
 def test_every_option_of_measuring_is_described():
     pages = "\n".join(
-        text_of(f"docs/{name}.md") for name in ("evaluation", *ENTRY_PAGES, "benchmarks_and_suites", "comparing")
+        text_of(f"docs/{name}.md") for name in ("evaluation", *ENTRY_PAGES, "benchmarks_and_suites", *COMPARISON_PAGES)
     )
     commands = [import_module(f"holdfast.cli.{name}").COMMAND for name in ("evaluate", "compare")]
     missing = [
