@@ -51,6 +51,7 @@ RESIDUAL = {
     "qwen-siblings-1.5b": 6,
     "qwen-siblings-7b": 6,
     "scales": 9,
+    "llama-1b-one-gpu": 11,
     "tiny": 290,
     "distilled": 21,
 }
@@ -61,12 +62,13 @@ SEQUENCE = {
     "groups": (44, 13),
     "smollm2": (11, 10),
     "pairs": (91, 92),
+    "math-code-one-gpu": (46, 46),
     "three-tasks": (51, 32),
     "three-tasks-tiny": (39, 26),
     "six-tasks": (32, 7),
 }
 """Of Soup to Go: models that each makes with a seed, and its ways through the orders."""
-STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10}
+STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10, "olmo-alpaca-one-gpu": 10}
 """Of Pattern Shifting or Knowledge Losing: epochs of each."""
 WITHOUT_OLD_DATA = {
     "functions": ({"self_replay", "label_annealing", "token_weighting", "wise_ft", "l2"}, "nsga2, 160 trials"),
@@ -95,6 +97,7 @@ OVERTRAINING = {
     "world": (6, 24),
     "paper": (6, 1350),
     "sft": (6, 63),
+    "sft-one-gpu": (6, 7),
     "pictures": (6, 20),
     "llava": (6, 20),
 }
@@ -236,6 +239,37 @@ def test_the_recipe_for_one_gpu_is_the_papers_but_for_the_model() -> None:
     assert f"reproduce label-annealing --recipes code --on {one['output_dir']}" in head(name)
 
 
+ONE_GPU = {
+    "label_annealing/code-one-gpu": "label_annealing/code",
+    "sequence/math-code-one-gpu": "sequence/pairs",
+    "stages/olmo-alpaca-one-gpu": "stages/llama2-alpaca",
+    "residual/llama-1b-one-gpu": "residual/llama3-budgets",
+    "overtraining/sft-one-gpu": "overtraining/sft",
+}
+"""Recipes for a GPU of 80 GB, and the paper's that each is like: one of every paper."""
+OF_SIZE = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_processes", "accelerate_config"}
+OF_DATA = {"model_name_or_path", "dataset_name", "data", "evaluation", "save_steps", "dtype", "gradient_checkpointing"}
+
+
+@pytest.mark.parametrize(("name", "paper"), ONE_GPU.items())
+def test_a_recipe_for_one_gpu_trains_as_the_papers_does(name: str, paper: str) -> None:
+    """The same settings but for model, data and how a batch is spread; it says what it takes and how claims are held
+    against it."""
+    one, whole = read(name), read(paper)
+    for part in ("train", "restore"):
+        settings = [
+            {key: value for key, value in study.get(part, {}).items() if key not in OF_SIZE | OF_DATA}
+            for study in (one, whole)
+        ]
+        assert settings[0] == settings[1]
+        assert not set(one.get(part, {})) & {"num_processes", "accelerate_config"}
+    shorter = {"overtraining/sft-one-gpu": ["direct"], "label_annealing/code-one-gpu": one.get("arms")}
+    assert one.get("arms") == shorter.get(name, whole.get("arms"))
+    text = head(name)
+    assert "one GPU of 80 GB" in text and "Not run here" in text
+    assert re.search(r"reproduce [\w-]+ (--recipes \w+ )?--on " + re.escape(one["output_dir"]), text)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_mistake_in_a_recipe_would_show(name: str) -> None:
     values = copy.deepcopy(training(name))
@@ -367,7 +401,10 @@ def test_a_residual_study_is_sound(name: str) -> None:
     for file in re.findall(r"^corpus: \[(.*)\]", text, re.MULTILINE):
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).touch()
-    config = StudyConfig.read(yaml.safe_load(text), source=name)
+    values = yaml.safe_load(text)
+    if "train" in values:
+        values["train"] |= {"use_cpu": True}
+    config = StudyConfig.read(values, source=name)
     assert len(config.models()) == RESIDUAL[name]
     assert config.name == name and config.output_dir == Path("runs/residual") / name
     assert text.startswith("# ") and f"configs/residual/{name}.yaml" in text
@@ -430,7 +467,7 @@ def test_a_stages_study_is_sound(name: str) -> None:
     doses = len(values.get("doses", [1]))
     assert len(config.steps) == 2 + doses * (epochs + 2), "base, fine-tuning; of each dose text, control and epochs"
     assert values["restore"].get("packing", False) is (name == "smollm2"), "a passage is a row, as in the paper"
-    if name.startswith("llama2"):
+    if name not in ("tiny", "smollm2"):
         assert [entry for _, entry in config.judged] == ["mmlu", "arc"] and values["train"]["save_only_model"]
         along = config.tuning("direct")["evaluation"]["along"]["entries"]
         assert set(along) <= {entry.name for entry in config.plan.entries} and values["curve"] > 0
