@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.errors import HoldfastError
+from holdfast.papers.sfa.cases import Pair
 from holdfast.records.sequence import read_sequence
 from holdfast.studies.engine.session import execute_study
 from holdfast.studies.sequence.plan import SequenceConfig
@@ -61,6 +62,18 @@ def test_every_arm_in_every_figure(asked, tmp_path):
             assert arms["SFA, p 1"].against[task].by_seed[seed] == pytest.approx(better, abs=1e-9)
     assert arms["SFA, p 1, beta 0"].against["rivers"].value == 0
     assert all(a.scores and not math.isnan(a.scores["rivers"].value) for a in record.arms)
+
+    # the same samples: an arm that ends as another one goes along with it wholly, so that nothing tells them apart
+    [rivers] = [known for known in record.correlations if known.entry[0] == "rivers"]
+    assert rivers.trials == list(range(len(record.arms)))
+    places = {a.arm: place for place, a in enumerate(record.arms)}
+    same = [places["sequential fine-tuning"], places["SFA, p 1, beta 0"]]
+    assert rivers.between(*same) == pytest.approx(1.0)
+    pair = Pair(record, ["rivers", "letters"], "rivers")
+    averaged, merged = (pair.against(arms[label], "rivers") for label in ("SFA, p 1", "SFA, p 1, beta 0"))
+    assert (averaged - merged).samples_half == pytest.approx(averaged.samples_half, rel=0.3), (
+        "bootstraps of few documents"
+    )
 
     # the matrix: the start, then each stage; average and forgetting follow from it
     matrix = sequential.matrix

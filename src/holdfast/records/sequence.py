@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from holdfast.records.base import BaseRecord
 from holdfast.records.figure import Figure
+from holdfast.records.study import SampleCorrelation
 
 RECORD_FILE = "sequence.json"
 SEQUENTIAL, SINGLE, MULTITASK, MERGE, RESIDUAL = (
@@ -132,6 +133,9 @@ class SequenceRecord(BaseRecord):
     """What the base knows and should keep beside the tasks, by the entry's name."""
     entries: dict[str, TaskScore] = field(default_factory=dict)
     """The tasks' other entries, by "task/entry"."""
+    correlations: list[SampleCorrelation] = field(default_factory=list)
+    """By entry: how far two arms gain over the base on the same samples, the arms by their place in
+    `arms`; none in records of earlier versions."""
 
     def score_of(self, key: str) -> TaskScore:
         """Of a task, or of another entry of one ("law/overruling")."""

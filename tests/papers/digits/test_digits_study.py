@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -16,8 +18,10 @@ from holdfast.errors import TrainingDiverged
 from holdfast.papers.claims.reproduction import size_changes
 from holdfast.papers.digits import study
 from holdfast.papers.digits.study import DigitsSettings, Samples, Tasks, gain_over, run_digits, train, with_replay
+from holdfast.papers.sfa.cases import Pair
 from holdfast.papers.sfa.claims import CLASSES, FIGURE_1, check_claims
 from holdfast.records.sequence import read_sequence
+from holdfast.support.files import read_object
 from mnist_files import write_mnist
 
 
@@ -54,6 +58,20 @@ def test_the_claims_can_be_computed(record: Any) -> None:
     claims = check_claims({FIGURE_1: record, CLASSES: record})
     assert [c.number for c in claims] == ["1s", "6a", "6b", "6c", "6d", "6e", "7a", "7b", "7c"]
     assert all(c.figures for c in claims if c.number in ("1s", "6a", "6b", "6c"))
+
+
+def test_arms_are_pairs_over_images(record: Any, settings: DigitsSettings) -> None:
+    """The interval of a difference of two arms is that of the images that one of them alone answers rightly."""
+    seeds = [read_object(settings.output_dir / f"seeds/seed-{seed}.json")["results"] for seed in settings.seeds]
+    pair = Pair(record, ["even", "odd"], "even")
+    [l2], sfa = pair.alone("l2"), pair.averaging()[0]
+    difference = pair.against(sfa, "even") - pair.against(l2, "even")
+    gains = [np.subtract(seed[sfa.arm]["right"]["even"], seed[l2.arm]["right"]["even"]) for seed in seeds]
+    images = np.mean(gains, axis=0)
+    half = 1.96 * images.std(ddof=1) / len(images) ** 0.5
+    alone = math.hypot(sfa.against["even"].samples_half, l2.against["even"].samples_half)
+    assert half <= difference.samples_half <= 1.5 * half < alone
+    assert len(record.correlations) == 2 and record.correlations[0].trials == list(range(len(record.arms)))
 
 
 def test_figure_1_has_the_protocol_that_the_paper_cites() -> None:

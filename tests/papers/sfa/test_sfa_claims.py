@@ -12,6 +12,7 @@ from holdfast.papers.sfa.cases import Pair, best_of_other_seeds, settings_beyond
 from holdfast.papers.sfa.claims import CLASSES, FIGURE_1, IN_A_ROW, RECIPE, STATEMENTS, check_claims
 from holdfast.records.figure import Figure
 from holdfast.records.sequence import ArmResult, SequenceModel, SequenceRecord, TaskScore
+from holdfast.records.study import SampleCorrelation
 
 ALL = ("1", "2a", "2b", "3a", "3b", "3c", "3d", "3e", "3f", "4a", "4b", "4c", "5", "5b")
 FIGURES: dict[str, tuple[float, float, float | None]] = {
@@ -137,6 +138,28 @@ def test_distance_that_does_not_go_with_memory():
 def test_noise_makes_no_verdict():
     found = verdicts(study(half=0.2))
     assert set(found.values()) <= {UNKNOWN, HOLDS} and found["2b"] == found["3b"] == found["1"] == UNKNOWN
+
+
+def together(record: SequenceRecord, rho: float) -> SequenceRecord:
+    """The record, knowing that all arms go along over the samples as `rho` says."""
+    places = list(range(len(record.arms)))
+    known = []
+    for task in record.tasks:
+        rows = [[rho] * place for place in places]
+        known.append(SampleCorrelation(entry=(task, "test", "acc"), trials=places, rows=rows))
+    return dataclasses.replace(record, correlations=known)
+
+
+def test_what_is_known_to_go_together_over_samples_tells_arms_apart():
+    """Half-widths of 0.2 decide nothing; with nearly the same samples right, differences of arms are certain."""
+    wide = study(half=0.2)
+    assert verdicts(wide)["3b"] == UNKNOWN
+    paired = verdicts(together(wide, 0.9999))
+    assert paired["3b"] == paired["4b"] == paired["3a"] == HOLDS
+    pair = Pair(together(wide, 0.75), ["math", "law"], "math")
+    sfa, ewc = pair.averaging()[0], pair.alone("ewc")[0]
+    difference = pair.against(sfa, "math") - pair.against(ewc, "math")
+    assert difference.samples_half == pytest.approx(0.2 * (2 - 2 * 0.75) ** 0.5), "sequential fine-tuning cancels"
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -57,11 +58,13 @@ from holdfast.records.sequence import (
     SequenceRecord,
     TaskScore,
 )
+from holdfast.records.study import SampleCorrelation
 from holdfast.retention.fisher import fingerprints, save_fisher
 from holdfast.retention.plain_loop import attach_retention
 from holdfast.retention.protocol import RetentionMethod
 from holdfast.retention.registry import method_class
 from holdfast.statistics.paired import Flips
+from holdfast.statistics.samples_part import Contributions, correlation
 from holdfast.studies.engine.study import PAGE
 from holdfast.studies.sequence.settings import Arm, read_arms
 from holdfast.support.environment import hardware, now, say, versions
@@ -407,6 +410,7 @@ def digits_record(
                 models.append(
                     SequenceModel(name=label, label=label, seed=seed, state="complete", **about)
                 )
+    arm_results = [arm_result(arm, results, tasks) for arm in arms]
     return SequenceRecord(
         name=settings.name,
         status="finished",
@@ -417,7 +421,8 @@ def digits_record(
         orders=[list(TASKS)],
         seeds=list(results),
         models=models,
-        arms=[arm_result(arm, results, tasks) for arm in arms],
+        arms=arm_results,
+        correlations=correlations(arm_results, results, tasks),
         versions=versions(),
         hardware=hardware(),
     )
@@ -458,6 +463,29 @@ def arm_result(
         against=against,
         distance=None if arm.kind == SINGLE else moved,
     )
+
+
+def correlations(
+    arms: Sequence[ArmResult],
+    results: Mapping[int, Mapping[str, Any]],
+    tasks: Mapping[str, TaskScore],
+) -> list[SampleCorrelation]:
+    """How far two arms gain over the base on the same images, by task."""
+    known = []
+    for task, about in tasks.items():
+        changes = {}
+        for place, arm in enumerate(arms):
+            label = arm.models[0] if arm.kind == SINGLE and task == OLD else arm.models[-1]
+            gains = []
+            for networks in results.values():
+                after, before = networks[label]["right"][task], networks["base"]["right"][task]
+                gains.append(np.subtract(after, before))
+            gain = np.mean(gains, axis=0)
+            images = tuple(map(str, range(len(gain))))
+            changes[place] = Contributions(samples=images, values=gain - gain.mean())
+        entry = (about.suite, about.name, about.metric)
+        known.append(correlation(entry, changes))
+    return [c for c in known if c is not None]
 
 
 def gain_over(before: Mapping[int, Sequence[int]], after: Mapping[int, Sequence[int]]) -> Figure:

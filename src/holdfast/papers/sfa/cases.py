@@ -4,7 +4,10 @@ figures that a rule asks of it.
 *Old* is a task before the last of an order, *new* the last one. *Learnt*: what training a task alone
 gains on it over the base. *Forgotten*: how much better the old task's score is with that model than
 after sequential fine-tuning. All are signed so that more is better; arms are differences to
-sequential fine-tuning, paired by seed and sample.
+sequential fine-tuning, paired by seed and sample. All arms answer the same samples: where the record
+knows how far two of them go together over these, differences and shares of several are pairs as well
+(`holdfast.statistics.samples_part`); otherwise they count as independent, which is as a rule too
+wide.
 
 The *trade-off* of an arm is the mean over the order's tasks of its score beside sequential
 fine-tuning, each as a share of what training that task alone gains, so that all tasks weigh alike
@@ -20,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.records.figure import Figure, NotMeasured
+from holdfast.records.figure import Figure, NotMeasured, SamplesPart
 from holdfast.records.sequence import (
     MERGE,
     MULTITASK,
@@ -29,6 +32,7 @@ from holdfast.records.sequence import (
     ArmResult,
     SequenceRecord,
 )
+from holdfast.statistics.samples_part import part_of
 
 NAMES = {
     SEQUENTIAL: "sequential fine-tuning",
@@ -133,7 +137,15 @@ class Pair:
             raise NotMeasured(f"{arm.arm} on {task}")
         sign = 1.0 if about.higher_is_better else -1.0
         gains = {seed: sign * (value - about.before) for seed, value in score.by_seed.items()}
-        return Figure.over_seeds(gains, score.samples_half)
+        return Figure.over_seeds(gains, score.samples_half, self._samples_part(arm, task))
+
+    def _samples_part(self, arm: ArmResult, task: str) -> SamplesPart | None:
+        """Of an arm's gain over the base on a task that it has a score of; None where the record
+        does not say how far the arm goes along with others over the samples."""
+        about = self.record.score_of(task)
+        entry = (about.suite, about.name, about.metric)
+        halves = {entry: arm.scores[task].samples_half}
+        return part_of(self.record.arms.index(arm), halves, self.record.correlations)
 
     def gained(self, task: str, kind: str = SINGLE) -> Figure:
         """Over the base, by training the task alone."""
@@ -141,14 +153,16 @@ class Pair:
 
     def against(self, arm: ArmResult, task: str) -> Figure:
         """Over sequential fine-tuning."""
-        if arm.kind == SEQUENTIAL and arm.arm == self.arms(SEQUENTIAL)[0].arm:
-            figure = arm.scores.get(task)
-            figure = figure * 0.0 if figure is not None and figure.by_seed else None
-        else:
-            figure = arm.against.get(task)
+        sequential = self.arms(SEQUENTIAL)[0]
+        if arm.kind == SEQUENTIAL and arm.arm == sequential.arm:
+            return self.gained_by(arm, task) * 0.0
+        figure = arm.against.get(task)
         if figure is None:
             raise NotMeasured(f"{arm.arm} on {task}")
-        return figure
+        if task not in arm.scores or task not in sequential.scores:
+            return figure
+        own, other = self._samples_part(arm, task), self._samples_part(sequential, task)
+        return replace(figure, samples_part=SamplesPart.total([(1.0, own), (-1.0, other)]))
 
     @property
     def forgotten(self) -> Figure:
@@ -330,12 +344,15 @@ def best_of_other_seeds(pair: Pair, kind: str) -> Figure:
     seeds = sorted(set.intersection(*(set(arm.by_seed) for arm in arms)))
     if len(seeds) < 2:
         raise NotMeasured(f"{NAMES[kind]} with two seeds")
-    by_seed = {}
+    by_seed, parts = {}, []
     for seed in seeds:
         others = [s for s in seeds if s != seed]
         chosen = max(arms, key=lambda arm: statistics.fmean(arm.by_seed[s] for s in others))
         by_seed[seed] = chosen.by_seed[seed]
-    return Figure.over_seeds(by_seed, max(arm.samples_half for arm in arms))
+        parts.append((1 / len(seeds), chosen.samples_part))
+    part = SamplesPart.total(parts)
+    half = max(arm.samples_half for arm in arms) if part is None else part.half
+    return Figure.over_seeds(by_seed, half, part)
 
 
 def correlation(pair: Pair, arms: Sequence[ArmResult]) -> Figure:

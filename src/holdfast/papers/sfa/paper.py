@@ -19,5 +19,5 @@ PAPER = Paper(
         "medium": "three hours by estimate and, the first time, 20 minutes for its base",
     },
     function="holdfast.papers.sfa.reproduction:reproduce",
-    rules=1,
+    rules=2,
 )

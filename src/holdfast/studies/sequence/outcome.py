@@ -20,6 +20,7 @@ import numpy as np
 
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.compare.continual import stage_matrix
+from holdfast.evaluation.compare.contributions import independent, sample_correlation
 from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.records.comparison import Comparison, StageMatrix
 from holdfast.records.evaluation import EvaluationFolder
@@ -34,6 +35,7 @@ from holdfast.records.sequence import (
     SequenceRecord,
     TaskScore,
 )
+from holdfast.records.study import SampleCorrelation
 from holdfast.statistics.gains import Gain, gain_over_seeds
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.states import COMPLETE
@@ -112,15 +114,24 @@ def add_figures(record: SequenceRecord, config: SequenceConfig) -> SequenceRecor
     if figures.base is None:
         return record
     arms = [figures.arm(arm) for arm in record.arms]
+    correlations = figures.correlations(arms)
     notes = list(dict.fromkeys([*record.notes, *figures.notes]))
     return dataclasses.replace(
         record,
+        correlations=correlations,
         tasks=figures.tasks,
         entries=figures.entries,
         keep=figures.keep,
         arms=arms,
         notes=notes,
     )
+
+
+def _scored_model(arm: ArmResult, score: TaskScore) -> str:
+    """The model whose score is the arm's: its last one; of a single task that task's own."""
+    if arm.kind == SINGLE and score.suite in arm.order:
+        return arm.models[arm.order.index(score.suite)]
+    return arm.models[-1]
 
 
 FAR = 1000.0
@@ -190,9 +201,7 @@ class _Figures:
         scores: dict[str, Figure] = {}
         against: dict[str, Figure] = {}
         for task, score in {**self.tasks, **self.entries}.items():
-            # a single task's model is that task's own
-            is_single = arm.kind == SINGLE and score.suite in arm.order
-            model = arm.models[arm.order.index(score.suite)] if is_single else arm.models[-1]
+            model = _scored_model(arm, score)
             figure = self._score(model, seeds, score)
             if figure is None:
                 self.notes.append(f"{arm.arm}: {task} {CANNOT_BE_SCORED}")
@@ -222,6 +231,26 @@ class _Figures:
         if arm.kind in (SINGLE, MULTITASK) or len(arm.models) != len(arm.order):
             return arm
         return self._with_matrix(arm, sequential)
+
+    def correlations(self, arms: Sequence[ArmResult]) -> list[SampleCorrelation]:
+        """How far two arms gain over the base on the same samples, by entry of the tasks; arms that
+        cannot be paired are counted in a note."""
+        assert self.base is not None
+        known = []
+        for key, score in {**self.tasks, **self.entries}.items():
+            entry = (score.suite, score.name, score.metric)
+            changes = {}
+            for place, arm in enumerate(arms):
+                if key in arm.scores:
+                    model = _scored_model(arm, score)
+                    seeds = arm.scores[key].by_seed
+                    changes[place] = [(self.base, self.folders[model, seed]) for seed in seeds]
+            correlation, left_out = sample_correlation(entry, changes)
+            if correlation is not None:
+                known.append(correlation)
+            if left_out:
+                self.notes.append(independent(entry, left_out, len(changes), "arms"))
+        return known
 
     def _whole_seeds(self, models: Sequence[str]) -> list[int]:
         """The seeds whose models are all there."""
