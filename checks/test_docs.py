@@ -145,7 +145,7 @@ def test_tables_of_keys_are_those_of_the_declarations():
     assert stale == [], "run: python docs/key_tables.py"
     tables = re.findall("<!-- keys: (.*?) -->", "".join(pages.values()))
     sections = ["train", "train options", "data", "on_policy", "world", "evaluation", "along", "every entry"]
-    sections += ["policy", "policy entry", *MERGE_TABLES]
+    sections += ["policy", "policy entry", "suites", *MERGE_TABLES]
     entries = [f"entry {kind}" for kind in KEYS]
     assert sorted(tables) == sorted([*METHODS, *PRESETS, *sections, *entries])
 

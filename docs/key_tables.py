@@ -1,6 +1,6 @@
 """The tables of keys and commands in the documentation, written from the declarations: `python docs/key_tables.py`.
 
-A table, of keys or of merge methods and their parameters, stands between `<!-- keys: NAME -->` and `<!-- /keys -->`,
+A table, of keys, of suites, or of merge methods and their parameters, stands between `<!-- keys: NAME -->` and `<!-- /keys -->`,
 those of the commands between `<!-- commands -->` and `<!-- /commands -->`; what is between them is replaced. A test
 compares.
 """
@@ -8,7 +8,7 @@ compares.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.config.declare import Setting, settings_of
@@ -100,10 +100,40 @@ def merge_parameters_table() -> str:
 MERGE_TABLES = {"merge methods": merge_methods_table, "merge parameters": merge_parameters_table}
 
 
+def suites_table() -> str:
+    """The suites that come with holdfast: name, entries of `learn`, entries of other suites, averages."""
+    from holdfast.config.yaml_file import read_yaml
+    from holdfast.evaluation.shipped import shipped_suites
+
+    rows = ["| suite | `learn` | `keep`, or a suite of another name | averages |", "|---|---|---|---|"]
+    for name, path in shipped_suites().items():
+        suites = dict(read_yaml(path, option="--suite", needs="a suite").values)
+        averages = ", ".join(f"`{average}`" for average in suites.pop("averages", {}))
+        suites.pop("description")
+        learn = ", ".join(map(_entry_words, suites.pop("learn", ())))
+        kept = ", ".join(map(_entry_words, suites.pop("keep", ())))
+        others = [f"{suite}: {', '.join(map(_entry_words, entries))}" for suite, entries in suites.items()]
+        rows.append(f"| `{name}` | {learn} | {'; '.join([kept, *others] if kept else others)} | {averages} |")
+    return "\n".join(rows) + "\n"
+
+
+def _entry_words(entry: Mapping[str, object]) -> str:
+    """An entry of a suite: its task, and how it is asked."""
+    kind = next(iter(entry))
+    words = [f"{entry[kind]}" if kind == "task" else f"{kind}: {entry[kind]}"]
+    if "num_fewshot" in entry:
+        words.append(f"{entry['num_fewshot']}-shot")
+    if entry.get("apply_chat_template"):
+        words.append("in the chat template")
+    return " ".join(words)
+
+
 def table(name: str) -> str:
     """The table of a name. A kind of entry has its own keys, and one row for those that it shares with others."""
     if name in MERGE_TABLES:
         return MERGE_TABLES[name]()
+    if name == "suites":
+        return suites_table()
     settings = declared(name)
     if not name.startswith(ENTRY):
         return keys_table(settings)
