@@ -1,8 +1,8 @@
 """The tables of keys and commands in the documentation, written from the declarations: `python docs/key_tables.py`.
 
-A table, of keys, of suites, or of merge methods and their parameters, stands between `<!-- keys: NAME -->` and `<!-- /keys -->`,
-those of the commands between `<!-- commands -->` and `<!-- /commands -->`; what is between them is replaced. A test
-compares.
+A table, of keys, of suites, or of merge methods and their parameters, stands between `<!-- keys: NAME -->` and
+`<!-- /keys -->`, those of the commands between `<!-- commands -->` and `<!-- /commands -->`; what is between them is
+replaced. A test compares.
 """
 
 from __future__ import annotations
