@@ -146,6 +146,8 @@ def test_tables_of_keys_are_those_of_the_declarations():
     tables = re.findall("<!-- keys: (.*?) -->", "".join(pages.values()))
     sections = ["train", "train options", "data", "on_policy", "world", "evaluation", "along", "every entry"]
     sections += ["policy", "policy entry", "suites", *MERGE_TABLES]
+    sections += ["sweep", "objectives", "search", "sequence", "update", "restore"]
+    sections += ["ladder", "overtraining", "residual study"]
     entries = [f"entry {kind}" for kind in KEYS]
     assert sorted(tables) == sorted([*METHODS, *PRESETS, *sections, *entries])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 
 from holdfast.config.declare import Setting, settings_of
@@ -37,11 +38,17 @@ def declared(name: str) -> Sequence[Setting]:
     from holdfast.evaluation.compare.policy import EntryPolicy, Policy
     from holdfast.evaluation.entries import Along
     from holdfast.evaluation.suite import SuiteSettings, settings_of_kind
+    from holdfast.papers.ladder.settings import LadderSettings
+    from holdfast.papers.overtraining.settings import OvertrainingSettings
+    from holdfast.papers.residual.settings import StudySettings
     from holdfast.papers.worlds.world import WorldRecipe
     from holdfast.retention.presets import PRESETS
     from holdfast.retention.registry import METHODS
     from holdfast.runs.on_policy import OnPolicySettings
     from holdfast.runs.settings import OwnSettings
+    from holdfast.studies.sequence.settings import SequenceSettings
+    from holdfast.studies.sweep.settings import Objectives, Search, SweepSettings
+    from holdfast.studies.update.settings import RestoreSettings, UpdateSettings
 
     if name == "train options":
         return flags(Flags)
@@ -51,6 +58,9 @@ def declared(name: str) -> Sequence[Setting]:
         return list(settings_of_kind(name.removeprefix(ENTRY)).values())
     sections = {"train": OwnSettings, "data": Templates, "on_policy": OnPolicySettings, "world": WorldRecipe}
     sections |= {"evaluation": SuiteSettings, "along": Along, "policy": Policy, "policy entry": EntryPolicy}
+    sections |= {"sweep": SweepSettings, "objectives": Objectives, "search": Search, "sequence": SequenceSettings}
+    sections |= {"update": UpdateSettings, "restore": RestoreSettings}
+    sections |= {"ladder": LadderSettings, "overtraining": OvertrainingSettings, "residual study": StudySettings}
     return settings_of({**METHODS, **PRESETS, **sections}[name])
 
 
@@ -63,8 +73,9 @@ def keys_table(settings: Iterable[Setting]) -> str:
         default = ""
         if setting.required:
             default = "required"
-        elif setting.default not in (None, "", ()):
-            default = f"`{default_text(setting.default)}`".replace("\n", "\\n")
+        elif setting.default is not None and not is_dataclass(setting.default):
+            text = default_text(setting.default)
+            default = f"`{text}`".replace("\n", "\\n") if text not in ("", "{}") else ""
         cells = (f"`{setting.name}`", expected(setting), default, setting.help)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows) + "\n"
