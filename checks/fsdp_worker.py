@@ -243,7 +243,7 @@ def gathers(layout: str, teacher_layout: str) -> dict[str, list[int]]:
 
 
 def evaluation_after_update() -> float:
-    """A head of its own, evaluated without grad before and after its weights changed: the second sees the new ones."""
+    """A separate head, evaluated without grad before and after its weights changed: the second sees the new ones."""
     student = build(1, tie=False)
     install_forward(student)
     shard(student, "own")

@@ -2,9 +2,9 @@
 checks/messages.txt, to be read in one sitting.
 
 A text is a string of at least two words, or an f-string with its placeholders as {name}: help, errors, problems,
-notes, progress, sentences and labels of pages, statements of claims. Of docstrings only those under fields of settings
-are listed, since help and schemas show them. Left out are regular expressions, style sheets, the generators of toy
-text, and the synonyms of keys.
+notes, progress, sentences and labels of pages, statements of claims. Of docstrings only those under fields of
+settings and those of kinds of entries are listed, since help and schemas show them. Left out are regular expressions,
+style sheets, the generators of toy text, and the synonyms of keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "holdfast"
 LISTED = Path(__file__).with_name("messages.txt")
 
-SETTINGS_NAME = re.compile(r"(Settings|Request|Entry|Flags|Options|Recipe|Method|Config)$")
+SETTINGS_NAME = re.compile(r"(Settings|Request|Entry|Flags|Options|Recipe|Method|Config|Templates|Arguments|Rule)$")
 NOT_TEXT = re.compile(r"^\s*[<.:@#*\[(\\]|\\[bdsw(\[]|\(\?|[{;]\s*$|SELECT |UPDATE |INSERT |CREATE ")
 NO_TEXTS = (
     *("papers/worlds/people/", "papers/worlds/pictures/", "papers/worlds/reference_chat.py"),
@@ -76,6 +76,8 @@ def texts_below(node: ast.AST, settings: set[str]) -> Iterator[str]:
         if getattr(function, "attr", getattr(function, "id", "")) in PATTERNS:
             return
     shows_fields = isinstance(node, ast.ClassDef) and node.name in settings
+    if isinstance(node, ast.ClassDef) and node.name.endswith("Entry"):
+        yield cleandoc(ast.get_docstring(node) or "")
     previous: ast.AST | None = None
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):

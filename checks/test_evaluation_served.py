@@ -109,7 +109,7 @@ class torch_noise:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"names": ("a", "b")}, "expected one of the models that it serves (a, b)"),
+        ({"names": ("a", "b")}, "expected one of its models (a, b)"),
         ({"card": {"root": "tuned"}}, "--context_length"),
         ({"card": {"root": "other", "max_model_len": 128}}, "The tokenizer is not that of 'tiny'"),
         ({"card": {"root": "fewer", "max_model_len": 128}}, "The tokenizer is not that of 'tiny'"),
@@ -160,7 +160,7 @@ def test_a_server_that_is_not_there(desk: Path, capsys, monkeypatch: pytest.Monk
     original = served.Endpoint
     monkeypatch.setattr(served, "Endpoint", lambda **given: original(**given, attempts=2, first_wait=0.01))
     assert main(["evaluate", "http://127.0.0.1:9/v1", "--suite", "suite.yaml"]) == 1
-    assert "Nobody answers at http://127.0.0.1:9/v1" in capsys.readouterr().err
+    assert "No answer from http://127.0.0.1:9/v1" in capsys.readouterr().err
     assert main(["evaluate", "http://user:s3cret@127.0.0.1:9/v1", "--suite", "suite.yaml"]) == 2
     assert "s3cret" not in capsys.readouterr().err
 
@@ -169,7 +169,7 @@ def test_a_server_that_adds_tokens_to_prompts_is_refused(desk: Path, served: Com
     """Its log-probabilities would be those of the places beside."""
     served.adds = 1
     assert main(["evaluate", served.url, "--suite", "suite.yaml", "--output_dir", "out"]) == 2
-    assert "tokens as they are, got one that reads" in capsys.readouterr().err
+    assert "tokens unchanged, got one that reads" in capsys.readouterr().err
     assert not (desk / "out").exists()
 
 

@@ -166,7 +166,7 @@ def test_control_c_at_many_moments(parents: Parents, tmp_path: Path) -> None:
         assert (os.WEXITSTATUS(status) == 3) == bool(text)
         complete = not text or "was written and is complete" in text
         assert parents.output.exists() == complete, text
-        assert ("continues with the files that are finished" in text) == any(
+        assert ("continues after the finished files" in text) == any(
             list(p.glob("*.safetensors")) for p in hidden(tmp_path)
         ), text
         stated |= {"continues"} if "continues" in text else {"anew"} if "begins anew" in text else set()

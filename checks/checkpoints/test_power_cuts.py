@@ -141,7 +141,7 @@ def test_a_folder_that_comes_into_being_in_the_last_moment(monkeypatch: pytest.M
     monkeypatch.setattr(writer_module, "check_destination", lambda folder, overwrite: None)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "thesis.txt").write_text("of somebody else")
-    with pytest.raises(RunFolderError, match=r"model has come into being meanwhile and is left as it is"):
+    with pytest.raises(RunFolderError, match=r"model was created in the meantime and is not replaced"):
         write(tmp_path / "model", MIXED)
     assert contents(tmp_path / "model").keys() == {"thesis.txt"}
 

@@ -61,8 +61,8 @@ def check_platform() -> None:
     """
     if sys.platform == "win32" or importlib.util.find_spec("fcntl") is None:
         raise UserError(
-            f"holdfast runs on Linux and macOS, got {sys.platform}: run folders are locked and "
-            "written in ways that only they have. On Windows use it inside WSL 2 ('wsl --install')."
+            f"holdfast runs on Linux and macOS, got {sys.platform}: run folders need file locks "
+            "and atomic writes of these systems. On Windows use WSL 2 ('wsl --install')."
         )
 
 

@@ -199,7 +199,7 @@ def test_integer_tensors_must_be_the_same(small_units: int, tmp_path: Path) -> N
     assert np.array_equal(read_folder(tmp_path / "same")["ids"].values, np.arange(200))
     changed = read_folder(folders[2]) | {"ids": stored(np.arange(200)[::-1], "I64")}
     other = write_folder(tmp_path / "other", changed)
-    with pytest.raises(ShapeError, match=r"ids \(I64\) is not the same in model 1 and model 2"):
+    with pytest.raises(ShapeError, match=r"ids \(I64\) differs between model 1 and model 2"):
         merge([folders[1], other], tmp_path / "out", sync=False)
     assert not (tmp_path / "out").exists()
 

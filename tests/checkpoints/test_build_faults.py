@@ -98,9 +98,7 @@ def test_a_shard_that_is_written_meanwhile(what: str, case: Case) -> None:
         os.replace(file.with_suffix(".new"), file)
     else:
         os.utime(file, ns=(0, 0))
-    with pytest.raises(
-        ModelError, match=r"tuned/model-00003-of-00003\.safetensors has been changed since it was opened"
-    ):
+    with pytest.raises(ModelError, match=r"tuned/model-00003-of-00003\.safetensors was changed after it was opened"):
         prepared.write(case.output, overwrite=True)
     case.check(changed=case.parents[1])
 

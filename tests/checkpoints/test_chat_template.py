@@ -61,5 +61,5 @@ def test_a_template_in_the_settings_of_the_tokenizer_gives_way(desk: Path) -> No
         file.unlink()
     merge(["a", "b"], "most", chat_template="auto")
     assert AutoTokenizer.from_pretrained("most").chat_template == "old {{ messages }}"
-    with pytest.raises(ConfigError, match="none has one"):
+    with pytest.raises(ConfigError, match="no model has one"):
         merge(["c"], "none", chat_template="auto")

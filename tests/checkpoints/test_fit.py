@@ -101,7 +101,7 @@ NAMED = {
 def test_what_does_not_fit_is_named_at_either_depth(damage: str, llama: Path) -> None:
     reshape(llama, MISSING[damage])
     assert fit_of(llama).problem.startswith(NAMED[damage])
-    with pytest.raises(ModelError, match=r"are not those of its config\.json: .* Copy or download") as refused:
+    with pytest.raises(ModelError, match=r"do not match its config\.json: .* Copy or download") as refused:
         open_source(llama)
     assert NAMED[damage] in str(refused.value)
     for verify in (False, True):

@@ -90,7 +90,7 @@ def test_the_command_and_a_template_for_plain_messages(tmp_path: Path, capsys: p
 
 
 def test_a_text_model_is_refused(model_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="takes text only needs no extraction: use its folder"):
+    with pytest.raises(ModelError, match="text-only model needs no extraction: use its folder"):
         extract_language(model_folder, tmp_path / "language")
 
 

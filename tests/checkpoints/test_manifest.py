@@ -51,7 +51,7 @@ def test_one_bit(folder: Path, byte: int) -> None:
         value = file.read(1)[0]
         file.seek(byte)
         file.write(bytes([value ^ 128]))
-    assert found(folder) == ["a.bin is not as it was written"]
+    assert found(folder) == ["a.bin was changed after it was written"]
 
 
 def test_sizes_and_files_that_are_gone_are_told_before_anything_is_read(
@@ -68,7 +68,9 @@ def test_each_process_may_read_a_part(folder: Path) -> None:
     files = read_manifest(folder)
     assert files is not None
     assert damage(folder, files, read=lambda name: name == "a.bin") == []
-    assert damage(folder, files, read=lambda name: name != "a.bin") == ["inside/further/b.bin is not as it was written"]
+    assert damage(folder, files, read=lambda name: name != "a.bin") == [
+        "inside/further/b.bin was changed after it was written"
+    ]
 
 
 def test_no_manifest_and_none_that_is_one(folder: Path) -> None:

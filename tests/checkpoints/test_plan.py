@@ -59,7 +59,7 @@ def test_all_differences_are_in_one_error(tmp_path: Path) -> None:
     text = str(caught.value)
     assert text.startswith("These checkpoints do not fit together (7 differences):")
     for words in (
-        "model 2 is quantised (fp8): the numbers it stores are not its weights",
+        "model 2 is quantised (fp8): the stored numbers are not its weights",
         "the head is tied to the embeddings in model 2, separate (lm_head.weight) in model 1. --tied_heads untie",
         "which are not in the output ('other'). --vocabulary keep",
         "mask: model 1 has BOOL, model 2 has F32",
@@ -238,7 +238,7 @@ def test_fisher_information_may_lack_what_its_model_lacks_and_nothing_else(tmp_p
     policies = Policies(unmatched="keep")
     plan = prepare_merge("fisher", folders, fisher=diagonals, policies=policies).plan
     assert {job.name: job.action for job in plan.jobs} == {"common": "combine", "a": "copy", "b": "copy"}
-    with pytest.raises(ShapeError, match=r"Fisher 2 has to hold every tensor"):
+    with pytest.raises(ShapeError, match=r"Fisher 2 has to have every tensor"):
         prepare_merge("fisher", folders, fisher=[diagonals[0]] * 2, policies=policies)
 
 

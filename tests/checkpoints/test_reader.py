@@ -131,9 +131,9 @@ def entry_of(dtype: Any = "F32", shape: Any = (2,), begin: Any = 0, end: Any = 8
     ("header", "reason"),
     [
         (b"", "its header cannot be read"),
-        (b"[1, 2]", "a JSON object was expected, list came"),
+        (b"[1, 2]", "expected a JSON object, got list"),
         (b"[" * 100_000, "its header cannot be read"),
-        ({"__metadata__": [1], "a": entry_of()}, r"__metadata__ should be a JSON object of texts, \[1\] came"),
+        ({"__metadata__": [1], "a": entry_of()}, r"expected __metadata__ to be a JSON object of texts, got \[1\]"),
         ({"a": 3}, "entry for a is not one: 3"),
         ({"a": entry_of(shape=(2.5,))}, "entry for a is not one"),
         ({"a": entry_of(end=None)}, "entry for a is not one"),
@@ -218,7 +218,7 @@ DAMAGES = {
     r"holds model-00003-of-00003\.safetensors, which model\.safetensors\.index\.json does not list": lambda folder: (
         index(folder, {"model.norm.w": None})
     ),
-    r"holds model\.safetensors, which .* does not list: the weights of two saves": lambda folder: save_file(
+    r"holds model\.safetensors, which .* does not list: the folder mixes two saves": lambda folder: save_file(
         TENSORS, folder / "model.safetensors"
     ),
 }
@@ -267,5 +267,5 @@ def test_a_file_that_was_written_replaced_or_removed_after_it_was_opened(tmp_pat
         reader = CheckpointReader(write_folder(tmp_path / "model", model, shards=2))
         reader.check_unchanged()
         change(tmp_path / "model" / "model-00002-of-00002.safetensors")
-        with pytest.raises(ModelError, match=r"model-00002-of-00002\.safetensors has been changed since it was opened"):
+        with pytest.raises(ModelError, match=r"model-00002-of-00002\.safetensors was changed after it was opened"):
             reader.check_unchanged()

@@ -26,7 +26,7 @@ SHAPES = {
     "model.norm.weight": (4,),
     "lm_head.weight": (12, 4),
 }
-FILES = "files, headers and index are sound"
+FILES = "files, headers and index are valid"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 
@@ -63,7 +63,7 @@ def test_verified_fingerprints_and_finite_values(tmp_path: Path) -> None:
     found = inspect_checkpoint(tmp_path / "out", verify=True)
     assert found.sound and found.verified
     assert found.fingerprint == built.record["fingerprint"] == found.provenance["fingerprint"]
-    assert {"values are finite", "content is as recorded"} <= passed(found)
+    assert {"values are finite", "content matches the record"} <= passed(found)
     assert [p["role"] for p in found.provenance["parents"]] == ["model 1", "model 2"]
     assert "tensors" not in found.provenance
     assert inspect_checkpoint(tmp_path / "a", verify=True).fingerprint == found.provenance["parents"][0]["fingerprint"]
@@ -81,7 +81,7 @@ def test_a_single_changed_bit_is_found_in_its_tensor(tmp_path: Path, name: str) 
         file.write(bytes([byte[0] ^ 1]))
     assert inspect_checkpoint(tmp_path / "out").sound, "headers do not show it"
     found = inspect_checkpoint(tmp_path / "out", verify=True)
-    assert failed(found) == {"content is as recorded": f"1 tensors are not as they were written: {name}"}
+    assert failed(found) == {"content matches the record": f"1 tensors were changed after they were written: {name}"}
 
 
 def test_renamed_and_recast_content_is_found(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_renamed_and_recast_content_is_found(tmp_path: Path) -> None:
     renamed = content.replace(b"up_proj", b"uq_proj")
     for changed in (recast, renamed):
         file.write_bytes(changed)
-        detail = failed(inspect_checkpoint(tmp_path / "out", verify=True))["content is as recorded"]
-        assert "under other names, dtypes or shapes" in detail
+        detail = failed(inspect_checkpoint(tmp_path / "out", verify=True))["content matches the record"]
+        assert "but other names, dtypes or shapes" in detail
 
 
 def test_a_damaged_record_is_a_failed_check(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     model(tmp_path / "run" / "checkpoint-10")
     shutil.copytree(tmp_path / "run" / "checkpoint-10", tmp_path / "run" / "checkpoint-20")
-    with pytest.raises(ModelError, match=r"found 2 in folders inside it. Choose one:\n .*checkpoint-10\n"):
+    with pytest.raises(ModelError, match=r"found 2 in its subfolders. Choose one:\n .*checkpoint-10\n"):
         inspect_checkpoint(tmp_path / "run")
 
 

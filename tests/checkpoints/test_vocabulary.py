@@ -284,7 +284,7 @@ def test_tokenizers_that_cannot_be_read(tmp_path):
     same = checkpoint(tmp_path / "b", None, rows=3)
     more = checkpoint(tmp_path / "c", None, rows=4)
     rows, problems, notes = align([first, same])
-    assert problems == [] and "taken to mean the same tokens" in notes[0] and rows == [[0, 1, 2], [-1, -1, -1]]
+    assert problems == [] and "assumed to be the same tokens" in notes[0] and rows == [[0, 1, 2], [-1, -1, -1]]
     _, problems, _ = align([more, first])
     assert "no tokenizer" in problems[0] and str(tmp_path / "c") in problems[0]
     rows, _, notes = align([more, first], "keep")

@@ -43,7 +43,7 @@ def test_a_check_is_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "nothing to check: expected a training configuration"),
         (["absent.yaml"], "absent.yaml: no such file"),
         (["run.yaml", "--model_name_or_path", "absent"], "model_name_or_path: no such folder: absent"),
-        (["run.yaml", "--model_name_or_path", "owner/absent"], "none in the hub's cache"),
+        (["run.yaml", "--model_name_or_path", "owner/absent"], "no such model in the hub's cache"),
         (["run.yaml", "--quick", "maybe"], "quick: expected true or false"),
         (["run.yaml", "--dry_run"], "unknown option '--dry_run'"),
     ],

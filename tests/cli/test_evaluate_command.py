@@ -403,7 +403,7 @@ def test_a_folder_in_use_and_files_that_cannot_be_read(desk: Path, refused) -> N
 
     words = ("base", "--perplexity", "prose.jsonl", "--output_dir", "out")
     with lock_folder(desk / "out"):
-        assert "Another holdfast process is at work in out" in refused(*words)
+        assert "Another holdfast process is using out" in refused(*words)
     evaluate(*words)
     for name in ("base/measured.prose.json", "evaluate.json"):
         (desk / "out" / name).write_text("{")

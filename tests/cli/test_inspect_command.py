@@ -24,8 +24,8 @@ def test_a_model(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "  dtypes      F32: 41,120 parameters\n",
         "  files       1, 164 kB: model.safetensors\n",
         "  ok      vocabulary fits: 320 rows, ",
-        "  ok      files, headers and index are sound: 21 tensors in 1 file",
-        "  -       values are finite: not looked at; --verify reads all bytes\n",
+        "  ok      files, headers and index are valid: 21 tensors in 1 file",
+        "  -       values are finite: not checked; --verify reads all bytes\n",
     ):
         assert part in shown, part
     assert "FAILED" not in shown
@@ -45,8 +45,8 @@ def test_damage_is_exit_code_1_and_named(desk: Path, capsys: pytest.CaptureFixtu
         in shown
     )
     assert (
-        "  FAILED  content is as recorded: 1 tensors are not as they were written: model.layers.1.mlp.up_proj.weight\n"
-        in shown
+        "  FAILED  content matches the record: 1 tensors were changed after they were written: "
+        "model.layers.1.mlp.up_proj.weight\n" in shown
     )
 
 
@@ -85,7 +85,7 @@ def test_two_tensor_by_tensor_as_json_and_as_a_page(desk: Path, capsys: pytest.C
         (["./bas"], ["checkpoints: Expected a checkpoint folder at ./bas, found none. Did you mean 'base'?"]),
         (["base", "math", "--verify"], ["--verify: is of one checkpoint"]),
         (["base", "--plot", "a.html"], ["--plot: is of two checkpoints"]),
-        (["."], ["found 6 in folders inside it. Choose one:\n  adapter\n  base\n"]),
+        (["."], ["found 6 in its subfolders. Choose one:\n  adapter\n  base\n"]),
     ],
     ids=lambda v: " ".join(v)[:50] if isinstance(v, list) else "",
 )

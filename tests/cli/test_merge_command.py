@@ -200,12 +200,15 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
             "math code --density 0.5",
             ["--density: linear does not take it; ties, dare and dare_ties do."],
         ),
-        ("--weights 1 2 math code", ["--weights: expected numbers, one a model (on a command line after the models"]),
-        ("math/model.safetensors code", ["found a file. Name the folder that it lies in"]),
+        (
+            "--weights 1 2 math code",
+            ["--weights: expected numbers, one per model (on a command line in the order of the models"],
+        ),
+        ("math/model.safetensors code", ["found a file. Give the folder that contains it"]),
         ("math code --method fisher", ["needs Fisher information for each model: expected 2 checkpoints, got 0"]),
         ("math wide", ["These checkpoints do not fit together", "embed_tokens.weight"]),
         ("math code --method task_arithmetic --base base --output_dir math", ["is the input math"]),
-        ("math code --method task_arithmetic --base base --output_dir base/out", ["lies in the input base"]),
+        ("math code --method task_arithmetic --base base --output_dir base/out", ["is inside the input base"]),
     ],
 )
 def test_mistakes(desk: Path, words: str, parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -439,12 +442,12 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
     )
     shown = errors(["--config", "mergekit.yml", "--output_dir", "out"], capsys)
     for part in (
-        "line 5: models[0].parameters.weight: weight is one for all layers and tensors here",
+        "line 5: models[0].parameters.weight: weight has to be the same for all layers and tensors",
         "line 6: models[1].parameters: unknown key 'epsilon'. Known: weight, density.",
-        "line 7: models[2].parameters.density: density is one for all layers and tensors here",
+        "line 7: models[2].parameters.density: density has to be the same for all layers and tensors",
         "line 8: models[3]: unknown key 'layer_range'",
         "line 9: parameters: unknown key 'normalise'. Did you mean 'normalize'?",
-        "line 9: parameters.lambda: lambda is one for all layers and tensors here; give one value",
+        "line 9: parameters.lambda: lambda has to be the same for all layers and tensors; give one value",
         "modules: merging parts of a model",
         "slices: layers of several models",
     ):
@@ -491,7 +494,7 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
         ),
         (
             "{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], tokenizer_source: union}",
-            "tokenizer_source: unions of vocabularies are not here",
+            "tokenizer_source: unions of vocabularies are not supported",
         ),
         (
             "{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], "

@@ -210,12 +210,12 @@ def test_mistakes_name_the_option_or_the_line(tmp_path: Path) -> None:
     said = error.value.problems
     assert "line 2: steps: expected a whole number of at least 1, got 0 (whole number)." in said
     assert "line 4: model.layers: expected a whole number of at least 1, got 'none at all' (text)." in said
-    assert "'name' stands twice, in line 1 and in line 5. Keep one of them." in said
+    assert "'name' is listed twice, in line 1 and in line 5. Keep one of them." in said
     assert "--rate: expected a number above 0 and below 1, got '2' (text)." in said
     assert any(s.startswith("unknown option '--lr'.") for s in said)
     assert "unknown option '--ratte'. Did you mean '--rate'?" in said
     assert any(s.startswith("unknown key 'bogus'. Known: name, rate") or "unknown key 'bogus'" in s for s in said)
-    assert "unknown option '--models'. Write its value alone: MODEL is no option here." in said
+    assert "unknown option '--models'. MODEL is not an option here: write its value without a name." in said
     assert len(said) == 8
 
 
@@ -245,8 +245,8 @@ def test_keys_with_dashes_are_those_with_underscores(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         command.read(["--config", file])
     assert error.value.problems == [
-        "'batch_size' stands twice, in line 1 and in line 2. Keep one of them.",
-        "line 3: sampling.top_k: stands twice, as 'top-k' and as 'top_k'. Keep one of them.",
+        "'batch_size' is listed twice, in line 1 and in line 2. Keep one of them.",
+        "line 3: sampling.top_k: is listed twice, as 'top-k' and as 'top_k'. Keep one of them.",
     ]
 
 
@@ -283,8 +283,8 @@ def test_rules_about_what_was_given_are_heard_though_other_keys_are_missing() ->
 def test_duplicates_are_found_at_every_depth(tmp_path: Path) -> None:
     given = read_yaml(request_file(tmp_path, "a:\n  - b: 1\n    b: 2\nc: {d: 1, d: 2}\n"))
     assert [m.text for m in given.problems] == [
-        "'a[0].b' stands twice, in line 2 and in line 3. Keep one of them.",
-        "'c.d' stands twice, in line 4 and in line 4. Keep one of them.",
+        "'a[0].b' is listed twice, in line 2 and in line 3. Keep one of them.",
+        "'c.d' is listed twice, in line 4 and in line 4. Keep one of them.",
     ]
 
 

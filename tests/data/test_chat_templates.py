@@ -100,7 +100,7 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name":
             "thoughts of the assistant (1",
         ),
         (tokenizer(), turns("q", "<think>first</think>one"), None),
-        (tokenizer(), {"messages": [*turns("q")["messages"], CALL]}, "calls of tools (1"),
+        (tokenizer(), {"messages": [*turns("q")["messages"], CALL]}, "tool calls (1"),
         (tokenizer(), turns("q", "a", tools=[{"function": {"name": "weather"}}]), "tools (1"),
         (tokenizer(), turns("q", "a", tools='[{"name": "weather"}]'), "tools (1"),
         (
@@ -114,7 +114,7 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name":
             "thoughts of the assistant (1",
         ),
         (AS_JSON, turns('a "b"\n\tc', "d\\e \\new é"), None),
-        (tokenizer(), {"prompt": turns("q")["messages"], "completion": [CALL]}, "calls of tools (1"),
+        (tokenizer(), {"prompt": turns("q")["messages"], "completion": [CALL]}, "tool calls (1"),
         (tokenizer(), {"prompt": "q", "completion": "a"}, None),
     ],
 )
@@ -124,16 +124,16 @@ def test_what_a_template_leaves_out_is_counted(words, row, expected):
         assert found == []
     else:
         count = expected.replace("(1", "(2 in 2 rows)")
-        assert found == [f"The chat template leaves out of 3 rows that were looked at: {count}."]
+        assert found == [f"The chat template leaves out of 3 rows that were checked: {count}."]
 
 
 def test_the_end_of_a_turn_has_to_end_a_reply():
     words = tokenizer()
     end = words.convert_tokens_to_ids("<|end|>")
     assert remark_on_end(words, {end}) is None
-    assert "ends a turn of the assistant with <|end|>" in remark_on_end(words, {words.eos_token_id})
+    assert "ends the assistant's turns with <|end|>" in remark_on_end(words, {words.eos_token_id})
     assert remark_on_end(words, {words.eos_token_id}).endswith("Set eos_token: <|end|>.")
-    assert "writes no token behind a turn" in remark_on_end(tokenizer(end=" "), {words.eos_token_id})
+    assert "writes no end-of-turn token" in remark_on_end(tokenizer(end=" "), {words.eos_token_id})
 
 
 def test_text_that_begins_with_the_token_that_the_tokenizer_adds(tmp_path):
@@ -161,8 +161,8 @@ def test_a_prompt_that_ends_otherwise_once_an_answer_follows():
     words.chat_template += "{% if add_generation_prompt %}<assistant><think>\n{% endif %}"
     row = {"prompt": turns("q")["messages"], "completion": [{"role": "assistant", "content": "a"}]}
     assert remarks([row, row], words) == [
-        "The chat template ends the prompt otherwise once an answer follows, in 2 of 2 rows that were looked at: the "
-        "model is asked with '<think>\\n' at its end, and trained without it."
+        "The chat template ends the prompt differently when an answer follows, in 2 of 2 rows that were checked: "
+        "at generation the prompt ends with '<think>\\n', in training it does not."
     ]
 
 
@@ -221,7 +221,7 @@ def test_calls_of_tools_are_trained_with_their_message():
     ("row", "reason"),
     [
         (weighted(ASK, ("assistant", "one", {"weight": 0.5})), "message 2 has the weight 0.5, expected 0 or 1"),
-        (weighted(ASK, FORGET), "its messages say that none of them is to be trained"),
+        (weighted(ASK, FORGET), "none of its messages is to be trained"),
     ],
 )
 def test_weights_that_cannot_be_kept(row, reason):
@@ -232,7 +232,7 @@ def test_weights_that_cannot_be_kept(row, reason):
 def test_a_template_that_mixes_messages_up_is_named():
     words = tokenizer()
     words.chat_template = "{{ messages | length }}{% for m in messages %}{{ messages[-1].content }}{% endfor %}"
-    with pytest.raises(DataError, match="row 1: the chat template writes other messages otherwise when message 4"):
+    with pytest.raises(DataError, match="row 1: the chat template writes other messages differently when message 4"):
         standardise(loaded(weighted(ASK, FORGET, ASK, REPLY)), words)
 
 

@@ -67,9 +67,9 @@ def test_unknown_columns_are_explained():
         'completion: " {reply}"',
     ):
         assert part in message
-    with pytest.raises(DataError, match="no layout"):
+    with pytest.raises(DataError, match="no known layout"):
         detect(["instruction", "instances"])
-    with pytest.raises(DataError, match="no layout"):  # the answer would be an index into the choices
+    with pytest.raises(DataError, match="no known layout"):  # the answer would be an index into the choices
         detect(["question", "choices", "answer"])
 
 
@@ -203,7 +203,7 @@ def test_template_values_are_checked():
         ({}, "got none of them"),
         ({"text": "{a}", "prompt": "{a}", "completion": "{b}"}, "got text and prompt and completion"),
         ({"text": "{a.__class__}"}, "plain column names"),
-        ({"text": "no column"}, "names no column"),
+        ({"text": "no column"}, "expected a column name in braces"),
     ],
 )
 def test_bad_templates(fields, part):

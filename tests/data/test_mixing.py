@@ -95,12 +95,16 @@ def test_bad_data(way):
     good = tokens([1], 0)
     for train, other, explained in (
         (good, good.select([]), f"{way} data holds no rows"),
-        (good, datasets.Dataset.from_dict({"text": ["a"]}), rf"(?s){way} data should be tokenised.*it has text"),
-        (good.add_column("seq_lengths", [[1]]), good, "packed already"),
+        (
+            good,
+            datasets.Dataset.from_dict({"text": ["a"]}),
+            rf"(?s){way} data with the columns input_ids and labels, got text",
+        ),
+        (good.add_column("seq_lengths", [[1]]), good, "already packed"),
     ):
         with pytest.raises(DataError, match=explained):
             WAYS[way](train, other, 0.1)
-    with pytest.raises(DataError, match="not one token"):
+    with pytest.raises(DataError, match="no tokens"):
         mix_replay(good, tokens([0, 0], 0), fraction=0.1, seed=0)
     with pytest.raises(ConfigError, match="Did you mean 'tokens'"):
         mix_replay(good, good, fraction=0.1, seed=0, unit="token")

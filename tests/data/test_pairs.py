@@ -53,7 +53,7 @@ def test_pairs_conversations_have_to_end_with_an_answer() -> None:
 def test_pairs_other_columns_and_equal_completions_are_refused() -> None:
     with pytest.raises(DataError, match=r"got prompt, choosen, rejected; chosen is missing\. Did you mean 'choosen'\?"):
         read_pairs(Dataset.from_list([{"prompt": "a", "choosen": "b", "rejected": "c"}]))
-    with pytest.raises(DataError, match="chosen and rejected are the same in all 2 rows"):
+    with pytest.raises(DataError, match="got the same text in both in all 2 rows"):
         read_pairs(Dataset.from_list([{**TEXT, "rejected": "Yes."}] * 2))
     with pytest.raises(DataError, match="at least one pair"):
         read_pairs(Dataset.from_list([TEXT]).select([]))
@@ -86,9 +86,9 @@ def test_pairs_a_judged_answer_without_a_part_is_named(row: dict[str, Any], said
 def test_pairs_other_columns_are_no_judged_answers() -> None:
     with pytest.raises(DataError, match=r"label is missing\. Did you mean 'lable'\?"):
         read_judged(Dataset.from_list([{"prompt": "a", "completion": "b", "lable": True}]))
-    with pytest.raises(DataError, match=r"Answers without a judgement are for trainer: sft\."):
+    with pytest.raises(DataError, match=r"For answers without a label use trainer: sft\."):
         read_judged(Dataset.from_list([{"prompt": "a", "completion": "b"}]))
-    with pytest.raises(DataError, match=r"Pairs of chosen and rejected are for trainer: dpo\."):
+    with pytest.raises(DataError, match=r"For pairs of chosen and rejected use trainer: dpo\."):
         read_judged(Dataset.from_list([TEXT]))
     with pytest.raises(DataError, match="'label' is neither true nor false: 1"):
         read_judged(Dataset.from_list([{**JUDGED, "label": 1}]))

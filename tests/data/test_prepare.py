@@ -70,7 +70,7 @@ def test_malformed_records_are_an_error_that_names_ten_or_are_left_out_where_all
     with pytest.raises(DataError) as caught:
         prepared("a.jsonl")
     explained = str(caught.value)
-    assert explained.startswith("12 of 52 records are malformed, nothing was written.") and "and 2 more" in explained
+    assert explained.startswith("12 of 52 records are malformed; nothing was written.") and "and 2 more" in explained
     places = [line.split(":")[0].strip() for line in explained.splitlines()[1:11]]
     assert places == [f"a.jsonl, line {n}" for n in (2, *range(4, 13))]
     assert "the record has response" in explained and "'text' is int, expected text" in explained
@@ -136,7 +136,7 @@ def test_the_same_request_does_nothing_and_another_does_not_overwrite():
     again = prepare(preparation("a.jsonl", heldout=0.3))
     assert again.done_before and again.record == first and times() == before
     for change in ({"limit": 5}, {"seed": 1}, {"heldout": 0.5}):
-        with pytest.raises(RunFolderError, match="came from other input or options"):
+        with pytest.raises(RunFolderError, match="records other input or options"):
             prepared("a.jsonl", **{"heldout": 0.3, **change})
     jsonl("a.jsonl", documents(11))
     with pytest.raises(RunFolderError, match="not overwritten"):
@@ -147,11 +147,11 @@ def test_the_same_request_does_nothing_and_another_does_not_overwrite():
 def test_files_of_others_are_not_touched():
     jsonl("a.jsonl", documents(10))
     Path("train.jsonl").write_text("mine\n")
-    with pytest.raises(RunFolderError, match="nothing says that 'holdfast data prepare' wrote it"):
+    with pytest.raises(RunFolderError, match="there is no record that 'holdfast data prepare' wrote it"):
         prepared("a.jsonl")
     Path("train.jsonl").unlink()
     Path("train.heldout.jsonl").write_text("mine\n")
-    with pytest.raises(RunFolderError, match=r"train\.heldout\.jsonl is there already"):
+    with pytest.raises(RunFolderError, match=r"train\.heldout\.jsonl already exists"):
         prepared("a.jsonl", heldout=0.3)
     assert Path("train.heldout.jsonl").read_text() == "mine\n" and not Path("train.jsonl").exists()
     prepared("a.jsonl")

@@ -134,7 +134,10 @@ def test_several_splits_are_never_the_first_alone(tmp_path, split):
     one.save_to_disk(str(tmp_path / "one"))
     datasets.DatasetDict(train=one, test=one).save_to_disk(str(tmp_path / "many"))
     for name in ("folder", "folder/train.jsonl", "one", "many"):
-        with pytest.raises(DataError, match=r"which names train and test\. To train on all of them, list each under"):
+        with pytest.raises(
+            DataError,
+            match=r"which names train and test\. To train on all of them, list each as a separate entry under",
+        ):
             load_rows(tmp_path / name, split=split)
 
 
@@ -303,7 +306,7 @@ def test_a_path_never_goes_to_the_hub(tmp_path, monkeypatch):
     (tmp_path / "squad").mkdir()
     assert is_path("squad")
     (tmp_path / "x.txt").write_text("x")
-    with pytest.raises(DataError, match="only makes sense for a data set of the hub"):
+    with pytest.raises(DataError, match="applies to data sets of the hub only"):
         load_rows("x.txt", config="main")
 
 

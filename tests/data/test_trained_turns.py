@@ -181,7 +181,7 @@ def test_thoughts_are_left_out():
     channels = CHATML.replace("m.content + '<", "(m.reasoning_content or '') + '|' + m.content + '<")
     assert trained(channels, THOUGHTS[:2]) == [["Hm.|In Italy, I think.<|im_end|>"]]
     assert trained(channels, THOUGHTS[:2], thoughts=False) == [["|In Italy, I think.<|im_end|>"]]
-    with pytest.raises(DataError, match="row 1: nothing of it is trained"):
+    with pytest.raises(DataError, match="row 1: no token of it is trained"):
         trained(CHATML, [CHAT[0], {"role": "assistant", "content": "<think>Hm. And"}], thoughts=False)
 
 
@@ -195,7 +195,7 @@ def test_messages_say_which_of_them_are_trained():
     counts = {}
     standardise(loaded(row), tokenizer(CHATML), turns=TrainedTurns(which="all"), not_read=counts)
     assert counts == {"train of messages": 1} and trained(CHATML, row, which="all") == [words]
-    with pytest.raises(DataError, match="of which some say whether they are trained"):
+    with pytest.raises(DataError, match="in which some messages have a train or weight key"):
         trained(CHATML, CHAT, which="per_message")
 
 

@@ -106,7 +106,7 @@ def test_the_passage_before_a_question_is_read(tmp_path):
 
 @pytest.mark.parametrize("more", [{"A": "cat", "B": "log"}, {"options": ["cat"]}, {"option_1": "cat"}])
 def test_answers_among_options_need_a_template(tmp_path, more):
-    with pytest.raises(DataError, match="make no layout"):
+    with pytest.raises(DataError, match="match no known layout"):
         read(written(tmp_path / "a.jsonl", {"question": "q", **more, "answer": "A"}))
 
 
@@ -282,7 +282,7 @@ def test_full_masks_leave_the_rows_where_they_are(tmp_path):
     ("mask", "reason"),
     [
         ([1], "2 input_ids but 1 attention_mask"),
-        ([0, 0], "its attention_mask leaves no token"),
+        ([0, 0], "its attention_mask masks every token"),
         (None, "'attention_mask' is missing or null"),
         (["1", "1"], "'attention_mask' should be a list of whole numbers"),
     ],

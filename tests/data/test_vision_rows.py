@@ -160,9 +160,9 @@ def test_a_decompression_bomb_is_refused_by_its_size(folder, processor, monkeypa
 
 def test_what_is_no_image(folder, processor):
     (folder / "pictures" / "words.png").write_text("words")
-    with pytest.raises(DataError, match=r"words.png is no image that Pillow can read"):
+    with pytest.raises(DataError, match=r"words.png is not an image that Pillow can read"):
         read(write(folder, asked("?", images=["pictures/words.png"])), processor)
-    with pytest.raises(DataError, match="is on the network"):
+    with pytest.raises(DataError, match="is a URL"):
         read(write(folder, asked("?", images=["https://example.org/a.png"])), processor)
     with pytest.raises(DataError, match="an image is int, expected a path"):
         read(write(folder, asked("?", images=[7])), processor)
@@ -184,7 +184,7 @@ def test_numbers_that_do_not_match(images, said, folder, processor):
 )
 def test_a_place_in_the_text_that_no_image_belongs_to(row, folder, processor):
     path = write(folder, asked("?", images=["pictures/red.png"]), row)
-    with pytest.raises(DataError, match=r"line 2: its text says <image> once where there is no image for it"):
+    with pytest.raises(DataError, match=r"line 2: its text has <image> once without an image"):
         read(path, processor)
 
 
@@ -197,7 +197,7 @@ def test_a_place_in_the_text_that_no_image_belongs_to(row, folder, processor):
 )
 def test_places_without_any_image_in_the_data(row, folder, processor):
     """The column of the images has another name: what would be trained is blind."""
-    with pytest.raises(DataError, match=r"train.jsonl, line 1: its text says <image> once.* a column 'images'"):
+    with pytest.raises(DataError, match=r"train.jsonl, line 1: its text has <image> once.* a column 'images'"):
         read(write(folder, row), processor)
     tokenizer = build_vision_tokenizer()
     tokenizer.chat_template = "{{ messages }}"

@@ -242,7 +242,7 @@ def bomb(path: Path) -> None:
     [
         (lambda path: path.unlink(), r"got no such image: pictures/green\.png .* in row 1 and 1 more"),
         (cut, r"green\.png is cut short or damaged .* in row 1"),
-        (lambda path: path.write_text("no image"), r"green\.png is no image that Pillow can read in row 1"),
+        (lambda path: path.write_text("no image"), r"green\.png is not an image that Pillow can read in row 1"),
         (bomb, r"10,000 x 9,000 pixels, .* Make it smaller in row 1"),
     ],
 )
@@ -260,7 +260,7 @@ def test_images_that_cannot_be_used(change: Any, said: str, llava: Path) -> None
         ({"prompt": "<image> or <image>?"}, {}, "1 image, but its text says <image> 2 times in row 0"),
         ({"prompt": "<image> or <image>?"}, {"apply_chat_template": True}, "have 2 parts of type image to fill"),
         ({"image": None}, {}, "an image for each place in the prompt, got none, and the text says <image> in row 0"),
-        ({"image": "http://x/y.png"}, {}, "is on the network"),
+        ({"image": "http://x/y.png"}, {}, "is a URL"),
     ],
 )
 def test_images_and_places_that_do_not_match(columns: Any, how: Any, said: str, llava: Path) -> None:
@@ -276,7 +276,7 @@ def test_templates_without_a_slot_and_models_without_eyes(llava: Path, model_fol
     loaded = load("whole")
     with pytest.raises(DataError, match=r"questions\.jsonl, row 0: the chat template writes no slots \(<image>\)"):
         check(choices(apply_chat_template=True), loaded.tokenizer, loaded.processor)
-    with pytest.raises(DataError, match=r"row 0 holds images \(column 'image'\), but the model takes text only"):
+    with pytest.raises(DataError, match=r"row 0 holds images \(column 'image'\), but the model reads text only"):
         check(choices(), loaded.tokenizer)
     Path("whole/processor_config.json").unlink()
     with pytest.raises(ModelError, match="Expected a processor beside the vision-language model at whole"):

@@ -175,7 +175,7 @@ def test_under_lora_on_policy_distillation_takes_any_teacher(old, tmp_path):
     from peft import get_peft_model
 
     wrapped = get_peft_model(build_model(), lora())
-    with pytest.raises(ConfigError, match="needs the bare start model"):
+    with pytest.raises(ConfigError, match="needs the initial model without an adapter"):
         on_policy(tmp_path, from_old([KL], tmp_path), model=wrapped)
     trainer = on_policy(tmp_path, from_old([KL], tmp_path), peft_config=lora())
     trainer.train()

@@ -77,7 +77,7 @@ def test_a_head_we_do_not_understand_is_refused():
             return out
 
     model.__class__ = Shifted
-    with pytest.raises(ModelError, match="in a way holdfast does not know"):
+    with pytest.raises(ModelError, match="in an unknown way"):
         check_head(model, torch.randint(0, 64, (1, 8)))
 
 
@@ -97,7 +97,7 @@ def test_a_sure_model_in_half_precision_is_rounded_and_not_refused():
     model.__class__ = Halved
     assert check_head(model, ids, half=True) > 0.25, "so a fixed tolerance would refuse it"
     model.config.logit_scale = 1.25  # a detail that this architecture does not have
-    with pytest.raises(ModelError, match="in a way holdfast does not know"):
+    with pytest.raises(ModelError, match="in an unknown way"):
         check_head(model, ids, half=True)
     model.__class__ = whole
 

@@ -121,5 +121,5 @@ def test_an_optimiser_of_the_users_is_looked_at_in_the_first_step():
         stepped(torch.optim.SGD(named.values(), lr=0.1, momentum=0.9), named, 1)
     named = parameters()
     active = MoFO().start(Anchors(named))
-    with pytest.raises(ConfigError, match="got one that cannot be looked into"):
+    with pytest.raises(ConfigError, match="got an unknown optimiser"):
         active.gradient(named, StepInfo(step=1, total_steps=1))

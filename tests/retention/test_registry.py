@@ -134,7 +134,7 @@ def test_auto_is_what_was_found_without_old_data():
             ["asft", "label_annealing"],
             "'asft' stands for token_weighting and label_annealing, and 'label_annealing' is",
         ),
-        ([{"token_weighting": {"kind": "talr"}}, "asft"], "'token_weighting' is given beside it. Leave one out"),
+        ([{"token_weighting": {"kind": "talr"}}, "asft"], "'token_weighting' is given as well. Leave one out"),
         ({"asft": {"weight": 0}}, "asft.weight.*above 0"),
         ("asfd", "known: .*asft.*asft"),
     ],

@@ -71,7 +71,7 @@ def test_an_import_path_and_an_entry_point(place, monkeypatch):
     )
     [pointed] = retention([{"dropback": {"rate": 0.3}}])
     assert (pointed.rate, pointed.setting()["dropback"]["sha256"]) == (0.3, imported.sha256)
-    with pytest.raises(ConfigError, match=r"No module named 'my_method_'.*A file is written with its ending"):
+    with pytest.raises(ConfigError, match=r"No module named 'my_method_'.*Write a file with its extension"):
         retention(["my_method_:Dropback"])
 
 
@@ -90,8 +90,8 @@ def test_an_import_path_and_an_entry_point(place, monkeypatch):
             r"raises.py: the code cannot be loaded: ZeroDivisionError: division by zero \(.*raises.py, line 2\)",
         ),
         ("syntax.py:Any", r"syntax.py: the code cannot be loaded: SyntaxError: .*\(.*syntax.py, line 1\)"),
-        ("taken.py:Dropback", "the name 'l2' is that of a method of holdfast"),
-        ("nameless.py:Dropback", "expected the class to say its title, as"),
+        ("taken.py:Dropback", "the name 'l2' is taken by a method of holdfast"),
+        ("nameless.py:Dropback", "the class lacks title; write for example"),
         ("thawed.py:Dropback", "expected a frozen dataclass"),
         ("strong.py:Dropback", "the parameters sha256, strength, title would hide .* such as 'sha256_'"),
     ],

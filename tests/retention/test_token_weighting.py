@@ -194,7 +194,7 @@ def test_a_step_of_no_weight_is_no_end(tmp_path):
         return trainer
 
     assert trained({0, 1, 3}, max_steps=5).state.global_step == 5
-    with pytest.raises(DataError, match="of step 4 and of all steps before it, so that nothing would be learnt"):
+    with pytest.raises(DataError, match="of step 4 and of all steps before it, so nothing would be learnt"):
         trained(set(range(9)), max_steps=4)
     with pytest.raises(DataError, match="of step 10 and of all steps before it"):
         trained(set(range(99)), max_steps=30)

@@ -273,7 +273,8 @@ MISTAKES = {
     "data: {prompt: 'Q: {q}'}": "line 3: data: expected a template of either text, or prompt and completion "
     "together, got prompt.",
     "env: [A=1]": "line 3: env: expected a mapping of environment variables, got ['A=1'] (list).",
-    "evaluation:\n  batch_size: 1\n  batch_size: 2": "'evaluation.batch_size' stands twice, in line 4 and in line 5.",
+    "evaluation:\n  batch_size: 1\n  batch_size: 2": "'evaluation.batch_size' is listed twice, in line 4 and in "
+    "line 5.",
 }
 
 
@@ -336,7 +337,7 @@ LINE_MISTAKES = [
     (["--lerning_rate", "1"], "unknown option '--lerning_rate'. Did you mean '--learning_rate'?"),
     (["--seed"], "--seed: expected a whole number of at least 0 and at most 4,294,967,295, got nothing."),
     (["--packing", "perhaps"], "packing: expected true or false, got 'perhaps' (text)."),
-    (["--retention", "sfa:p=1,p=2"], "parameter 'p' stands twice."),
+    (["--retention", "sfa:p=1,p=2"], "parameter 'p' is listed twice."),
     (["--retention", "[sfa"], "not valid YAML"),
     (["--data", "prompt"], "--data: expected a mapping, got 'prompt' (text)."),
 ]
@@ -365,7 +366,7 @@ def test_all_mistakes_at_once() -> None:
     text = str(error.value)
     assert text.startswith("9 problems in run.yaml:")
     for part in (
-        "'packing' stands twice",
+        "'packing' is listed twice",
         "--num_proceses",
         "unknown method 'nothing'",
         "no.jsonl",

@@ -46,11 +46,10 @@ def test_what_is_not_read_is_told_before_a_run_in_it_and_in_its_record(capfd: py
     expected = [
         "Not read: id (1 row), score of messages (2).",
         "Not read of old.jsonl: source (1 row), score of messages (1).",
-        "old.jsonl: The chat template leaves out of the row that was looked at: "
-        "thoughts of the assistant (1 in 1 row).",
-        "The chat template leaves out of 2 rows that were looked at: thoughts of the assistant (2 in 2 rows).",
-        "The chat template ends a turn of the assistant with <|end|>, and the model's replies end with <|endoftext|>: "
-        "it is trained to write the first and asked until the second. Set eos_token: <|end|>.",
+        "old.jsonl: The chat template leaves out of the row that was checked: thoughts of the assistant (1 in 1 row).",
+        "The chat template leaves out of 2 rows that were checked: thoughts of the assistant (2 in 2 rows).",
+        "The chat template ends the assistant's turns with <|end|>, but generation stops at <|endoftext|>: "
+        "the model learns to write the first and generation waits for the second. Set eos_token: <|end|>.",
     ]
     train(*words, "--dry_run", "--quick")
     shown = capfd.readouterr().out
@@ -74,7 +73,7 @@ def test_pairs_that_are_cut_or_left_out_are_counted(trainer: str, capfd: pytest.
         rows.append(kto if trainer == "kto" else {"prompt": prompt, "chosen": answer, "rejected": "no"})
     words = ["--trainer", trainer, "--dataset_name", written("pairs.jsonl", *rows), "--max_length", "16"]
     expected = [
-        "1 of 4 training rows are left out: their prompt alone fills the max_length=16 tokens. Raise max_length.",
+        "1 of 4 training rows are left out: their prompt alone fills max_length=16 tokens. Raise max_length.",
         "1 of 4 training rows are longer than max_length=16 tokens and are cut there. Raise max_length.",
     ]
     train(*words, "--dry_run", "--quick")
@@ -92,7 +91,7 @@ def test_examples_and_tokens_are_those_that_are_trained() -> None:
     counts = {name: record.data[name] for name in ("examples", "untrained_examples", "tokens", "trained_tokens")}
     assert counts["examples"] == 1 and counts["untrained_examples"] == 2
     assert counts["tokens"] == record.training["tokens"] and 0 < counts["trained_tokens"] < counts["tokens"] <= 16
-    assert any(note.startswith("2 of 3 training examples are not trained at all") for note in record.notes)
+    assert any(note.startswith("2 of 3 training examples have no trained tokens") for note in record.notes)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +145,7 @@ def test_two_bos_tokens_other_labels_and_files_that_are_left_out_are_told(capfd:
     train("--dataset_name", "rows", "--dry_run", "--quick")
     shown = capfd.readouterr().out
     assert "Not read: the file more.jsonl." in shown and "1 of 2 training examples begin with two <|bos|>" in shown
-    assert "1 of 2 training examples have labels that are not their tokens" in shown
+    assert "1 of 2 training examples have labels that differ from their tokens" in shown
 
 
 def test_text_entries_say_what_they_do_not_read() -> None:

@@ -292,7 +292,7 @@ def test_a_sample_that_gives_nan_stops_the_run(say: Say, place: Path, monkeypatc
         code, err = say()
     assert code == 1
     assert "Training stopped at step 5: the model's logits are not finite" in err
-    assert "On these samples:" in err and "of the prepared training data: '" in err
+    assert "Samples of this step:" in err and "of the prepared training data: '" in err
     assert "The last good checkpoint is out/checkpoint-4" in err and "the one before is checkpoint-2" in err
     for checkpoint in ("checkpoint-2", "checkpoint-4"):
         assert all(t.isfinite().all() for t in load_file(place / "out" / checkpoint / "model.safetensors").values())
@@ -320,7 +320,7 @@ def test_weights_that_are_not_finite_are_never_saved(say: Say, place: Path, monk
     assert (
         "Training stopped at step 4: 1 parameters are no longer finite (model.norm.weight). They were not saved." in err
     )
-    assert "On these samples:" in err and "of the prepared training data" in err
+    assert "Samples of this step:" in err and "of the prepared training data" in err
     assert "The last good checkpoint is out/checkpoint-2" in err
     assert [p.name for p in (place / "out").glob("checkpoint-*")] == ["checkpoint-2"]
 

@@ -197,8 +197,8 @@ def test_damaged_checkpoints_cost_steps_and_nothing_else(
     capsys.readouterr()
     assert main(words("cut")) == 0
     told = (
-        "Passed over: checkpoint-23 (optimizer.pt is missing), checkpoint-20 (rng_state.pth is not as it was written). "
-        "Training continues from checkpoint-15."
+        "Passed over: checkpoint-23 (optimizer.pt is missing), checkpoint-20 (rng_state.pth was changed after it was "
+        "written). Training continues from checkpoint-15."
     )
     assert f"Note: {told}" in capsys.readouterr().out
     assert told in RunFolder("cut").read().notes

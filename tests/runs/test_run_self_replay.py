@@ -75,7 +75,7 @@ def test_a_run_stopped_while_it_draws_goes_on_and_is_held_to_its_rows(
             run_of(settings)
     file.write_text(kept)
     run, shown = run_of(settings)
-    assert run.read().status == "finished" and "found, nothing was drawn" in shown
+    assert run.read().status == "finished" and "found in the cache" in shown
 
 
 def test_a_dry_run_says_what_has_to_be_written(settings: dict[str, Any]) -> None:

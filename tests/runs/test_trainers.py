@@ -221,7 +221,7 @@ def test_trainers_kto_says_what_it_reads(answers, capsys):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--dataset_name", "pairs.jsonl"], "Pairs of chosen and rejected are for trainer: dpo."),
+        (["--dataset_name", "pairs.jsonl"], "For pairs of chosen and rejected use trainer: dpo."),
         (["--per_device_train_batch_size", "1"], "expected at least 2 with trainer: kto"),
         (["--train_sampling_strategy", "random"], "train_sampling_strategy: expected sequential with trainer: kto"),
         (["--retention", "token_weighting"], "token_weighting: acts on tokens' cross-entropies"),
@@ -290,7 +290,7 @@ def test_trainers_grpo_does_not_go_on_with_another_reward(judged, monkeypatch, c
         assert main([*judged, "--output_dir", "cut"]) == 130
     write_reward("float(len(text))")
     assert main([*judged, "--output_dir", "cut"]) != 0
-    assert "judge.py: another content" in capfd.readouterr().err
+    assert "judge.py: other contents" in capfd.readouterr().err
     write_reward("-float(len(text))")
     assert main([*judged, "--output_dir", "cut"]) == 0
 

@@ -77,7 +77,7 @@ def test_a_model_that_was_saved_again_is_the_same_and_another_configuration_is_n
     assert not changed_inputs(before, inputs_of({"base": "base"}))
     assert configuration_hash("base") == hashed
     (here / "base/config.json").write_text('{"rope_theta": 2.0}')
-    assert changed_inputs(before, inputs_of({"base": "base"})) == ["base/config.json: another content"]
+    assert changed_inputs(before, inputs_of({"base": "base"})) == ["base/config.json: other contents"]
     assert configuration_hash("base") != hashed
 
 
@@ -109,8 +109,8 @@ def test_work_that_began_is_held_to_its_inputs_and_to_those_that_came_later(here
         hold({"data": "rows.jsonl", "more": "questions.jsonl"})
     assert [line.strip() for line in str(refused.value).split("\n")[:3]] == [
         "Inputs changed since the run in out began:",
-        "- questions.jsonl: another content",
-        "- rows.jsonl: another content",
+        "- questions.jsonl: other contents",
+        "- rows.jsonl: other contents",
     ]
 
 

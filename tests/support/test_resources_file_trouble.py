@@ -22,7 +22,7 @@ RUN = Path("runs/mine")
     [
         (OSError(errno.ENOSPC, "No space left on device"), StorageError, "No space left on the disk of runs/mine."),
         (OSError(errno.EDQUOT, "Disk quota exceeded", "a.json"), StorageError, "No space left on the disk of a.json."),
-        (OSError(errno.EFBIG, "File too large", "a.json"), StorageError, "a.json: a file would grow beyond what"),
+        (OSError(errno.EFBIG, "File too large", "a.json"), StorageError, "a.json: a file would be larger than what"),
         (RuntimeError("I/O error: File too large (os error 27)"), StorageError, "runs/mine: a file would grow beyond"),
         (
             RuntimeError("I/O error: No such file or directory (os error 2)"),
@@ -74,7 +74,7 @@ def test_a_folder_that_is_moved_meanwhile_is_named(raises: bool, lock: str, tmp_
             if raises:
                 raise OSError("something that came of it")
 
-    with pytest.raises(StorageError, match="run was deleted or moved while it was written to"):
+    with pytest.raises(StorageError, match="run was deleted or moved while holdfast wrote to it"):
         move()
 
 

@@ -101,7 +101,7 @@ def test_an_anchor_of_another_scaling_is_refused(changes: dict[str, Any], keep: 
     other = config()
     for key, value in changes.items():
         setattr(other, key, value)
-    with pytest.raises((ModelError, ConfigError), match=r"mean other weights than this run's|does not fit"):
+    with pytest.raises((ModelError, ConfigError), match=r"settings that differ from this run's|does not fit"):
         make_trainer(tmp_path, spec, peft=other, max_steps=1)
 
 

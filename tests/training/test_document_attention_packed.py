@@ -195,7 +195,7 @@ def test_a_run_that_packs_them_learns_what_it_learns_without(tmp_path, setting):
             max_steps=2,
             **({setting: True} if packed else {}),
         )
-        assert any("goes through the model by itself" in note for note in trainer.data_notes) == packed
+        assert any("goes through the model separately" in note for note in trainer.data_notes) == packed
         trainer.train()
         losses.append(history(trainer, "loss"))
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
@@ -248,7 +248,9 @@ def test_the_dry_run_says_that_documents_are_run_alone(tmp_path):
     build_model().save_pretrained(tmp_path / "llama")
     asked = {"packing": True, "model_name_or_path": str(tmp_path / "bloom")}
     (note,) = packing_notes(asked)
-    assert note.startswith("BloomForCausalLM lets documents that share a row see each other, so each goes through")
+    assert note.startswith(
+        "BloomForCausalLM lets documents in one row attend to each other, so each document goes through"
+    )
     assert check_packing(asked) == []
     refused = {**asked, "fsdp": "full_shard"}
     assert packing_notes(refused) == [] and "expected false" in check_packing(refused)[0]

@@ -168,8 +168,8 @@ def test_the_newest_whole_one_is_taken_and_else_none(method: str, copy_of: Any) 
     changed(folder / "checkpoint-4" / "scheduler.pt")
     assert chosen(trainer, folder) == (
         "checkpoint-2",
-        "Passed over: checkpoint-6 (optimizer.pt is missing), checkpoint-4 (scheduler.pt is not as it was written). "
-        "Training continues from checkpoint-2.",
+        "Passed over: checkpoint-6 (optimizer.pt is missing), checkpoint-4 (scheduler.pt was changed after it was "
+        "written). Training continues from checkpoint-2.",
     )
     cut(folder / "checkpoint-2" / "rng_state.pth")
     name, said = chosen(trainer, folder)
@@ -206,7 +206,7 @@ def test_a_file_that_would_be_loaded_too(file: str, copy_of: Any) -> None:
     place.parent.mkdir(exist_ok=True)
     place.write_bytes(b"x")
     name, said = chosen(trainer, folder)
-    assert name == "checkpoint-4" and f"checkpoint-6 ({file} was not written with it)" in said
+    assert name == "checkpoint-4" and f"checkpoint-6 ({file} was added later)" in said
 
 
 def manifest_of(files: Any) -> str:
@@ -237,8 +237,8 @@ def test_checkpoints_of_earlier_versions_are_continued_and_it_is_said(method: st
     name, said = chosen(trainer, folder)
     assert name == "checkpoint-6"
     assert said == (
-        "checkpoint-6 has no manifest.json, as those of earlier versions: its parts are there and can be read, but "
-        "whether what they hold was changed cannot be told."
+        "checkpoint-6 has no manifest.json because an earlier version wrote it: its files can be read, but cannot be "
+        "checked for changes."
     )
 
 
@@ -301,14 +301,16 @@ def test_a_named_checkpoint_that_is_not_whole_is_refused(run_of: Any, tmp_path: 
     shutil.copytree(run_of("direct").args.output_dir, tmp_path / "run")
     changed(tmp_path / "run" / "checkpoint-6" / "optimizer.pt")
     again = trainer_of("direct", tmp_path)
-    with pytest.raises(RunFolderError, match=r"checkpoint-6 to go on from, but optimizer\.pt is not as it was written"):
+    with pytest.raises(
+        RunFolderError, match=r"checkpoint-6 to continue from, but optimizer\.pt was changed after it was written"
+    ):
         again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-6"))
-    with pytest.raises(RunFolderError, match=r"checkpoint-8 to go on from, but there is no such folder"):
+    with pytest.raises(RunFolderError, match=r"checkpoint-8 to continue from, but there is no such folder"):
         again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-8"))
     again.train(resume_from_checkpoint=True)  # the newest whole one
     assert same_weights(again, run_of("direct"))
     shutil.rmtree(tmp_path / "run")
-    with pytest.raises(RunFolderError, match=r"Expected a whole checkpoint in .*run to go on from, found none"):
+    with pytest.raises(RunFolderError, match=r"Expected a complete checkpoint in .*run to continue from, found none"):
         trainer_of("direct", tmp_path).train(resume_from_checkpoint=True)
 
 
@@ -399,11 +401,13 @@ def test_a_damaged_best_checkpoint(tmp_path: Path) -> None:
     changed(tmp_path / "cut" / "run" / "checkpoint-2" / "model.safetensors")
     name, said = chosen(again, tmp_path / "cut" / "run")
     assert name is None
-    assert "checkpoint-6 (its best checkpoint, checkpoint-2: model.safetensors is not as it was written)" in said
+    assert (
+        "checkpoint-6 (its best checkpoint, checkpoint-2: model.safetensors was changed after it was written)" in said
+    )
     again.train()
     assert same_weights(again, whole)
     changed(tmp_path / "cut" / "run" / "checkpoint-2" / "model.safetensors")
-    with pytest.raises(StorageError, match=r"checkpoint-2, as it was written, but model\.safetensors is not"):
+    with pytest.raises(StorageError, match=r"checkpoint-2, unchanged, but model\.safetensors was"):
         again._load_best_model()
 
 

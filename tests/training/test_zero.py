@@ -162,7 +162,7 @@ def test_what_a_stage_cannot_do_is_said():
     assert "behind the bfloat16 ones. Use ZeRO 1 or 2" in refused
     for stage in (0, 2, 3):
         (refused,) = problems(stage, [MoFO()], model, None)
-        assert "mofo decides by parameter what the optimiser does" in refused and "fsdp2" in refused
+        assert "mofo needs an optimiser with separate parameters" in refused and "fsdp2" in refused
     model.weight.ds_id = 0
     (refused,) = problems(3, [LabelAnnealing()], model, None)
-    assert "a copy of the start model" in refused
+    assert "a copy of the initial model" in refused

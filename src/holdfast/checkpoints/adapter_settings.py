@@ -88,13 +88,13 @@ def trained_otherwise(
     if bits is not None:
         differences.append(
             f"The run of {folder.name} trained and measured this adapter on its base in {bits} "
-            "bits; on the base as it lies there it is another model, with other figures."
+            "bits; on the unquantised base it is a different model with different results."
         )
     recorded = model.get("hash")
     if base is not None and recorded and not is_adapter(base) and checkpoint_hash(base) != recorded:
         differences.append(
-            f"The run of {folder.name} trained this adapter on a base with other weights than "
-            f"{Path(base).name} has now ({str(recorded)[:12]} in its record)."
+            f"The run of {folder.name} trained this adapter on a base whose weights differ from "
+            f"those of {Path(base).name} now ({str(recorded)[:12]} in its record)."
         )
     return differences
 
@@ -146,7 +146,7 @@ def lacking(settings: Mapping[str, Any], names: Sequence[str], base: Iterable[st
         is_fused = fused and EXPERTS in f"{module}."
         if name != module and not is_fused and keys(module) - present:
             problems.append(
-                f"{module}: target_modules names it, and the adapter holds nothing for it"
+                f"{module}: target_modules names it, but the adapter has no weights for it"
             )
     return problems
 

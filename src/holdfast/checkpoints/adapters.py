@@ -210,14 +210,14 @@ class AdaptedSource:
         experts = [name for name in self.base.entries if EXPERTS in name and name.endswith(endings)]
         if experts and fuses_experts(self.adapter.names()):
             self._notes.append(
-                f"The adapter's target_modules name modules of experts, such as {experts[0]}, and "
-                "it holds no factors of experts: it was trained where they are fused. They stay as "
-                "the base has them."
+                f"The adapter's target_modules name expert modules, such as {experts[0]}, but it "
+                "has no factors for experts: it was trained with fused experts. The experts "
+                "keep the base's weights."
             )
         unknown = sorted(key for key, value in self._settings.items() if value and key not in _READ)
         if unknown:
             self._notes.append(
-                f"{self.folder / FILE} has settings that are not known here and are ignored: "
+                f"{self.folder / FILE} has unknown settings, which are ignored: "
                 f"{', '.join(unknown)}."
             )
 
@@ -338,8 +338,8 @@ class AdaptedSource:
             return
         self.config_changes["tie_word_embeddings"] = False
         self._notes.append(
-            "The adapter does not train embeddings and head alike, which the base ties: the result "
-            f"has a head of its own ({head})."
+            "The base ties its head to the embeddings, but the adapter trains them differently: "
+            f"the result has a separate head ({head})."
         )
 
     def _same(self, head: _Change, embedding: _Change) -> bool:
@@ -397,8 +397,8 @@ def _opened(folder: Path, settings: Mapping[str, Any], base: Source) -> Checkpoi
     start = settings.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(CHANGES_BASE):
         reasons.append(
-            f"init_lora_weights is {start!r}, which changes the base when the adapter is made, so "
-            "that the stored base is not the one it belongs to"
+            f"init_lora_weights is {start!r}, which changes the base when the adapter is "
+            "created, so the stored base is not the one that the adapter belongs to"
         )
     embeddings, convolutions = [], []
     for name, entry in adapter.entries.items():
@@ -431,7 +431,7 @@ def _changes(
             kind = tensor["factor"] or tensor["magnitude"] or tensor["tokens"]
             modules.setdefault(tensor["module"], {})[kind] = name
         elif any(word.startswith("lora_") for word in plain.split(".")):
-            problems.append(f"{name}: not a tensor that LoRA has, as it is known here")
+            problems.append(f"{name}: not a LoRA tensor that holdfast knows")
         else:
             trained[WRAPPERS.sub("", plain)] = name
     targets = _names_in_base(
@@ -442,8 +442,7 @@ def _changes(
             tensors = [trained[name]] if name in trained else []
             tensors += modules.get(name.removesuffix(".weight"), {}).values()
             problems.append(
-                f"{', '.join(tensors)}: the base has no {name}, or several tensors that could be "
-                "meant"
+                f"{', '.join(tensors)}: the base has no {name}, or several tensors match"
             )
     changes: dict[str, _Change] = {}
     for name, stored in trained.items():
@@ -460,8 +459,8 @@ def _changes(
         dtype = change.source.entries[change.name].dtype
         if dtype.kind != "float":
             problems.append(
-                f"{change.name} is stored as {dtype.name}: the base is quantised. Give the base "
-                "that was quantised"
+                f"{change.name} is stored as {dtype.name}: the base is quantised. Give the "
+                "unquantised base"
             )
             continue
         try:

@@ -77,5 +77,5 @@ def warnings_of(found: Sequence[LayerDistance], tuned: str, base: str) -> list[s
     limits = f"a fine-tune stays below {LARGEST_RELATIVE} and above {SMALLEST_COSINE}"
     return [
         f"WARNING: {tuned} does not look like a fine-tune of {base} {where}: {over_all}; "
-        f"{at_worst} ({limits}). Is {base} really its parent?"
+        f"{at_worst} ({limits}). Check that {base} is its base."
     ]

@@ -143,9 +143,9 @@ def build(
             writer.abandon(keep_finished=False)
             raise Interrupted(f"Stopped. {output} was written and is complete.") from None
         again = (
-            "continues with the files that are finished"
+            "continues after the finished files"
             if writer.abandon(keep_finished=True)
-            else "begins anew"
+            else "starts over"
         )
         raise Interrupted(f"Stopped. {output} was not written. The same command {again}.") from None
     except StorageError:
@@ -265,7 +265,7 @@ def check_output(plan: Plan, output: str | os.PathLike[str], *, overwrite: bool)
             real = Path(os.path.realpath(folder))
             inside = folder in folders and real in output.parents
             if real == output or output in real.parents or inside:
-                relation = "is" if real == output else "lies in" if inside else "holds"
+                relation = "is" if real == output else "is inside" if inside else "holds"
                 raise RunFolderError(
                     f"{output} {relation} the input {folder}, which is never modified. Choose "
                     "another output folder."

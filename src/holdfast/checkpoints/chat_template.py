@@ -70,7 +70,7 @@ def asked_template(value: str, sources: Sequence[Source]) -> str:
                 present.append(template)
         if not present:
             raise ConfigError(
-                "chat_template: auto takes the one that most models have, and none has one."
+                "chat_template: auto uses the template that most models have, but no model has one."
             )
         return Counter(present).most_common(1)[0][0]
     if value == "chatml":
@@ -84,7 +84,7 @@ def asked_template(value: str, sources: Sequence[Source]) -> str:
             raise ConfigError(f"chat_template: {value} cannot be read: {error}") from error
     raise ConfigError(
         "chat_template: expected auto, chatml, a .jinja file, or the template itself, got "
-        f"{value!r}. A template by another name is to be given as its text."
+        f"{value!r}. Give a template of another name as its text."
     )
 
 

@@ -99,8 +99,8 @@ def distance(
     for source in sources:
         if method := quantised(source):
             notes.append(
-                f"{source.label} is quantised ({method}): figures are of the numbers that it "
-                "stores, which are not its weights."
+                f"{source.label} is quantised ({method}): distances are computed on the stored "
+                "numbers, not on its weights."
             )
     findings = Findings(notes=notes)
     parents = Parents(sources=tuple(sources), roles=("the start", "the result"), base=0)
@@ -109,7 +109,7 @@ def distance(
     notes += _left_out(a.entries, b.entries, {job.name for job in jobs})
     if not jobs:
         raise ModelError(
-            f"{a.label} and {b.label} have no tensor in common. Expected two checkpoints of one "
+            f"{a.label} and {b.label} have no tensor in common. Give two checkpoints of one "
             "architecture.",
             *notes,
         )

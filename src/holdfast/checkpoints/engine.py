@@ -299,8 +299,8 @@ def nonfinite_error(source: Source, name: str, role: str = "") -> ModelError:
         counts.append(f"{infinities:,} infinite")
     where = f"{name} in {entry.file}{f' ({role})' if role else ''}"
     return ModelError(
-        f"{where} holds {' and '.join(counts)} of {entry.size:,} values, the first at {index}. "
-        "Nothing sensible can be computed from it. Check how the checkpoint was made, or take an "
+        f"{where} holds {' and '.join(counts)} of {entry.size:,} values, the first at {index}. A "
+        "merge of it would be NaN or infinite. Check how the checkpoint was made, or use an "
         "earlier one."
     )
 

@@ -377,9 +377,9 @@ class Execution:
                 other = self.reader.read(index, job.name, start, stop, scratch)
                 if other.dtype != stored.dtype or not np.array_equal(other.raw, stored.raw):
                     raise ShapeError(
-                        f"{job.name} ({stored.dtype.name}) is not the same in {roles[job.origin]} "
-                        f"and {roles[index]}. Integer tensors cannot be averaged: expected equal "
-                        "ones. Are these checkpoints quantised? Merge the unquantised ones."
+                        f"{job.name} ({stored.dtype.name}) differs between {roles[job.origin]} "
+                        f"and {roles[index]}. Integer tensors cannot be averaged. If these "
+                        "checkpoints are quantised, merge the unquantised ones."
                     )
 
     def _nonfinite(self, job: Job) -> ModelError:

@@ -100,14 +100,14 @@ def language_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except _PLAIN_ERRORS as error:
         raise ModelError(
-            f"Expected a model in {folder}, but its config is unsound: {unbuildable(error)}"
+            f"Expected a model in {folder}, but its config is invalid: {unbuildable(error)}"
         ) from error
     text = config.get_text_config()
     kind = _PLAIN.get(text.model_type, text.model_type)
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ModelError(
-            "Expected a language model of a type that transformers has a causal language model of "
-            f"inside {folder}, got {kind!r}. Use the whole model."
+            f"Expected a language model inside {folder} that transformers can load as a causal "
+            f"language model, got {kind!r}. Use the whole model."
         )
     known = AutoConfig.for_model(kind).to_dict()
     settings = {
@@ -155,8 +155,8 @@ def misfit_error(
 ) -> ModelError:
     """The refusal of a model, or an adapter, that is not whole."""
     return ModelError(
-        f"The weights in {folder} are not those of its {config}: {problem}. Copy or download the "
-        f"folder again; where {config} was edited, put back what it said."
+        f"The weights in {folder} do not match its {config}: {problem}. Copy or download the "
+        f"folder again; if {config} was edited, restore it."
     )
 
 
@@ -199,11 +199,11 @@ def _fit_of(folder: str, files: tuple[tuple[str, int, int], ...], trust_remote_c
     if not config:
         return Fit(unknown="there is no config.json")
     if config.get("quantization_config"):
-        return Fit(unknown="the weights are quantised; loading them tells")
+        return Fit(unknown="the weights are quantised; load the model to find out")
     if damage := absurd(config):
         return Fit(problem=damage)
     if "model_type" not in config:
-        return Fit(unknown="config.json names no model_type")
+        return Fit(unknown="config.json has no model_type")
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     known = config.get("model_type") in (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *VISION)
@@ -220,7 +220,7 @@ def _fit_of(folder: str, files: tuple[tuple[str, int, int], ...], trust_remote_c
             error
         ):  # this machine's fault, not the model's
             return Fit(unknown=f"the model cannot be built here ({unbuildable(error)})")
-        return Fit(problem=f"no model can be built of them ({unbuildable(error)})")
+        return Fit(problem=f"no model can be built from them ({unbuildable(error)})")
 
 
 def _matched(folder: str, entries: Mapping[str, Entry], trust_remote_code: bool) -> Fit:

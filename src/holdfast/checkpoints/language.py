@@ -58,8 +58,8 @@ class LanguageModel:
         if kind not in VISION:
             raise ModelError(
                 f"Expected a vision-language model ({', '.join(VISION)}), got {source.label}, "
-                f"which is of type {kind!r}. A model that takes text only needs no extraction: use "
-                "its folder."
+                f"which is of type {kind!r}. A text-only model needs no extraction: use its "
+                "folder."
             )
         self.source, self.label, self.folder = source, source.label, source.folder
         self._names: dict[str, str] = {}
@@ -76,10 +76,10 @@ class LanguageModel:
                 unknown.append(name)
         if unknown or not self._names:
             raise ModelError(
-                "Expected tensors of a language model, a vision tower and what joins them in "
+                "Expected tensors of a language model, a vision tower and a projector in "
                 f"{source.label}, got "
-                f"{listing(unknown) if unknown else 'none of a language model'}. Please report the "
-                "architecture."
+                f"{(listing(unknown) if unknown else 'none of a language model')}. Please report "
+                "the architecture."
             )
         self.entries: Mapping[str, Entry] = {
             name: source.entries[held]._replace(name=name) for name, held in self._names.items()

@@ -155,8 +155,8 @@ class Perturbation:
         """
         if self.undone:
             raise ModelError(
-                "The perturbation was undone already. Perturb again for the same noise: it depends "
-                "on the seed and the names only."
+                "The perturbation was already undone. Perturb again to get the same noise: it "
+                "depends only on the seed and the tensor names."
             )
         _parameters(self._weights)
         changed = [t.target.name for t in self._tensors if t.changed()]

@@ -85,8 +85,8 @@ def local_folder(name: str | os.PathLike[str]) -> Path:
         return path
     if path.is_file():
         raise ModelError(
-            f"Expected a checkpoint folder at {name}, found a file. Name the folder that it lies "
-            "in."
+            f"Expected a checkpoint folder at {name}, found a file. Give the folder that "
+            "contains it."
         )
     text = os.fspath(name)
     near = near_model(text)
@@ -104,8 +104,8 @@ def _from_hub(text: str, near: str) -> Path:
     except Exception as error:  # its errors have no common base: no network, no such model, a gated one, a bad name
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"Expected a checkpoint folder at {text}, found none.{near} As a model of the hub it "
-            f"could not be had either: {reason}"
+            f"Expected a checkpoint folder at {text}, found none.{near} It could not be loaded "
+            f"from the hub either: {reason}"
         ) from error
 
 
@@ -116,7 +116,7 @@ def _existing(named: str, adapter: Path) -> str:
             return os.fspath(candidate)
     if os.path.isabs(os.path.expanduser(named)) or named.startswith("."):
         raise ModelError(
-            f"The adapter {adapter} names {named} as its base, which is not there. Give the base "
-            "with --base (or --adapter_base)."
+            f"The adapter {adapter} names {named} as its base, which does not exist. Give the "
+            "base with --base (or --adapter_base)."
         )
     return named

@@ -104,7 +104,8 @@ def read_manifest(folder: Path) -> dict[str, Written] | None:
         }
     except (OSError, AttributeError, KeyError, TypeError, ValueError):
         raise DataError(
-            f"Expected a manifest in {path} ({FORMAT}), as it was written, got something else."
+            f"Expected a manifest in {path} ({FORMAT}), got another format. Copy or download the "
+            "folder again."
         ) from None
     return files
 
@@ -133,7 +134,7 @@ def damage(
     except OSError as error:
         return [f"{error.filename or 'a file'} cannot be read ({error.strerror or error})"]
     return [
-        f"{name} is not as it was written"
+        f"{name} was changed after it was written"
         for name, written in now.items()
         if written != files[name]
     ]

@@ -46,12 +46,13 @@ class MergeOptions:
     adapter_base: Name | None = None
     """The model that adapters belong to; default: `base`, else the one that each adapter names."""
     dtype: str | None = None
-    """Of floating-point tensors ("bfloat16", ...). Default: the layout's, tensor by tensor."""
+    """Dtype of floating-point tensors ("bfloat16", ...). Default: the layout's, tensor by
+    tensor."""
     policies: Policies | None = None
     """What to do where the checkpoints differ. Default: refuse."""
     chat_template: str | None = None
-    """Jinja, a file of it, "chatml", or "auto" (the one that most models have). Default: the
-    tokenizer parent's."""
+    """Chat template: Jinja text, a Jinja file, "chatml", or "auto" (the one that most models
+    have). Default: the tokenizer parent's."""
 
 
 def prepare_merge(method: str | MergeMethod, models: Sequence[Name], **request: Any) -> Prepared:
@@ -141,9 +142,10 @@ def unmatched_problems(plan: Plan, method: MergeMethod) -> list[str]:
         if wrong:
             holders = listing([plan.roles[models[number]] for number in owners])
             problems.append(
-                f"{len(names)} tensors are only in {holders}: {listing(names, 4)}. To keep them is "
-                f"to take the mean of these models, but {'; '.join(wrong)}. Choose other weights, "
-                f"or --unmatched drop, which leaves out what {plan.roles[plan.layout]} lacks."
+                f"{len(names)} tensors are only in {holders}: {listing(names, 4)}. --unmatched "
+                f"keep takes their mean over these models, but {'; '.join(wrong)}. Choose other "
+                "weights, or --unmatched drop, which leaves out tensors that "
+                f"{plan.roles[plan.layout]} lacks."
             )
     return problems
 
@@ -163,7 +165,7 @@ def request_problems(
         problems.append(
             Problem(
                 "base",
-                f"{method.name} takes no base; name it among the models if it is to take part",
+                f"{method.name} takes no base; list it among the models to merge it",
             )
         )
     if method.extras is None and options.fisher:

@@ -44,7 +44,7 @@ class _Method(NamedTuple):
     fixed: Mapping[str, Any] = {}
     """What else the request says here."""
     ignored: tuple[str, ...] = ("int8_mask",)
-    """mergekit takes them and they change no number."""
+    """mergekit accepts them, and they have no effect."""
 
 
 _SHARES = {"weight": NEEDED, "density": 1.0}
@@ -68,10 +68,11 @@ METHODS = {
 _OURS = {"weight": "weights", "lambda": "scale"}
 """Parameters that are called something else here."""
 _NOTES = {
-    "model_stock": "model_stock: where changes point against each other the base stays, which mergekit leaves behind; "
-    "small changes count like large ones",
-    "dare": "DARE drops at random: other elements than mergekit's, the same share",
-    "dare_ties": "DARE drops at random: other elements than mergekit's, the same share",
+    "model_stock": "model_stock: where changes point in opposite directions, the base's weights "
+    "are kept, which mergekit does not do; small changes count as much as large "
+    "ones",
+    "dare": "DARE drops at random: the same share as mergekit, but different elements",
+    "dare_ties": "DARE drops at random: the same share as mergekit, but different elements",
 }
 _ELSEWHERE = "use mergekit for this one"
 
@@ -102,9 +103,15 @@ def _not_here(advice: str) -> Callable[[Any], Any]:
     return refuse
 
 
-_SLICES = _not_here(f"layers of several models: name whole ones under 'models', or {_ELSEWHERE}")
-_MODULES = _not_here(f"merging parts of a model each in its own way: {_ELSEWHERE}")
-_TOKENS = _not_here("not here; remove it (rows that not all have follow --vocabulary)")
+_SLICES = _not_here(
+    f"layers of several models are not supported: list whole models under 'models', or {_ELSEWHERE}"
+)
+_MODULES = _not_here(
+    f"merging parts of a model with different methods is not supported: {_ELSEWHERE}"
+)
+_TOKENS = _not_here(
+    "not supported; remove it (--vocabulary decides about rows that not all models have)"
+)
 _Model = Meta(parse=read_model, expected="a folder or a hub id")
 _LIST = "a list of {model: FOLDER, parameters: {...}}"
 ByName = Annotated[dict[str, Any] | None, Meta(expected="parameters by name")]
@@ -230,7 +237,10 @@ def _parameters(
             )
             problems.append(Problem((*path, key), text))
         elif key in known and isinstance(value, (list, dict)):
-            text = f"{key} is one for all layers and tensors here; give one value, or {_ELSEWHERE}"
+            text = (
+                f"{key} has to be the same for all layers and tensors; give one value, or "
+                f"{_ELSEWHERE}"
+            )
             problems.append(Problem((*path, key), text))
         else:
             plain[key] = value
@@ -258,9 +268,7 @@ def _models(request: MergekitRequest, method: _Method, problems: list[Problem]) 
     base, names = request.base_model, [entry.model for entry in request.models]
     if method.name == "linear":
         if base is not None and base not in names:
-            text = (
-                "linear takes no base; list it under 'models' with a weight if it is to take part"
-            )
+            text = "linear takes no base; list it under 'models' with a weight to merge it"
             problems.append(Problem("base_model", text))
         return {"models": names, "layout": base}
     if base is None:
@@ -317,7 +325,7 @@ def _tokenizer(request: MergekitRequest, problems: list[Problem]) -> str | None:
     name = request.base_model if source == "base" else source
     text = ""
     if source == "union":
-        text = f"unions of vocabularies are not here; name one parent, or {_ELSEWHERE}"
+        text = f"unions of vocabularies are not supported; name one parent, or {_ELSEWHERE}"
     elif source == "base" and name is None:
         text = "base is asked for, but there is no base_model"
     elif name is not None and name not in parents:

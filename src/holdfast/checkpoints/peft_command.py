@@ -61,8 +61,9 @@ def merge_advice(
     start = str(settings.get("init_lora_weights")).lower()
     if start.startswith(CHANGES_BASE) and start not in _REPEATED:
         return (
-            "PEFT cannot make that base again. Merge the adapter in the script that trains it, "
-            "where the changed base is in memory: model.merge_and_unload().save_pretrained(FOLDER)."
+            "PEFT cannot reconstruct that base. Merge the adapter in the script that trains it, "
+            "while the changed base is in memory: "
+            "model.merge_and_unload().save_pretrained(FOLDER)."
         )
     if is_adapter(base.folder):
         return (

@@ -218,8 +218,8 @@ def _refuse_quantised(parents: Parents, findings: Findings) -> None:
     for index in parents.members:
         if method := quantised(parents.sources[index]):
             findings.problems.append(
-                f"{parents.roles[index]} is quantised ({method}): the numbers it stores are not "
-                "its weights. Take the checkpoint that was quantised, or dequantise it"
+                f"{parents.roles[index]} is quantised ({method}): the stored numbers are not its "
+                "weights. Use the unquantised checkpoint, or dequantise it"
             )
 
 
@@ -237,8 +237,9 @@ def _compare_configs(parents: Parents, policies: Policies, findings: Findings) -
     layout = parents.roles[parents.layout]
     if policies.architecture == "error":
         findings.problems.append(
-            f"{what}. Weights that do different things have no common average: take models of one "
-            f"configuration. --architecture keep goes on with that of {layout}"
+            f"{what}. The average of weights with different meanings is meaningless: use models "
+            "of one configuration. --architecture keep continues with the configuration of "
+            f"{layout}"
         )
     else:
         findings.notes.append(
@@ -297,8 +298,8 @@ def _heads_in_line(parents: Parents, policies: Policies, findings: Findings) -> 
                 sources[index] = Alias(sources[index], without=[str(_head_of(sources[index]))])
             findings.config["tie_word_embeddings"] = True
             findings.notes.append(
-                f"The head is {who}. The output is tied; separate heads are left out (tied_heads: "
-                "tie)."
+                f"The output head is {who}. The result is tied; separate heads are left out "
+                "(tied_heads: tie)."
             )
         else:  # also after an error, so that it is said once
             for index in tied:
@@ -308,7 +309,7 @@ def _heads_in_line(parents: Parents, policies: Policies, findings: Findings) -> 
         if policies.tied_heads == "untie":
             findings.config["tie_word_embeddings"] = False
             findings.notes.append(
-                f"The head is {who}. The output has a separate one (tied_heads: untie)."
+                f"The output head is {who}. The result has a separate head (tied_heads: untie)."
             )
         if policies.tied_heads == "error":
             findings.problems.append(
@@ -448,13 +449,13 @@ class _Matching:
         extras = [index for index in unmatched.lacking if index in parents.extras]
         if extras:
             findings.problems.append(
-                f"{sentence}. {parents.roles[extras[0]]} has to hold every tensor that is "
-                "combined: compute it anew"
+                f"{sentence}. {parents.roles[extras[0]]} has to have every tensor that is "
+                "merged: compute it again"
             )
         elif policy == "error":
             findings.problems.append(
-                f"{sentence}. --unmatched keep takes them from who has them, as their mean where "
-                "several do; --unmatched drop leaves out those that "
+                f"{sentence}. --unmatched keep takes them from the models that have them (their "
+                "mean if several do); --unmatched drop leaves out those that "
                 f"{parents.roles[parents.layout]} lacks"
             )
         else:
@@ -462,7 +463,7 @@ class _Matching:
             outcomes = {
                 "drop": "left out",
                 "mean": f"the mean of {parents.named(holders)} by weight",
-                "combine": "counted as unchanged there",
+                "combine": "treated as unchanged there",
             }
             outcome = outcomes.get(
                 unmatched.action, f"copied from {parents.roles[unmatched.origin]}"

@@ -94,7 +94,7 @@ class CheckpointReader:
                 ) from error
             if got == 0:
                 raise ModelError(
-                    f"{entry.file} ends within {name}: it has become shorter since it was opened. "
+                    f"{entry.file} ends within {name}: it became shorter after it was opened. "
                     "Copy or download it again."
                 )
             view, position = view[got:], position + got
@@ -143,8 +143,8 @@ class CheckpointReader:
         for file, before in self._stats.items():
             if _stat(file) != before:
                 raise ModelError(
-                    f"{file} has been changed since it was opened, so that what was read may be of "
-                    "two versions. Start again."
+                    f"{file} was changed after it was opened, so the data read may mix two "
+                    "versions. Start again."
                 )
 
     def close(self) -> None:
@@ -201,14 +201,14 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
     try:
         header = json.loads(content)
         if not isinstance(header, dict):
-            raise ValueError(f"a JSON object was expected, {type(header).__name__} came")
+            raise ValueError(f"expected a JSON object, got {type(header).__name__}")
         metadata = header.pop("__metadata__", None)
         metadata = {} if metadata is None else metadata
         if not isinstance(metadata, dict) or not all(
             isinstance(value, str) for value in metadata.values()
         ):
             raise ValueError(
-                f"__metadata__ should be a JSON object of texts, {str(metadata)[:60]} came"
+                f"expected __metadata__ to be a JSON object of texts, got {str(metadata)[:60]}"
             )
     except (ValueError, RecursionError) as error:
         raise _damaged(file, f"its header cannot be read ({error})") from None
@@ -268,7 +268,7 @@ def _entry(file: Path, name: str, described: Any, first: int) -> Entry:
             raise ValueError
     except (TypeError, KeyError, ValueError):
         raise _damaged(
-            file, f"its header's entry for {name} is not one: {str(described)[:100]}"
+            file, f"its header has an invalid entry for {name}: {str(described)[:100]}"
         ) from None
     if kind not in DTYPES:
         raise ModelError(
@@ -353,8 +353,7 @@ def _located(folder: Path) -> tuple[list[Path], dict[str, str]]:
         stem = shards[0].rsplit("-", 3)[0]
         raise ModelError(
             f"{folder} holds {len(shards)} shards ({shards[0]} ...) but no "
-            f"{stem}.safetensors.index.json, which says what is in them and that none is missing. "
-            "Copy or download it too."
+            f"{stem}.safetensors.index.json, which lists their tensors. Copy or download it too."
         )
     pickles = [name for name in _PICKLES if (folder / name).is_file()]
     if pickles:
@@ -385,9 +384,9 @@ def _refuse_unlisted(index: Path, listed: list[str]) -> None:
     unlisted = sorted(name for name in names - set(listed) if (folder / name).is_file())
     if unlisted:
         raise ModelError(
-            f"{folder} holds {listing(unlisted)}, which {index.name} does not list: the weights of "
-            "two saves, or an index that is not whole. Remove what does not belong there, or copy "
-            "the folder again."
+            f"{folder} holds {listing(unlisted)}, which {index.name} does not list: the folder "
+            "mixes two saves, or the index is incomplete. Remove the files that do not belong "
+            "there, or copy the folder again."
         )
 
 

@@ -350,7 +350,7 @@ def _check_places(plan: Plan) -> None:
     if names:
         raise ShapeError(
             f"{len(names)} tensors of {plan.roles[last]} are not in base: {listing(names, 4)}. "
-            "There is nothing to add their difference to. --unmatched drop leaves them out."
+            "Their residual has no counterpart in the base. --unmatched drop leaves them out."
         )
 
 

@@ -34,9 +34,9 @@ class Entry(NamedTuple):
     dtype: DType
     shape: tuple[int, ...]
     file: Path
-    """Where its bytes (or most of them) lie; for messages and for the sharding of outputs."""
+    """File with its bytes (or most of them); for messages and for the sharding of outputs."""
     offset: int = -1
-    """First byte in `file`; -1 where the tensor is computed."""
+    """Position of its first byte in `file`; -1 if the tensor is computed."""
 
     @property
     def size(self) -> int:

@@ -38,7 +38,7 @@ from holdfast.support.progress import progress
 
 _NAMED = 6
 """Names that a message lists at most."""
-_UNREAD = "not looked at; --verify reads all bytes"
+_UNREAD = "not checked; --verify reads all bytes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def inspect_checkpoint(
     else:
         checks.append(Check(name="values are finite", passed=None, detail=_UNREAD))
         if record.get("tensors"):
-            checks.append(Check(name="content is as recorded", passed=None, detail=_UNREAD))
+            checks.append(Check(name="content matches the record", passed=None, detail=_UNREAD))
     parameters: Counter[str] = Counter()
     for entry in entries.values():
         parameters[entry.dtype.name] += entry.size
@@ -152,14 +152,14 @@ def _opened(folder: Path) -> tuple[CheckpointReader | None, list[Check]]:
     Raises:
         ModelError: there are no safetensors in it.
     """
-    title = "files, headers and index are sound"
+    title = "files, headers and index are valid"
     here = index_file(folder) is not None or any(folder.glob("*.safetensors"))
     inside = sorted(
         {path.parent.name for stem in STEMS for path in folder.glob(f"*/{stem}*.safetensors")}
     )
     if inside and not here:
         raise ModelError(
-            f"Expected a checkpoint in {folder}, found {len(inside)} in folders inside it. Choose "
+            f"Expected one checkpoint in {folder}, found {len(inside)} in its subfolders. Choose "
             "one:",
             *(f"  {folder / name}" for name in inside[:10]),
         )
@@ -236,7 +236,9 @@ def _fit_check(
     if fit.unknown:
         return Check(name=title, passed=None, detail=f"cannot tell: {fit.unknown}")
     return _check(
-        title, [fit.problem] if fit.problem else [], f"{len(entries)} tensors, as the model takes"
+        title,
+        [fit.problem] if fit.problem else [],
+        (f"{len(entries)} tensors, all that the model has"),
     )
 
 
@@ -246,7 +248,7 @@ def _adapter_check(folder: Path, config: Mapping[str, Any], entries: Mapping[str
     try:
         base = CheckpointReader(expanded(located(base_of(folder))))
     except ModelError as error:
-        return Check(name=title, passed=None, detail=f"not looked at: {error}")
+        return Check(name=title, passed=None, detail=f"not checked: {error}")
     return _check(title, lacking(config, list(entries), base.entries), f"on {base.folder}")
 
 
@@ -318,18 +320,21 @@ def _read_all(
         problems = []
         if differ:
             problems = [
-                f"{len(differ)} tensors are not as they were written: {listing(differ, _NAMED)}"
+                (
+                    f"{len(differ)} tensors were changed after they were written: "
+                    f"{listing(differ, _NAMED)}"
+                )
             ]
         elif record.get("fingerprint") not in (None, fingerprint):
-            problems = ["the tensors hold the recorded bytes under other names, dtypes or shapes"]
-        checks.append(_check("content is as recorded", problems, f"fingerprint {fingerprint}"))
+            problems = ["the tensors have the recorded bytes, but other names, dtypes or shapes"]
+        checks.append(_check("content matches the record", problems, f"fingerprint {fingerprint}"))
     return fingerprint, checks
 
 
 def _manifest_check(folder: Path, *, verify: bool) -> list[Check]:
     """The files of a training checkpoint are as they were written; nothing where there is no
     manifest."""
-    name = "files are as written"
+    name = "files match the manifest"
     try:
         files = read_manifest(folder)
     except DataError as error:

@@ -149,10 +149,10 @@ def why_unreadable(folder: str | Path) -> str:
     """Why `vocabulary` gives None: part of a sentence, with what to do."""
     names = [name for name in (*FILES, "tiktoken.model") if (Path(folder) / name).is_file()]
     if not names:
-        return f"{folder} has no tokenizer; put the one of its model there"
+        return f"{folder} has no tokenizer; copy the tokenizer of its model there"
     return (
-        f"{folder} has only {', '.join(names)}, whose tokens cannot be read here; save it as "
-        "tokenizer.json once with transformers: "
+        f"{folder} has only {', '.join(names)}, which holdfast cannot read; save it as "
+        "tokenizer.json with transformers: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
     )
 
@@ -514,7 +514,7 @@ class _Alignment:
             self.findings.notes.append(f"{sizes}: {reason}. Rows are matched by number.")
         elif self.homes[index] is not None or self.homes[self.target] is not None:
             self.findings.notes.append(
-                f"{role} and {target}: {reason}. Their {count} rows are taken to mean the same "
+                f"{role} and {target}: {reason}. Their {count} rows are assumed to be the same "
                 "tokens."
             )
 
@@ -533,8 +533,8 @@ class _Alignment:
         sentence = f"The tokens of {role} are not those of {target}: {' and '.join(differences)}"
         if self.policy == "error":
             self.findings.problems.append(
-                f"{sentence}. --vocabulary keep takes rows that not all have from {target}; "
-                "--vocabulary zero leaves out only who lacks them"
+                f"{sentence}. --vocabulary keep takes rows that not all models have from "
+                f"{target}; --vocabulary zero counts them as unchanged in models that lack them"
             )
         else:
             self.findings.notes.append(f"{sentence} (vocabulary: {self.policy}).")

@@ -309,9 +309,9 @@ def check_destination(folder: Path, *, overwrite: bool) -> None:
             )
         if names and FILE not in names:
             raise RunFolderError(
-                f"{folder} was not written by this engine (no {FILE} in it) and is not replaced: "
-                f"{', '.join(names[:4])}{' ...' if len(names) > 4 else ''}. Remove it yourself or "
-                "choose another folder."
+                f"{folder} was not written by holdfast (it has no {FILE}) and is not replaced: "
+                f"{', '.join(names[:4])}{(' ...' if len(names) > 4 else '')}. Remove it yourself "
+                "or choose another folder."
             )
     elif folder.exists():
         raise RunFolderError(f"Expected a folder to write at {folder}, found a file.")
@@ -435,8 +435,7 @@ def _put_in_place(staging: Path, folder: Path, *, overwrite: bool) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
             raise RunFolderError(
-                f"{folder} has come into being meanwhile and is left as it is. Choose another "
-                "folder."
+                f"{folder} was created in the meantime and is not replaced. Choose another folder."
             ) from None
     else:
         replace_folder(staging, folder)

@@ -108,7 +108,7 @@ class Command(Generic[T]):
         file = read_yaml(path, needs=self.yaml_needs)
         for setting in self.settings:
             if not setting.meta.yaml and file.take(setting.name):
-                problem = Problem(setting.name, "goes on the command line, not into a file.")
+                problem = Problem(setting.name, "belongs on the command line, not in a file.")
                 file.problems.append(problem)
         if self.adapt is not None:
             self.adapt(file)
@@ -318,7 +318,10 @@ class _WordReader:
         """The sentence about an option that does not exist."""
         if self.positional is not None and name == self.positional.name:
             word = self.positional.meta.metavar or name
-            return f"unknown option '--{name}'. Write its value alone: {word} is no option here."
+            return (
+                f"unknown option '--{name}'. {word} is not an option here: write its value "
+                "without a name."
+            )
         options = [setting for setting in self.known.values() if not setting.meta.positional]
         listed = [setting.name for setting in options if not setting.meta.hidden]
         hidden = [setting.name for setting in options if setting.meta.hidden]

@@ -163,7 +163,7 @@ def coerce_all(
         if name not in known:
             problems.append(Problem((), unknown_key(str(key), [*known, *also]), key=str(key)))
         elif name in spellings:
-            text = f"stands twice, as {spellings[name]!r} and as {str(key)!r}. Keep one of them."
+            text = f"is listed twice, as {spellings[name]!r} and as {str(key)!r}. Keep one of them."
             problems.append(Problem(name, text))
         else:
             spellings[name] = str(key)
@@ -215,7 +215,7 @@ def _misfit(setting: Setting, value: Any, error: Exception) -> Problem:
     if setting.choices:
         advice = did_you_mean(str(value), map(str, setting.choices))
     elif by_type and str in setting.types and isinstance(value, (bool, float)):
-        advice = " Put it in quotes if it is meant as text."
+        advice = " Put it in quotes if it is text."
     return Problem(setting.name, f"expected {words}, got {show(value)}.{advice}")
 
 

@@ -20,7 +20,7 @@ class RawRequest:
     their form."""
 
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """By key; the command line's where both have one."""
+    """By key; the command line wins over the file."""
     from_line: set[str] = dataclasses.field(default_factory=set)
     """Keys that the command line gave."""
     without_dashes: set[str] = dataclasses.field(default_factory=set)

@@ -45,7 +45,9 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
     except IsADirectoryError:
         problem = "expected a YAML file, got a folder."
     except UnicodeDecodeError as error:
-        problem = f"expected text in UTF-8, but byte {error.start} is not. Save the file as UTF-8."
+        problem = (
+            f"expected text in UTF-8, but byte {error.start} is not UTF-8. Save the file as UTF-8."
+        )
     except OSError as error:
         problem = f"cannot be read ({error.strerror})."
     except yaml.YAMLError as error:
@@ -73,7 +75,7 @@ def parse_yaml(text: str) -> RawRequest | Any:
         return document.value
     request = RawRequest(values={plain_key(key): value for key, value in document.value.items()})
     for path, first, second in document.repeated:
-        advice = f"stands twice, in line {first} and in line {second}. Keep one of them."
+        advice = f"is listed twice, in line {first} and in line {second}. Keep one of them."
         request.problems.append(Problem((), f"{dotted(path)!r} {advice}"))
     for path, line in document.lines.items():
         request.lines.setdefault(normal(path), line)

@@ -103,7 +103,7 @@ def load(text: str, *, top_key: Callable[[str], str] = str) -> Document:
             _note_lines(node, (), document, top_key)
             document.value = loader.construct_document(node)
     except RecursionError:
-        raise yaml.YAMLError("mappings and lists lie too deep in each other") from None
+        raise yaml.YAMLError("mappings and lists are nested too deeply") from None
     except (ValueError, KeyError) as error:  # a tag such as !!int before what is none
         raise yaml.YAMLError(f"a value does not fit its tag ({error})") from None
     finally:
@@ -143,7 +143,7 @@ def from_yaml(text: str) -> Any:
     except yaml.YAMLError as error:
         raise ValueError(reason(error)) from None
     for path, _, _ in document.repeated:
-        raise ValueError(f"the key {dotted(path)!r} stands twice")
+        raise ValueError(f"the key {dotted(path)!r} is listed twice")
     return document.value
 
 

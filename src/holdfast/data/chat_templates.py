@@ -137,9 +137,9 @@ def _stretch(
     earlier = _words(str(messages[number - 1]["content"])) if number else ""
     if not reply or not text.endswith(behind) or begin > end or earlier not in _words(text[:begin]):
         raise BadRow(
-            f"the chat template writes other messages otherwise when message {number + 1} changes, "
-            "so its tokens cannot be told from theirs (weight, train). Give rows of prompt and "
-            "completion instead"
+            f"the chat template writes other messages differently when message {number + 1} "
+            "changes, so the tokens of one message cannot be separated from the others (weight, "
+            "train). Give rows of prompt and completion instead"
         )
     return begin, end
 
@@ -191,14 +191,14 @@ def remark_on_end(tokenizer: Any, ends: Collection[int]) -> str | None:
     known = " or ".join(printable(words.decode([end])) for end in sorted(ends))
     if token is None:
         return (
-            "The chat template writes no token behind a turn of the assistant that ends a reply "
-            f"({known}): the model is not trained to end one. Take a template that does "
-            "(chat_template_path)."
+            f"The chat template writes no end-of-turn token ({known}) after the assistant's "
+            "turns, so the model is not trained to end its replies. Use a template that writes "
+            "one (chat_template_path)."
         )
     end = printable(words.decode([token]))
     return (
-        f"The chat template ends a turn of the assistant with {end}, and the model's replies end "
-        f"with {known}: it is trained to write the first and asked until the second. Set "
+        f"The chat template ends the assistant's turns with {end}, but generation stops at "
+        f"{known}: the model learns to write the first and generation waits for the second. Set "
         f"eos_token: {end}."
     )
 
@@ -227,11 +227,7 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
             prompt = _rendered(tokenizer, row["prompt"], add_generation_prompt=True, **variables)
             if not text.startswith(prompt):
                 unlike.append(prompt[common_prefix(prompt, text) :])
-    of = (
-        f"of {looked:,} rows that were looked at"
-        if looked != 1
-        else "of the row that was looked at"
-    )
+    of = f"of {looked:,} rows that were checked" if looked != 1 else "of the row that was checked"
     sentences = []
     if lost:
         counts = []
@@ -241,9 +237,9 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
         sentences.append(f"The chat template leaves out {of}: {', '.join(counts)}.")
     if unlike:
         sentences.append(
-            "The chat template ends the prompt otherwise once an answer follows, in "
-            f"{len(unlike):,} {of}: the model is asked with '{printable(unlike[0][:80])}' at its "
-            "end, and trained without it."
+            "The chat template ends the prompt differently when an answer follows, in "
+            f"{len(unlike):,} {of}: at generation the prompt ends with "
+            f"'{printable(unlike[0][:80])}', in training it does not."
         )
     return sentences
 
@@ -275,7 +271,7 @@ def _left_out(messages: list[Mapping[str, Any]], tools: Any, text: str) -> Count
             if not _is_in(str(message.get(key) or ""), text):
                 lost["thoughts of the assistant"] += 1
         for call in message.get("tool_calls") or ():
-            lost["calls of tools"] += _words(_function_name(call)) not in text
+            lost["tool calls"] += _words(_function_name(call)) not in text
     for tool in tools if isinstance(tools, list) else ():
         lost["tools"] += _words(_function_name(tool)) not in text
     return +lost

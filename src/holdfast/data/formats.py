@@ -235,8 +235,8 @@ def _plan(rows: _Source, templates: Templates | None, *, with_images: bool) -> _
     layout, fields = _recognised(rows.columns, rows.first, rows.files)
     if with_images and layout.tokens:
         raise DataError(
-            f"{_files_named(rows.files)}rows with images cannot be tokenised beforehand: the "
-            "processor writes a token for each part of an image. Give their text or messages."
+            f"{_files_named(rows.files)}rows with images cannot be tokenised in advance: the "
+            "processor writes a token for each part of an image. Give text or messages."
         )
     as_messages = _become_messages(rows, layout, fields)
     if as_messages and not rows.has_chat_template:
@@ -272,10 +272,10 @@ def _recognised(
             hints.append(f" '{column}':{hint}")
     examples = [*columns, *columns, "question", "answer"][:2] if columns else ["question", "answer"]
     raise DataError(
-        f"{_files_named(files)}The columns {', '.join(columns) or '(none)'} make no layout that "
-        f"can be trained on.{''.join(hints)} Expected one of:",
+        f"{_files_named(files)}The columns {', '.join(columns) or '(none)'} match no known "
+        f"layout.{''.join(hints)} Expected one of:",
         *[f"  {layout.example}" for layout in LAYOUTS],
-        "Or say how to use the columns that are there, for example",
+        "Or map your columns with a template, for example",
         *_templates_shown(f"{{{examples[0]}}}", f" {{{examples[1]}}}"),
     )
 
@@ -296,11 +296,11 @@ def _become_messages(rows: _Source, layout: Layout, fields: dict[str, str]) -> b
 
 
 _NO_CHAT_TEMPLATE = (
-    "The data holds conversations (lists of messages), but the tokenizer has no chat template, so "
-    "there is no way to write them as text. Expected a tokenizer with a chat template: choose the "
-    "instruct version of the model, or name a template with",
-    "  chat_template_path: HuggingFaceTB/SmolLM3-3B    # a model whose template to take, or a "
-    "local .jinja file",
+    "The data holds conversations (lists of messages), but the tokenizer has no chat template, "
+    "so they cannot be written as text. Choose the instruct version of the model, or name a "
+    "template with",
+    "  chat_template_path: HuggingFaceTB/SmolLM3-3B    # a model with a template, or a local "
+    ".jinja file",
     "(on the command line: --chat_template_path FILE). Data with prompt and completion as plain "
     "text needs no template.",
 )
@@ -319,9 +319,9 @@ def _refuse_lost_text(rows: _Source, plan: _Plan) -> None:
         return
     question, answer = [plan.fields[field] for field in plan.layout.columns][:2]
     raise DataError(
-        f"{_files_named(rows.files)}{share:.0%} of the text of these rows stands in columns that "
-        f"the layout {plan.layout.example} does not read: {', '.join(others)}. Say which columns "
-        "make the prompt, for example",
+        f"{_files_named(rows.files)}{share:.0%} of the text of these rows is in columns that the "
+        f"layout {plan.layout.example} does not read: {', '.join(others)}. Write a template with "
+        "the columns of the prompt, for example",
         *_templates_shown(
             f"{{{others[0]}}}\\n\\nQuestion: {{{question}}}\\nAnswer:", f" {{{answer}}}"
         ),
@@ -574,9 +574,9 @@ def _turns_that_messages_say(rows: _Source, turns: TrainedTurns, *, says: bool) 
     """
     if turns.which == "per_message" and not says:
         raise DataError(
-            f"{_files_named(rows.files)}train_on: per_message expected conversations (messages) of "
-            "which some say whether they are trained (train: false, weight: 0), and none does. "
-            "Take train_on: all or last."
+            f"{_files_named(rows.files)}train_on: per_message expected conversations (messages) "
+            "in which some messages have a train or weight key (train: false, weight: 0), got "
+            "none. Use train_on: all or last."
         )
     if says and turns.which is None:
         return dataclasses.replace(turns, which="per_message", rewritten="as_written")
@@ -620,8 +620,9 @@ def _holds_images(rows: _Source) -> bool:
     unexpected = [] if rows.streamed else vision.unread_images(rows.dataset, rows.image_columns)
     if unexpected:
         raise DataError(
-            f"{_files_named(rows.files)}column '{unexpected[0]}' holds images, which are read from "
-            f"'{vision.COLUMNS[0]}' or '{vision.COLUMNS[1]}'. Rename it, or remove it."
+            f"{_files_named(rows.files)}column '{unexpected[0]}' holds images, but images are "
+            f"read from the columns '{vision.COLUMNS[0]}' and '{vision.COLUMNS[1]}' only. Rename "
+            "or remove it."
         )
     if not rows.image_columns and not rows.sees:
         return False
@@ -635,7 +636,7 @@ def _holds_images(rows: _Source) -> bool:
     if rows.streamed:
         where = f"column '{rows.image_columns[0]}'" if rows.image_columns else "parts of messages"
         raise DataError(
-            f"{location} holds images ({where}), which cannot be looked at while they are "
+            f"{location} holds images ({where}), which cannot be checked while they are "
             "streamed. Leave out streaming."
         )
     if not rows.sees:

@@ -283,8 +283,8 @@ def _refuse_surrogates(value: Any, where: str) -> None:
     except UnicodeEncodeError as error:
         code = f"\\u{ord(error.object[error.start]):04x}"
         raise DataError(
-            f"{where}the escape {code} is half of a surrogate pair and stands for no character. "
-            "Write the character itself."
+            f"{where}the escape {code} is half of a surrogate pair and is not a character. Write "
+            "the character itself."
         ) from None
 
 

@@ -447,7 +447,7 @@ def _convert_tokens(row: Row, fields: Fields, as_messages: bool) -> dict[str, An
     padding = values.get("attention_mask", [1] * len(ids))
     tokens = [index for index, flag in enumerate(padding) if flag]
     if not tokens:
-        raise BadRow("its attention_mask leaves no token")
+        raise BadRow("its attention_mask masks every token")
     return {
         "input_ids": [ids[index] for index in tokens],
         "labels": [labels[index] for index in tokens],
@@ -672,8 +672,15 @@ def _template_problem(template: Any) -> str:
             not field.isidentifier()
             and not field.replace(" ", "_").replace("-", "_").isidentifier()
         ):
-            return f"takes plain column names in braces, got {{{field}}}."
-    return "" if fields else f"names no column, so every example would be the same: {template!r}."
+            return f"expected plain column names in braces, got {{{field}}}."
+    return (
+        ""
+        if fields
+        else (
+            "expected a column name in braces, got none, so every example "
+            f"would be the same: {template!r}."
+        )
+    )
 
 
 def _fields(template: str) -> list[str]:

@@ -97,7 +97,7 @@ def trained_messages(messages: Sequence[Row], converted: Sequence[Row]) -> list[
                 raise BadRow(f"message {number} has the weight {flag!r}, expected 0 or 1")
         trained.append(all(flags) if flags else turn["role"] == "assistant")
     if not any(trained):
-        raise BadRow("its messages say that none of them is to be trained (weight, train)")
+        raise BadRow("none of its messages is to be trained (weight, train)")
     return trained
 
 
@@ -119,7 +119,7 @@ def text_of_part(part: Any, where: str) -> str:
     kind = part.get("type", "text") if isinstance(part, Mapping) else None
     if kind in TEXT_PARTS and isinstance(part.get("text"), str):
         return str(part["text"])
-    description = describe(part) if kind is None else f"one of type {kind!r}"
+    description = describe(part) if kind is None else f"a part of type {kind!r}"
     raise BadRow(
         f"{where}: expected parts of type text, got {description}; images are for vision-language "
         "models"

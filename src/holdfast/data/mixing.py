@@ -112,15 +112,17 @@ def mix_replay(
     if _holds_images(train, replay):
         if unit == "tokens":
             raise ConfigError(
-                "replay.unit: expected examples where rows hold images, whose tokens are known "
-                "only once a batch is made, got tokens. Add unit: examples; the fraction then "
-                "counts rows."
+                "replay.unit: expected examples for rows with images, got tokens: the tokens of "
+                "an image are known only once a batch is made. Set unit: examples; the fraction "
+                "then counts rows."
             )
         weights, new = np.ones(len(replay), np.int64), len(train)
     else:
         lengths = token_lengths(replay, longest)
         if not lengths.any():
-            raise DataError(f"The replay data holds {len(replay)} rows but not one token.")
+            raise DataError(
+                f"The replay data has {len(replay)} rows but no tokens. Give data with text."
+            )
         tokens = unit == "tokens"
         weights = lengths if tokens else np.ones_like(lengths)
         new = total_tokens(train, longest) if tokens else len(train)
@@ -336,14 +338,14 @@ def _check(dataset: datasets.Dataset, name: str) -> None:
     missing = not _holds_images(dataset) and not set(COLUMNS) <= set(dataset.column_names)
     if missing:
         raise DataError(
-            f"The {name} data should be tokenised, with the columns input_ids and labels; it has "
+            f"Expected tokenised {name} data with the columns input_ids and labels, got "
             f"{', '.join(dataset.column_names)}. Tokenise both data sets the same way before "
             "mixing."
         )
     if "seq_lengths" in dataset.column_names:
         raise DataError(
-            f"The {name} data is packed already (it has seq_lengths), and mixing would lose where "
-            "its documents end. Mix first, then pack."
+            f"The {name} data is already packed (it has seq_lengths), and mixing would lose the "
+            "boundaries of its documents. Mix first, then pack."
         )
     if not len(dataset):
         raise DataError(f"The {name} data holds no rows; expected at least one.")

@@ -40,11 +40,11 @@ def own_record(
     by_command = record.get("command") == command
     if by_command and mine.items() <= record.items():
         return dict(record)
-    reason = differs if by_command else f"nothing says that 'holdfast {command}' wrote it"
+    reason = differs if by_command else f"there is no record that 'holdfast {command}' wrote it"
     for file in files:
         if file.exists():
             raise RunFolderError(
-                f"{file} is there already, and {reason}. It is not overwritten: choose another "
+                f"{file} already exists, and {reason}. It is not overwritten: choose another "
                 "--output, or move it away."
             )
     return None

@@ -102,8 +102,8 @@ def check_pairs(rows: datasets.Dataset, *, files: Sequence[Path] | None = None) 
     same = sum(row["chosen"] == row["rejected"] for row in rows.select_columns(list(COMPLETIONS)))
     if same == len(rows):
         raise DataError(
-            "Preference data: expected completions of which one is preferred, but chosen and "
-            f"rejected are the same in all {same} rows."
+            "Preference data: expected chosen and rejected completions that differ, got the "
+            f"same text in both in all {same} rows."
         )
 
 
@@ -119,9 +119,9 @@ def check_judged(rows: datasets.Dataset, *, files: Sequence[Path] | None = None)
     if missing:
         advice = did_you_mean(missing[0], columns)
         if {*COMPLETIONS} <= {*columns}:
-            advice = " Pairs of chosen and rejected are for trainer: dpo."
+            advice = " For pairs of chosen and rejected use trainer: dpo."
         elif missing == ["label"] and not advice:
-            advice = " Answers without a judgement are for trainer: sft."
+            advice = " For answers without a label use trainer: sft."
         raise DataError(
             "Judged answers: expected the columns prompt, completion and label (true or false), "
             f"got {', '.join(columns) or 'no columns'}; {' and '.join(missing)} is missing.{advice}"
@@ -172,7 +172,7 @@ def _reason(row: Row, answers: Sequence[str]) -> str:
         else:
             return f"'{name}' is neither text nor a list of messages with role and content"
     if len(kinds) > 1:
-        return "text and messages stand side by side"
+        return "text and messages are mixed"
     if kinds == {"messages"} and any(row[name][-1]["role"] != "assistant" for name in answers):
         names = " and ".join(f"'{name}'" for name in answers)
         return (

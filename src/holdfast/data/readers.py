@@ -98,7 +98,7 @@ def file_tables(
         # stream, above all.
         packed = path.suffix.lower() in COMPRESSIONS
         hint = (
-            "The file is cut short or damaged; fetch or compress it again."
+            "The file is cut short or damaged. Download or compress it again."
             if packed
             else "The file could not be read."
         )

@@ -91,7 +91,7 @@ def load_rows(
         return _load_hub(os.fspath(name), split=split, config=config, streaming=streaming)
     if config is not None:
         raise DataError(
-            f"A configuration ({config!r}) only makes sense for a data set of the hub; "
+            f"A configuration ({config!r}) applies to data sets of the hub only, and "
             f"{_label(name)} is local. Leave it out."
         )
     if isinstance(name, (str, os.PathLike)) and is_saved_dataset(expanded(name)):
@@ -152,8 +152,8 @@ def data_files(name: Source | Sequence[Source], *, split: str = "train") -> list
         _split_of(path),
     ):  # training rows must not pass for a test split
         raise DataError(
-            f"{path}: a file is the split 'train'; there is no '{_base(split)}' in it. Name the "
-            "file that holds it, with the split 'train'."
+            f"{path}: a file has the split 'train' only, got '{_base(split)}'. Name the file "
+            "that holds that split, and use split 'train'."
         )
     return [path]
 
@@ -295,13 +295,13 @@ def _of_split(folder: Path, files: list[Path], split: str) -> list[Path]:
         return [file for file in files if _split_of(file) == split]
     if splits:
         raise DataError(
-            f"{folder}: no file of the split '{split}'; its files are named after "
-            f"{', '.join(splits)}. Choose one of these, or name a file."
+            f"{folder}: expected one of the splits {', '.join(splits)}, after which its files "
+            f"are named, got '{split}'. Choose one of these, or name a file."
         )
     if split != "train":
         raise DataError(
-            f"{folder}: its files are not named after splits, so all are 'train'; there is no "
-            f"'{split}'. Name a file or folder that holds it."
+            f"{folder}: its files are not named after splits, so all are 'train', got '{split}'. "
+            "Name a file or folder that holds that split."
         )
     return files
 
@@ -321,8 +321,8 @@ def _base(split: str) -> str:
     if len(names) > 1:
         raise DataError(
             f"split: expected parts of one split of local data, got {split!r}, which names "
-            f"{' and '.join(names)}. To train on all of them, list each under datasets: as an "
-            "entry of its own."
+            f"{' and '.join(names)}. To train on all of them, list each as a separate entry "
+            "under datasets:."
         )
     return names[0]
 
@@ -354,8 +354,8 @@ def _stream(files: list[Path], split: str, documents: Documents) -> Any:
 
     if "[" in split or "+" in split:
         raise DataError(
-            f"split: a part of a split ({split!r}) needs the number of rows, which streaming does "
-            "not know. Leave out the part or streaming."
+            f"split: a part of a split ({split!r}) needs the number of rows, which is unknown "
+            "when streaming. Leave out the part or streaming."
         )
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -447,7 +447,7 @@ def _linked(path: Path) -> Path:
 def _load_hub(name: str, *, split: str, config: str | None, streaming: bool) -> datasets.Dataset:
     import datasets
 
-    local = f"There is no file or folder of that name either.{did_you_mean(name, os.listdir())}"
+    local = f"No file or folder has that name either.{did_you_mean(name, os.listdir())}"
     try:
         rows = datasets.load_dataset(name, config, split=split, streaming=streaming)
     except ValueError as error:  # an unknown split or configuration, named by datasets itself
@@ -469,7 +469,7 @@ def _load_hub(name: str, *, split: str, config: str | None, streaming: bool) -> 
         ) from error
     except RuntimeError as error:
         raise DataError(
-            f"{name} (hub): {first_line(error)} Data sets that need their own loading code are not "
+            f"{name} (hub): {first_line(error)} Data sets with a loading script are not "
             "supported; give a file instead."
         ) from error
     return cast("datasets.Dataset", rows)

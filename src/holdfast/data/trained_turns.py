@@ -133,14 +133,14 @@ class TrainedTurns:
                 raise
             if self.rewritten == "refuse":
                 raise BadRow(
-                    f"{error}. Train what is written (rewritten_turns: as_written), or the whole "
-                    "row (whole)"
+                    f"{error}. Set rewritten_turns: as_written to train the text as the template "
+                    "writes it, or whole to train the whole row"
                 ) from None
             labels = list(written.ids)
         if not self.thoughts:
             labels = _without_thoughts(labels, written)
         if all(label == _IGNORED for label in labels):
-            raise BadRow("nothing of it is trained")
+            raise BadRow("no token of it is trained")
         return {"input_ids": written.ids, "labels": labels}
 
     def _labels(
@@ -221,7 +221,7 @@ class _Written:
         before = self._beginning(number, reply=True) + header
         with_reply = self._beginning(number + 1)
         if not self.text.startswith(before):
-            raise self._unlike(number, before, "it is asked for")
+            raise self._unlike(number, before, "it is generated")
         first, _ = self._same_tokens(before)
         last, rest = self._same_tokens(with_reply)
         ends = [index + 1 for index in range(first, last) if self.ids[index] == end]
@@ -249,8 +249,8 @@ class _Written:
             return runs
         if len(runs) != len(replies):
             raise BadRow(
-                f"the chat template marks {len(runs)} stretches of text, and the assistant has "
-                f"{len(replies)} messages, so one message cannot be told from another"
+                f"the chat template marks {len(runs)} spans of text, but the assistant has "
+                f"{len(replies)} messages, so they cannot be matched"
             )
         return [runs[replies.index(number)] for number in numbers]
 

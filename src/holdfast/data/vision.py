@@ -43,7 +43,7 @@ FILE_COLUMNS = ("file_name", "file_names")
 MARKER = "<image>"
 """What stands for an image within a conversation's text."""
 MOST_PIXELS = 89_478_485
-"""Pixels beyond which an image is taken for a decompression bomb; Pillow warns there."""
+"""Pixels beyond which an image looks like a decompression bomb; Pillow warns there."""
 _PLACE = "\U000ffffd"
 """Stands for an image in a text on its way through the layouts' converters: a code point that no
 text has."""
@@ -131,8 +131,8 @@ def takes_text_only(place: str, columns: Sequence[str]) -> DataError:
     """
     where = f"column '{columns[0]}'" if columns else "parts of messages"
     return DataError(
-        f"{place} holds images ({where}), but the model takes text only (one behind a server is "
-        "asked by text). Choose a vision-language model, such as "
+        f"{place} holds images ({where}), but the model reads text only (as does any model "
+        "behind a server). Choose a vision-language model, such as "
         "HuggingFaceTB/SmolVLM-256M-Instruct, or remove the images."
     )
 
@@ -150,7 +150,7 @@ def image_slot(processor: Any) -> str:
     token = image_token(processor)
     if token == MARKER or not getattr(processor, "chat_template", None):
         return token
-    before, behind = "Before it.", "Behind it."
+    before, behind = "Before the image.", "After the image."
     parts = [{"type": "text", "text": before}, {"type": "image"}, {"type": "text", "text": behind}]
     try:
         text = str(
@@ -241,7 +241,7 @@ def _in_parts(row: Row, tokens: Sequence[str]) -> dict[str, Any]:
     result = {name: list(map(_parts, messages)) for name, messages in row.items()}
     for message in result.get("completion", ()):
         if _has_image_part(message):
-            raise BadRow("its completion has an image; images belong into the prompt")
+            raise BadRow("its completion has an image; images belong in the prompt")
     return result
 
 
@@ -266,8 +266,8 @@ def _refuse_spare(token: str, texts: Sequence[str]) -> None:
     spare = sum(text.count(token) for text in texts)
     if spare:
         raise BadRow(
-            f"its text says {token} {_times(spare)} where there is no image for it; name the image "
-            f"in a column '{COLUMNS[0]}', or give a part of type image in its place"
+            f"its text has {token} {_times(spare)} without an image; name the image in a column "
+            f"'{COLUMNS[0]}', or use a message part of type image instead"
         )
 
 
@@ -319,9 +319,9 @@ def check_image(stored: Mapping[str, Any]) -> str | None:
     except (IsADirectoryError, PermissionError) as error:
         return f"{name} cannot be read: {error.strerror}"
     except Image.DecompressionBombError as error:
-        return f"{name} is taken for a decompression bomb ({error}). Make it smaller"
+        return f"{name} looks like a decompression bomb ({error}). Make it smaller"
     except UnidentifiedImageError:
-        return f"{name} is no image that Pillow can read"
+        return f"{name} is not an image that Pillow can read"
     except (
         OSError,
         SyntaxError,
@@ -334,12 +334,12 @@ def check_image(stored: Mapping[str, Any]) -> str | None:
 
 
 def too_many_pixels(width: int, height: int, name: str) -> str | None:
-    """Why an image of a size is taken for a decompression bomb, None where it is not."""
+    """Why an image of a size looks like a decompression bomb, None where it is not."""
     if width * height <= MOST_PIXELS:
         return None
     return (
-        f"{name} has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}: taken for a "
-        "decompression bomb. Make it smaller"
+        f"{name} has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}, which looks like "
+        "a decompression bomb. Make it smaller"
     )
 
 
@@ -467,7 +467,7 @@ def _filled(conversation: list[dict[str, Any]], brought: list[Any], given: list[
     if given and not brought:
         first = next((message for message in conversation if message["role"] == "user"), None)
         if first is None:
-            raise BadRow("has images, but no user message that they could belong to")
+            raise BadRow("has images, but no user message to put them in")
         first["content"] = _PLACE * len(given) + first["content"]
         return given
     to_fill = brought.count(None)
@@ -505,10 +505,7 @@ def _stored(image: Any, folders: Sequence[Path]) -> dict[str, Any]:
     if not isinstance(image, str) or not image:
         raise BadRow(f"an image is {type(image).__name__}, expected a path, or bytes")
     if "://" in image or image.startswith("data:"):
-        raise BadRow(
-            f"the image {image[:60]} is on the network or within a URL; put it into a file and "
-            "name that"
-        )
+        raise BadRow(f"the image {image[:60]} is a URL; save it to a file and give its path")
     file = _file_at(image, folders)
     if file is None:
         looked = ", ".join(map(str, folders)) or str(Path.cwd())
@@ -562,7 +559,7 @@ def slot_problem(processor: Any, row: Mapping[str, Any]) -> str | None:
         return f"the chat template writes {written}. {_OTHER_TEMPLATE}"
     if lost:
         return (
-            f"the chat template leaves out what a message says ({lost[:40]!r}). {_OTHER_TEMPLATE}"
+            f"the chat template leaves out the text of a message ({lost[:40]!r}). {_OTHER_TEMPLATE}"
         )
     return None
 

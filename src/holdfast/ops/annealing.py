@@ -88,10 +88,10 @@ class NonFiniteLogits(HoldfastError):
             f"Expected finite logits, got NaN or infinity from the {whose} in {len(rows)} row(s): "
             f"{shown}."
             if whose != "loss"
-            else f"Expected logits whose loss is a number, got NaN or nearly infinity in {len(rows)} row(s): {shown}. "
-            "Is part of one model's vocabulary masked with the largest number there is (-3e38)? "
-            "That leaves no room "
-            "for a temperature, or for the other model's logits: mask both alike, with -1e20."
+            else "Expected logits whose loss is a number, got NaN or nearly infinity in "
+            f"{len(rows)} row(s): {shown}. If part of one model's vocabulary is masked with "
+            "the most negative number (-3e38), a temperature overflows: mask both models "
+            "the same way, with -1e20."
         )
 
 
@@ -515,7 +515,7 @@ def _check_arguments(
     )
     expect(
         (teacher_hidden is None) == (teacher_head is None),
-        "teacher: hidden states and head come together; one of them is None",
+        "teacher: expected hidden states and head together; one of them is None",
     )
     if teacher_hidden is not None and teacher_head is not None:
         expect(
@@ -591,5 +591,5 @@ def _check_labels(labels: Tensor, head: Head) -> None:
         example = int(labels[wrong][0])
         raise ShapeError(
             f"labels: expected token ids in 0..{head.vocabulary - 1} or {IGNORE}, got {example} "
-            f"({int(wrong.sum())} such labels). Do the tokenizer and the model belong together?"
+            f"({int(wrong.sum())} such labels). Check that the tokenizer belongs to the model."
         )

@@ -278,10 +278,10 @@ def check_head(
     tolerance = 1e-3 if exact else max(0.25, HALF_ROUNDING * float(logits.abs().max()))
     if not difference <= tolerance:
         raise ModelError(
-            f"{type(causal_lm(model)).__name__} computes its logits in a way holdfast does not "
-            f"know: backbone and head give log-probabilities that differ by {difference:.3g} nats "
-            f"from the model's own (tolerance {tolerance:.3g}). Training on them would be wrong, "
-            "so it is refused. Please report the architecture."
+            f"{type(causal_lm(model)).__name__} computes its logits in an unknown way: the "
+            f"log-probabilities of backbone and head differ by {difference:.3g} nats from the "
+            f"model's own (tolerance {tolerance:.3g}). Training on them would be wrong. Please "
+            "report the architecture."
         )
     return difference
 

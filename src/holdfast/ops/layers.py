@@ -112,7 +112,9 @@ class _RMSNorm(torch.autograd.Function):
             scale.numel(), x.shape[-1], *_at(x, weight_N, scale, gradient, grad_x, grad_weight)
         )
         if failed:
-            raise MemoryError(f"RMSNorm found no memory for {12 * x.shape[-1]} bytes a thread.")
+            raise MemoryError(
+                f"RMSNorm: not enough memory for {12 * x.shape[-1]} bytes per thread."
+            )
         return grad_x, grad_weight, None
 
 

@@ -128,9 +128,9 @@ class Anchors:
                 differing.append(f"{name} {theirs[name]} there, {ours[name]} here")
         if differing:
             raise ModelError(
-                f"The reference {anchor} is an adapter whose factors mean other weights than this "
-                f"run's: {'; '.join(differing)}. Train with its lora_r, lora_alpha, use_rslora and "
-                "use_dora."
+                f"The reference {anchor} is an adapter with settings that differ from this "
+                f"run's: {'; '.join(differing)}. Train with its lora_r, lora_alpha, use_rslora "
+                "and use_dora."
             )
 
 
@@ -148,7 +148,7 @@ def anchor_folder(name: str) -> Path:
         if not parent.is_dir():
             raise ModelError(
                 f"no such folder: {name}. The folder {parent} does not exist either. References "
-                "are read from the disk: download a model of the hub first and name its folder."
+                "are read from disk: download a model of the hub first and give its folder."
             )
         raise ModelError(
             "no such folder: "
@@ -256,8 +256,8 @@ def meaning_problems(
             problems.append(
                 Problem(
                     (method.name, "reference"),
-                    f"the configuration of {name} differs from that of the model being trained in "
-                    f"what the weights mean: {differences}. Name a checkpoint of this model.",
+                    f"the configuration of {name} differs from that of the model being trained "
+                    f"in what the weights mean: {differences}. Give a checkpoint of this model.",
                 )
             )
     return problems

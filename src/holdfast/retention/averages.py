@@ -37,8 +37,8 @@ def factored_problems(method: str, named: NamedParams) -> list[Problem]:
         return [
             Problem(
                 (),
-                f"the average of OSF's factors is not that of the weights. Train without {method} "
-                "and average the merged weights: 'holdfast merge'",
+                "the average of OSF's factors is not the average of the weights. Train without "
+                f"{method} and average the merged weights: 'holdfast merge'",
             )
         ]
     if not any(".lora_magnitude_vector." in name for name in named):
@@ -46,9 +46,9 @@ def factored_problems(method: str, named: NamedParams) -> list[Problem]:
     return [
         Problem(
             (),
-            "the average of a DoRA adapter's magnitudes and factors is not that of the weights. "
-            f"Leave out use_dora, or train without {method} and average the merged weights: "
-            "'holdfast merge'",
+            "the average of a DoRA adapter's magnitudes and factors is not the average of the "
+            f"weights. Leave out use_dora, or train without {method} and average the merged "
+            "weights: 'holdfast merge'",
         )
     ]
 

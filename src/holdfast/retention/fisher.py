@@ -144,8 +144,8 @@ def diagonal_fisher(
     samples, tokens = int(together["samples"]), int(together["tokens"])
     if tokens == 0:
         raise DataError(
-            f"Expected samples with trained tokens in {label}, found none; a Fisher information of "
-            "nothing is 0 everywhere."
+            f"Expected samples with trained tokens in {label}, found none. Give data with tokens "
+            "to train on."
         )
     for total in sums.values():
         total.div_(tokens)
@@ -227,8 +227,8 @@ def choose_rows(rows: Dataset, samples: int, *, seed: int, label: str) -> Datase
             chosen.append(index)
     if not chosen:
         raise DataError(
-            f"Expected samples with trained tokens in {label}, found none in {len(rows)}. Is every "
-            "prompt as long as the window?"
+            f"Expected samples with trained tokens in {label}, found none in {len(rows)}. Check "
+            "that prompts are shorter than the window."
         )
     return rows.select(sorted(chosen))
 
@@ -321,8 +321,8 @@ class SavedFisher:
         wrong = sorted(set(self.reader.entries) ^ set(self.record["model"]["weights"]))
         if wrong:
             raise ModelError(
-                f"{self.folder}: {FILE} and {RECORD} do not belong together; {len(wrong)} tensors "
-                f"are in one of them only: {', '.join(wrong[:3])}. Compute it again with 'holdfast "
+                f"{self.folder}: {FILE} and {RECORD} do not match; {len(wrong)} tensors are in "
+                f"one of them only: {', '.join(wrong[:3])}. Compute it again with 'holdfast "
                 "fisher'."
             )
 
@@ -351,11 +351,11 @@ class SavedFisher:
             return []
         names = f"{', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}"
         return [
-            f"The Fisher information {self.folder} is of another model "
+            f"The Fisher information {self.folder} was computed on another model "
             f"({self.record['model'].get('name') or 'the start of a run'}): the values of "
-            f"{len(wrong)} of {len(weights)} parameters differ ({names}). Expected that of the "
-            "anchor; compute it with 'holdfast fisher', or give data as well to use this one as "
-            "that of earlier tasks."
+            f"{len(wrong)} of {len(weights)} parameters differ ({names}). Expected the Fisher "
+            "information of the reference: compute it with 'holdfast fisher'. If this one is "
+            "from earlier tasks, give data too."
         ]
 
     def kept(self, named: NamedParams, where: str) -> Kept:

@@ -76,9 +76,9 @@ def attach_retention(
     for method in active_methods:
         if method.place not in PLACES or OPTIMIZER_STATE in method.needs:
             problems.append(
-                f"{method.name}: expected a method that acts on gradients or weights alone, as l2, "
-                f"ewc, sfa, wise_ft and ema do; {method.name} needs more than a plain loop offers. "
-                "Use 'holdfast train'."
+                f"{method.name}: expected a method that acts on gradients or weights only, such "
+                f"as l2, ewc, sfa, wise_ft or ema, got {method.name}, which needs a trainer. Use "
+                "'holdfast train'."
             )
             continue
         of_method = [
@@ -138,6 +138,6 @@ class _NoServices:
 
     def __getattr__(self, name: str) -> Any:
         raise ConfigError(
-            "retention: expected methods that need no data in a plain loop, but one asked for "
-            f"{name}. Give ewc its Fisher information (fisher: FOLDER) in place of data."
+            "retention: expected methods that need no data in a plain loop, got one that needs "
+            f"{name}. For ewc give Fisher information (fisher: FOLDER) in place of data."
         )

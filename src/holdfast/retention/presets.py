@@ -75,7 +75,7 @@ class ASFT(Preset):
     strength: ClassVar[tuple[str, ...]] = ("weight",)
 
     weight: Annotated[float, Meta(gt=0)] = 0.1
-    """Lambda, weight of the forward KL: 0.1 is the published code's default, its examples have
+    """Lambda, weight of the forward KL: the published code's default is 0.1, its examples use
     0.05."""
 
     @classmethod
@@ -104,13 +104,13 @@ class Auto(Preset):
     strength: ClassVar[tuple[str, ...]] = ("fraction",)
 
     fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.68
-    """Share of the mixture that is the start model's own text."""
+    """Share of text written by the initial model in the mixture."""
     prompts: str = START
-    """As of self_replay: start, target, or a file with prompts."""
+    """As in self_replay: start, target, or a file with prompts."""
     samples: Annotated[int | None, Meta(ge=1)] = None
-    """As of self_replay: samples that are drawn at most; empty: as many as it needs."""
+    """As in self_replay: maximum number of samples; default: as many as the share needs."""
     max_new_tokens: Annotated[int, Meta(ge=1)] = 512
-    """As of self_replay: tokens of a sample at most."""
+    """As in self_replay: maximum number of tokens of a sample."""
 
     @classmethod
     def entries(cls, parameters: Mapping[str, Any]) -> list[dict[str, dict[str, Any]]]:

@@ -57,14 +57,16 @@ ADAMW = "PyTorch's AdamW"
 LAST_STEP = "the last step"
 NEEDS: Mapping[str, str] = {
     OLD_DATA: "reads data of earlier tasks",
-    INITIAL_MODEL: "the initial model writes training data, so each process has to hold it whole",
-    WHOLE_DOCUMENTS: "computes statistics over whole documents, so packing must not cut them",
+    INITIAL_MODEL: (
+        "the initial model writes training data, so each process needs the whole model"
+    ),
+    WHOLE_DOCUMENTS: "computes statistics over whole documents, so packing must not split them",
     TOKEN_WEIGHTS: "weights the cross-entropy of each token; one method per run may do so",
     LOSS_TERM: "adds a term to the token loss, so the trainer has to compute that loss itself",
     STEP_FIGURES: "`weights` gets the step's mean cross-entropy and KL",
     OPTIMIZER_STATE: "reads the optimizer's state of each parameter, which DeepSpeed does not expose",
     ADAMW: "only works with `optim: adamw_torch` and `adamw_torch_fused`",
-    LAST_STEP: "changes the weights after the last step, so that no earlier checkpoint is its result",
+    LAST_STEP: "changes the weights after the last step, so no earlier checkpoint is the result",
 }
 """What a method may need of its run (`RetentionMethod.needs`), and what that means."""
 ADAMW_NAMES = ("adamw_torch", "adamw_torch_fused")
@@ -547,14 +549,14 @@ def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[s
     for method in active:
         if WHOLE_DOCUMENTS in method.needs:
             reasons.append(
-                f"{expected} with {method.label()}, which takes means over documents, got "
-                f"{strategy}, which cuts them wherever a row ends. bfd_split cuts only those "
-                "longer than max_length, and each piece has a mean of its own; bfd leaves out "
-                "what is beyond."
+                f"{expected} with {method.label()}, which averages over documents, got "
+                f"{strategy}, which splits them at the end of each row. bfd_split splits only "
+                "documents longer than max_length, and averages over each piece; bfd truncates "
+                "them."
             )
     if marks_origins(active):
         reasons.append(
-            f"{expected} where replayed or generated tokens have weights of their own, got "
-            f"{strategy}, which cuts rows without regard to where they are from."
+            f"{expected} if replayed or generated tokens have separate weights, got {strategy}, "
+            "which mixes rows of different origins."
         )
     return [Problem("packing_strategy", reason) for reason in reasons]

@@ -98,9 +98,9 @@ def method_class(
     clashing = sorted(taken.intersection(s.name for s in settings_of(cls)))
     if clashing:
         raise ConfigError(
-            f"{name}: the parameter{'s' if len(clashing) > 1 else ''} {', '.join(clashing)} would "
-            "hide what every method says of itself and what records keep of it. Choose another "
-            f"name, such as '{clashing[0]}_'."
+            f"{name}: the parameter{('s' if len(clashing) > 1 else '')} {', '.join(clashing)} "
+            "would hide attributes that every method has. Choose another name, such as "
+            f"'{clashing[0]}_'."
         )
     return cls
 
@@ -112,12 +112,12 @@ def _load_own(name: str) -> type[RetentionMethod] | None:
     lacking = [n for n in NEEDED if not isinstance(getattr(cls, n, None), str)]
     if lacking:
         raise ConfigError(
-            f"{name}: expected the class to say its {', '.join(lacking)}, as in 'name: "
+            f"{name}: the class lacks {', '.join(lacking)}; write for example 'name: "
             'ClassVar[str] = "dropback"\'.'
         )
     if cls.name in METHODS:
         raise ConfigError(
-            f"{name}: the name '{cls.name}' is that of a method of holdfast. Give it another."
+            f"{name}: the name '{cls.name}' is taken by a method of holdfast. Choose another name."
         )
     if "__dataclass_params__" not in vars(cls) or not vars(cls)["__dataclass_params__"].frozen:
         raise ConfigError(
@@ -324,8 +324,8 @@ def _combination_problems(
             *first, last = [method.name for method in preset.methods()]
             names = f"{', '.join(first)} and {last}"
             problems.append(
-                f"'{preset.name}' stands for {names}, and '{name}' is given beside it. Leave "
-                f"one out, or name the methods in place of '{preset.name}'."
+                f"'{preset.name}' includes {names}, and '{name}' is given as well. Leave one "
+                f"out, or list the methods in place of '{preset.name}'."
             )
         elif count > 1 and name not in repeatable:
             problems.append(
@@ -335,8 +335,8 @@ def _combination_problems(
     share = sum(m.replayed() for m in methods if m.shares_mixture)
     if share >= 1:
         problems.append(
-            f"the replay fractions add up to {share:g}; expected less than 1, so that some new "
-            "data is left."
+            "expected replay fractions with a sum below 1, so that some new data is left, got "
+            f"{share:g}. Lower them."
         )
     return problems + _origin_problems(methods) + combination_problems(methods)
 
@@ -355,7 +355,7 @@ def _origin_problems(methods: Sequence[RetentionMethod]) -> list[Problem]:
         for source in term.by_origin:
             if not (sources if source == "new" else sources & {source}):
                 mixing = " or ".join(_giving(source))
-                text = f"applies only beside a method that mixes such rows in ({mixing}), got none."
+                text = f"applies only with a method that mixes in such rows ({mixing}), got none."
                 problems.append(Problem((name, f"weight_{source}"), text))
     for method in methods:
         factors = {} if method.off else method.ce_by_origin()
@@ -367,8 +367,8 @@ def _origin_problems(methods: Sequence[RetentionMethod]) -> list[Problem]:
             problems.append(
                 Problem(
                     (method.name, "ce"),
-                    "false leaves the rows that it mixes in without a loss. Add label_annealing, "
-                    f"with weight_{untrained[0]} above 0.",
+                    "with false, the mixed-in rows have no loss. Add label_annealing, with "
+                    f"weight_{untrained[0]} above 0.",
                 )
             )
     return problems

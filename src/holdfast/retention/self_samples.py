@@ -301,7 +301,7 @@ class Drawing:
         self._batches, damaged = self.services.gather(self.services.together(read))[0]
         if damaged:
             self.services.say(
-                f"{self.title}: {damaged} damaged batch(es) in {self._file} are drawn again."
+                f"{self.title}: {damaged} damaged batch(es) in {self._file} are generated again."
             )
 
     @contextlib.contextmanager
@@ -324,8 +324,8 @@ class Drawing:
                 break
             if not is_waiting:
                 self.services.say(
-                    f"{self.title}: another run is drawing the same samples into {self.folder}; "
-                    "waiting."
+                    f"{self.title}: another run is generating the same samples into "
+                    f"{self.folder}; waiting."
                 )
                 is_waiting = True
             time.sleep(0.5)
@@ -351,7 +351,7 @@ class Drawing:
         if not self._lacking(needed):
             return
         services, began = self.services, time.monotonic()
-        services.say(f"{self.title}: drawing the model's own text into {self.folder}")
+        services.say(f"{self.title}: generating text with the model into {self.folder}")
         with self._bar(needed(self._drawn)) as advance:
             while self._lacking(needed):
                 before = needed(self._drawn)
@@ -374,7 +374,7 @@ class Drawing:
         """A progress bar on the first rank."""
         if self.services.rank != 0:
             return contextlib.nullcontext(lambda amount: None)
-        return progress("Drawing the model's own text", total=total)
+        return progress("Generating text with the model", total=total)
 
     def _wanted(self) -> list[int]:
         """The next batches that are not there, at most one a rank."""
@@ -440,8 +440,8 @@ class Drawing:
         if drawn.drawn < least or (drawn.kept and drawn.unusable <= self.max_dropped * drawn.drawn):
             return
         raise ModelError(
-            f"{self.title}: the model's own text cannot be trained on: {drawn.figures()}; "
-            f"expected at most {self.max_dropped:.0%} of them to be unusable. {self.advice}"
+            f"{self.title}: the generated text cannot be used for training: {drawn.figures()}; "
+            f"expected at most {self.max_dropped:.0%} of unusable samples. {self.advice}"
         )
 
 

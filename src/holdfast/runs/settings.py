@@ -122,7 +122,7 @@ def parse_compact_method(text: str) -> list[Any]:
                 f"{part!r}."
             )
         if key.strip() in parameters:
-            raise ValueError(f"parameter {key.strip()!r} stands twice.")
+            raise ValueError(f"parameter {key.strip()!r} is listed twice.")
         try:
             parameters[key.strip()] = from_yaml(value)
         except ValueError:

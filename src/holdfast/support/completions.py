@@ -112,9 +112,9 @@ def prompt_scores(body: Any, count: int) -> tuple[list[Any], list[Any]] | None:
     read = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
     if isinstance(read, int) and read != count:
         raise ModelError(
-            f"Expected a server that reads a prompt's {count} tokens as they are, got one that "
-            f"reads {read}. Switch off what it adds to prompts, such as a beginning-of-text token, "
-            "and serve the model's own tokenizer."
+            f"Expected a server that reads a prompt's {count} tokens unchanged, got one that "
+            f"reads {read}. Configure the server to add nothing to prompts, such as a "
+            "beginning-of-text token, and to use the model's own tokenizer."
         )
     # the prompt's tokens, and at most the one that had to be asked for
     if not isinstance(scores, list) or not count <= len(scores) <= count + 1:

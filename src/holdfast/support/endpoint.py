@@ -310,9 +310,9 @@ class Client:
                 await self._wait(attempt, wait)
         if unreachable and not self._answered:
             raise HoldfastError(
-                f"Nobody answers at {self.endpoint.shown} ({reason}, {attempt} attempts). Check "
-                f"{self.options.base_url}, and that the server is up "
-                "and reachable from here; the same command then continues."
+                f"No answer from {self.endpoint.shown} ({reason}, {attempt} attempts). Check "
+                f"{self.options.base_url}, and that the server is up and reachable from here; "
+                "then run the same command to continue."
             )
         return Answer(value=None, attempts=attempt, error=reason)
 
@@ -376,7 +376,7 @@ class Client:
                 try:
                     return json.loads(text)
                 except ValueError:
-                    raise _Again(self.clean(f"the answer is no JSON: {text[:80]!r}")) from None
+                    raise _Again(self.clean(f"the answer is not JSON: {text[:80]!r}")) from None
 
     async def _read_to_a_bound(self, response: Any) -> None:
         """Reads a body before the HTTP client does, which reads whatever comes; called for every
@@ -390,7 +390,7 @@ class Client:
         encoding = response.headers.get("content-encoding", "identity")
         if encoding.strip().lower() != "identity":  # httpx would unpack a bomb
             raise _Unreadable(
-                self.clean(f"the answer is packed as {encoding!r}, which was not asked for")
+                self.clean(f"the answer is compressed with {encoding!r}, which was not requested")
             )
         longest = self.endpoint.longest_body
         body = bytearray()
@@ -434,8 +434,8 @@ class Client:
             status == 429 and "insufficient_quota" in f"{error.code} {error.type} {text}"
         ):  # waiting helps no account
             raise HoldfastError(
-                f"{where}: {text}. The account has no credit left; add some, and the same command "
-                "continues."
+                f"{where}: {text}. The account has no credit left; add some and run the same "
+                "command to continue."
             ) from None
         if status in (408, 409, 425, 429) or status >= 500:
             raise _Again(
@@ -471,8 +471,8 @@ class Client:
         else:
             return False
         self.notes.append(
-            "The endpoint refused a parameter and was asked with "
-            f"{', '.join(f'{k}={v}' for k, v in self.parameters.items())}."
+            "The endpoint refused a parameter; the request was sent with "
+            f"{', '.join((f'{k}={v}' for k, v in self.parameters.items()))}."
         )
         return True
 
@@ -512,8 +512,8 @@ def chosen_model(
         )
     if wanted not in listed and (wanted or len(listed) != 1):
         raise ConfigError(
-            f"{endpoint.shown}: expected one of the models that it serves ({', '.join(listed)}) "
-            f"behind '#', got '{wanted}'.{did_you_mean(wanted, listed)}"
+            f"{endpoint.shown}: expected one of its models ({', '.join(listed)}) after '#', got "
+            f"'{wanted}'.{did_you_mean(wanted, listed)}"
         )
     name = wanted or next(iter(listed))
     return name, listed[name]

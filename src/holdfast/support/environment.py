@@ -388,7 +388,7 @@ def lock_folder(path: Path) -> Iterator[None]:
     with handle:
         if busy:
             raise FolderBusy(
-                f"Another holdfast process is at work in {path}. Wait for it, or choose another "
+                f"Another holdfast process is using {path}. Wait for it, or choose another "
                 "output_dir."
             )
         folder = path.parent if path.name.startswith(".") else path
@@ -413,8 +413,8 @@ def lock_folder(path: Path) -> Iterator[None]:
 def _check_still_there(handle: TextIO, path: Path, folder: Path) -> None:
     if not _is_at(handle, path / ".lock"):
         raise StorageError(
-            f"{folder} was deleted or moved while it was written to, so that what lies there now "
-            "is not whole. Put it back, or begin again."
+            f"{folder} was deleted or moved while holdfast wrote to it, so it is now incomplete. "
+            "Put it back, or start again."
         )
 
 

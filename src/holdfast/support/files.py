@@ -50,8 +50,8 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except OSError as error:
         if path.is_dir():
             raise RunFolderError(
-                f"{path}: expected to write a file, found a folder of that name. Move it away, "
-                "and go on."
+                f"{path}: expected to write a file, found a folder of that name. Move or rename "
+                "the folder."
             ) from error
         raise StorageError(
             f"Could not write {path} ({error.strerror or error}). Free some space or choose "
@@ -98,8 +98,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         return _DECODER.decode(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"Expected JSON in {path}, but it cannot be parsed: {error}. Delete the file to have "
-            "it made again."
+            f"Expected JSON in {path}, but it cannot be parsed: {error}. Delete the file and run "
+            "the command again."
         ) from error
 
 
@@ -126,8 +126,8 @@ def read_as(path: str | os.PathLike[str], cls: type[T]) -> T:
         return record_from(cls, content)
     except DataError as error:
         raise DataError(
-            f"{path} does not hold what holdfast writes there: {error} Delete the file to have it "
-            "made again."
+            f"{path} is not a file that holdfast wrote: {error} Delete the file and run the "
+            "command again."
         ) from error
 
 
@@ -141,7 +141,7 @@ def read_jsonl(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         if b"\n" in content[error.start :]:
             number = content.count(b"\n", 0, error.start) + 1
             raise DataError(
-                f"{path}, line {number}: expected a JSON object, got bytes that are no UTF-8."
+                f"{path}, line {number}: expected a JSON object, got bytes that are not UTF-8."
             ) from error
         text = content[: error.start].decode("utf-8")
     yield from _parsed(text.split("\n"), path)
@@ -313,7 +313,7 @@ def _record(cls: type, value: Any, place: str) -> Any:
         if field.name in value:
             fields[field.name] = _typed(hints[field.name], value[field.name], inside)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise DataError(f"expected '{inside}', which is not there.")
+            raise DataError(f"expected the key '{inside}', which is missing.")
     return cls(**fields)
 
 

@@ -98,7 +98,7 @@ def hold_to(
             f"Inputs changed since {what} began:",
             *(f"  - {line}" for line in changed[:SHOWN]),
             *more,
-            "Expected those that it began with: put the old ones back, or choose a new output_dir.",
+            "Restore the old inputs, or choose a new output_dir.",
         )
     manifest = {
         "inputs": {**known.get("inputs", {}), **inputs},
@@ -113,7 +113,7 @@ def hold_to(
         if packages.get(name, before) != before
     ]
     return (
-        [f"Continued with other versions than {what} began with: {', '.join(others)}."]
+        [f"Package versions have changed since {what} began: {', '.join(others)}."]
         if others
         else []
     )
@@ -131,7 +131,7 @@ def changed_inputs(before: Mapping[str, Contents], now: Mapping[str, Contents]) 
         for name in sorted({*before[path], *now[path]}):
             old, new = before[path].get(name), now[path].get(name)
             if old != new:
-                change = "new" if old is None else "gone" if new is None else "another content"
+                change = "new" if old is None else "gone" if new is None else "other contents"
                 lines.append(f"{os.path.join(path, name) if name else path}: {change}")
     return lines
 

@@ -109,8 +109,8 @@ class Ledger:
                 content = content[self._file.write(content) :]
         except OSError as error:
             raise StorageError(
-                f"Could not write {self.path} ({error.strerror or error}). Free some space; the "
-                "same command continues where it was."
+                f"Could not write {self.path} ({error.strerror or error}). Free some space and "
+                "run the same command to continue."
             ) from error
         self.rows.update(
             {str(row[self.key]): self.keep(row) if self.keep is not None else row for row in new}
@@ -177,6 +177,6 @@ def stream_ledger(path: str | os.PathLike[str], *, key: str = "key") -> Iterator
 def _check(row: Any, path: str | os.PathLike[str], key: str) -> None:
     if not isinstance(row, dict) or not isinstance(row.get(key), str):
         raise DataError(
-            f"{path}: expected rows with a '{key}', got {str(row)[:80]}. The file is not one of "
-            "holdfast's; choose another output_dir."
+            f"{path}: expected rows with a '{key}', got {str(row)[:80]}. The file was not "
+            "written by holdfast; choose another output_dir."
         )

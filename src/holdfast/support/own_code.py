@@ -183,9 +183,7 @@ def _import(place: str) -> tuple[ModuleType, bytes]:
         module = importlib.import_module(place)
     except Exception as error:
         missing = isinstance(error, ModuleNotFoundError) and place.startswith(str(error.name))
-        advice = (
-            " A file is written with its ending, as in 'my_method.py:Class'." if missing else ""
-        )
+        advice = " Write a file with its extension, as in 'my_method.py:Class'." if missing else ""
         raise ConfigError(
             f"{place}: the code cannot be loaded: {_raised(error, place)}{advice}"
         ) from error

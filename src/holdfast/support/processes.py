@@ -74,7 +74,7 @@ class Workers:
             code = process.poll()
             if code is not None and code < 0 and self.restarts < MOST_RESTARTS:
                 self.restarts += 1
-                say(f"Worker {number} was killed (signal {-code}); another one takes its place.")
+                say(f"Worker {number} was killed (signal {-code}); a new worker replaces it.")
                 self.processes[number] = self._start(number)
 
     def last_words(self) -> list[str]:
@@ -88,7 +88,7 @@ class Workers:
             lines[-1] if lines else "",
         )
         after = lines[lines.index(last_line) + 1 :][:6] if last_line in lines else []
-        return [f"The end of {logs[-1]}:", *(f"  {line}" for line in [last_line, *after])]
+        return [f"Last lines of {logs[-1]}:", *(f"  {line}" for line in [last_line, *after])]
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         with open(self.logs / f"worker-{number}.log", "ab") as log:
@@ -153,7 +153,7 @@ def stop_without_parent() -> None:
     """
     if without_parent():
         raise Interrupted(
-            "The command that started this worker is gone; the trial waits for the next one."
+            "The command that started this worker has ended; the trial waits for the next worker."
         )
 
 

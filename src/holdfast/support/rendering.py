@@ -132,9 +132,9 @@ def _template_named(apply: Callable[..., Any]) -> Callable[..., Any]:
             if isinstance(error, TimeoutError):
                 reason = f"it takes {error}"
             raise UnusableTemplate(
-                f"The chat template of {_name(self)} cannot write these messages: {reason}. Mend "
-                "chat_template.jinja there (or what chat_template or chat_template_path names), or "
-                "the messages."
+                f"The chat template of {_name(self)} cannot write these messages: {reason}. "
+                "Correct chat_template.jinja there (or the template of chat_template or "
+                "chat_template_path), or the messages."
             ) from error
 
     return named
@@ -148,9 +148,9 @@ def _tokenizer_named(encode: Callable[..., Any]) -> Callable[..., Any]:
             if not is_panic(error):
                 raise
             raise ModelError(
-                f"The tokenizer of {_name(self)} cannot read this text: {first_line(error)}. Look "
-                "at the regular expressions of its tokenizer.json (pre_tokenizer, normalizer), or "
-                "copy it again from the model."
+                f"The tokenizer of {_name(self)} cannot read this text: {first_line(error)}. "
+                "Check the regular expressions in its tokenizer.json (pre_tokenizer, "
+                "normalizer), or copy it again from the model."
             ) from error
 
     return named

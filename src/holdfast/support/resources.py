@@ -29,7 +29,7 @@ _UNUSABLE = {
     errno.EROFS: "Choose a place that can be written.",
     errno.ENOTDIR: "One of its folders is a file.",
     errno.EISDIR: "Give a file in it.",
-    errno.ELOOP: "A link in it leads to itself.",
+    errno.ELOOP: "It contains a symbolic link to itself.",
 }
 """What is wrong with a path that the system refuses, whoever asked it; by the system's number."""
 _MEMORY = re.compile(
@@ -76,19 +76,19 @@ def file_trouble(error: BaseException, folder: Path | None = None) -> HoldfastEr
             else f"ulimit -f allows ({limit:,} bytes)"
         )
         return StorageError(
-            f"{where} file would grow beyond what {allowed}. Raise the limit; the same command "
-            "continues where it was."
+            f"{where} file would be larger than what {allowed}. Raise the limit and run the same "
+            "command to continue."
         )
     if no_room:
         where = f"No space left on the disk of {path}." if path else "The disk is full."
-        return StorageError(f"{where} Free some space; the same command continues where it was.")
+        return StorageError(f"{where} Free some space and run the same command to continue.")
     if not path or number is None:
         return None
     words = os.strerror(number)
     if number == errno.ENOENT:
         return StorageError(
-            f"{path}: is not there any more. It was deleted or moved while it was needed; put it "
-            "back, or begin again."
+            f"{path}: no longer exists. It was deleted or moved during the run; put it back, or "
+            "start again."
         )
     if number in _UNUSABLE:
         return RunFolderError(f"{path}: cannot be used ({words}). {_UNUSABLE[number]}")

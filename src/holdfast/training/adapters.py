@@ -47,11 +47,11 @@ class AdapterArguments:
     """Which PEFT method `use_peft` means, beside TRL's model arguments."""
 
     peft_method: Literal["lora", "osf"] = "lora"
-    """What use_peft trains: lora, or osf (PEFT's orthogonal subspace fine-tuning)."""
+    """PEFT method of use_peft: lora, or osf (orthogonal subspace fine-tuning)."""
     osf_effective_rank: float | int | None = None
-    """OSF: singular directions of each matrix that are kept as they are, those of the largest
-    values: a number of them, or a share below 1 of the matrix's smaller side. The others are
-    trained. Default: half."""
+    """OSF: how many singular directions of each matrix, those with the largest values, stay
+    frozen: a number, or a share below 1 of the matrix's smaller side. The others are trained.
+    Default: half."""
     osf_target_modules: list[str] | None = None
     """OSF: names of the modules to train, or all-linear. Default: PEFT's for the architecture."""
 
@@ -209,8 +209,8 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | Non
                 larger.append(f"{name} ({layer.out_features} x {layer.in_features}, {rank} kept)")
     if larger:
         raise ConfigError(
-            "osf_effective_rank: expected no more directions than a matrix has, its smaller side, "
-            f"got more in {listing(larger)}. Lower it, or give a share below 1."
+            "osf_effective_rank: expected at most the smaller side of each matrix, got more for "
+            f"{listing(larger)}. Lower it, or give a share below 1."
         )
     if not any(p.numel() for p in model.parameters() if p.requires_grad):
         raise ConfigError(

@@ -199,8 +199,8 @@ class EarlyStopping(TrainerCallback):
             control.should_training_stop = True
             times = "evaluation" if without == 1 else f"{without} evaluations"
             self.say(
-                f"Ended at step {state.global_step} of {state.max_steps}: the last {times} brought "
-                "nothing better. The result is the best checkpoint."
+                f"Ended at step {state.global_step} of {state.max_steps}: the last {times} "
+                "brought no improvement. The result is the best checkpoint."
             )
         return control
 

@@ -49,7 +49,7 @@ def refuse_files(folder: Path) -> None:
         if not path.is_dir():
             raise RunFolderError(
                 f"Expected a folder at {path}, where a checkpoint of the run belongs, found a "
-                "file. Move it away."
+                "file. Move or rename it."
             )
 
 

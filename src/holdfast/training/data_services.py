@@ -48,15 +48,15 @@ class StartModel:
     def __init__(self, model: Any, *, adapter: Any, first: bool) -> None:
         if not isinstance(model, nn.Module):
             raise ConfigError(
-                "self_replay: expected a loaded model, because it writes the data, got "
+                "self_replay: expected a loaded model that can write the data, got "
                 f"{type(model).__name__}."
             )
         if any(p.is_meta for p in model.parameters()):
             raise ConfigError(
-                "fsdp_cpu_ram_efficient_loading: expected false with self_replay, which draws on "
-                "every process, got true; only one process of each machine has the weights. "
-                "holdfast train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before "
-                "the model is loaded."
+                "fsdp_cpu_ram_efficient_loading: expected false with self_replay, which draws "
+                "on every process, got true; only one process per machine has the weights. "
+                "holdfast train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false "
+                "before the model is loaded."
             )
         self.model: Any = model
         self.adapter = adapter
@@ -71,8 +71,8 @@ class StartModel:
             )
         except ModelError as error:
             raise ConfigError(
-                f"self_replay: cannot tell whose samples to look for. {error} Draw them in a run "
-                "that holds the model whole (DDP, FSDP2 or one process)."
+                f"self_replay: cannot identify the initial model. {error} Generate the samples "
+                "in a run in which each process has the whole model (DDP, FSDP2 or one process)."
             ) from error
 
 
@@ -178,11 +178,11 @@ class TrainerDataServices:
                 prompts,
                 max_new_tokens=max_new_tokens,
                 sampling=sampling,
-                advice="Lower self_replay.batch_size; batches that were finished are kept.",
+                advice="Lower self_replay.batch_size; finished batches are kept.",
             )
         if any(answer.broken for answer in answers):
             raise ModelError(
-                "self_replay: the start model's logits are NaN or infinite. Look at its weights "
+                "self_replay: the initial model's logits are NaN or infinite. Check its weights "
                 "and dtype."
             )
         return [Sample(ids=tuple(answer.ids), ended=answer.ended) for answer in answers]
@@ -200,9 +200,9 @@ class TrainerDataServices:
         assert self._start is not None
         if is_partitioned(model):
             raise ConfigError(
-                "self_replay: samples are drawn by a model that is whole in each process, and ZeRO "
-                "3 shares this one out. Draw them in a run of one process first (it may be stopped "
-                "after its first step)."
+                "self_replay: sampling needs the whole model in each process, and ZeRO 3 shards "
+                "it. Generate the samples in a run of one process first (stop it after its "
+                "first step)."
             )
         if next(model.parameters()).device.type == "cpu" and self._args.device.type != "cpu":
             model.to(self._args.device)  # where the trainer takes it anyway

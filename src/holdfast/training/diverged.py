@@ -34,7 +34,7 @@ def diverged(
         + (" They were not saved." if updated else " The weights were not updated with it.")
     ]
     if samples:
-        lines += ["On these samples:", *(f"  - {s}" for s in samples)]
+        lines += ["Samples of this step:", *(f"  - {s}" for s in samples)]
     lines.append(
         f"The last good checkpoint is {checkpoints[-1]}."
         if checkpoints
@@ -43,14 +43,14 @@ def diverged(
     if len(checkpoints) > 1 and (step_of(checkpoints[-1]) or 0) >= step - 1:
         # Its weights are finite, but no step has shown yet that they give a finite loss.
         lines.append(
-            "It was written right before; if its weights are what is wrong, the one before is "
-            f"{checkpoints[-2].name}."
+            "It was written just before this step; if its weights are already wrong, use the "
+            f"previous one, {checkpoints[-2].name}."
         )
     lines.append(
         "Usual causes: a learning rate too high, fp16 where bf16 is needed, a broken sample."
     )
     lines.append(
-        "Lower learning_rate or mend the sample, then run again (in a new output_dir where a "
+        "Lower learning_rate or correct the sample, then run again (in a new output_dir if a "
         "setting changes)."
     )
     return TrainingDiverged(*lines)

@@ -36,7 +36,7 @@ from holdfast.ops.heads import backbone_of, causal_lm, run_backbone
 
 logger = logging.getLogger(__name__)
 
-LEAK = "lets documents that share a row see each other"
+LEAK = "lets documents in one row attend to each other"
 _LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers whose attention is confined by bounds and a window only."""
 _BOUNDS = "document_bounds"
@@ -98,8 +98,8 @@ def packing_refusal(key: str, problem: str) -> str:
         problem: as of `packing_problem`.
     """
     return (
-        f"{key}: expected false, because {problem}. Set {key}: false, so that each document has a "
-        "row of its own."
+        f"{key}: expected false, because {problem}. Set {key}: false, so that each document gets "
+        "its own row."
     )
 
 

@@ -42,8 +42,8 @@ def may_run_alone(settings: Mapping[str, Any]) -> bool:
 def alone_note(name: str) -> str:
     """What a user is told of a model of that class."""
     return (
-        f"{name} {LEAK}, so each goes through the model by itself: it gets the losses that it gets "
-        "alone, and packing saves no time"
+        f"{name} {LEAK}, so each document goes through the model separately: losses are correct, "
+        "but packing saves no time"
     )
 
 

@@ -76,7 +76,8 @@ def init_stds(
     if inner is not fresh.config and getattr(inner, BASE_WIDTH, None) is not None:
         raise ModelError(
             f"Expected the initialisation of a whole model, got {type(fresh).__name__} around a "
-            "language model that muP initialised, whose spread is that of another width."
+            "language model initialised with muP, whose standard deviations belong to another "
+            "width."
         )
     parameters = dict(fresh.named_parameters())
     writes = _writes(fresh, parameters)

@@ -115,9 +115,8 @@ class ImageCollator:
             if any(beyond):
                 cut = [n for n, is_beyond in zip(numbers, beyond, strict=True) if is_beyond]
                 raise DataError(
-                    f"{named_rows(cut)}: an image would be cut in two, because it goes beyond "
-                    f"max_length={self.max_length} tokens. Raise max_length, or have the processor "
-                    "make smaller images."
+                    f"{named_rows(cut)}: max_length={self.max_length} tokens would cut an image "
+                    "in two. Raise max_length, or configure the processor for smaller images."
                 )
             uncut_shape, places = batch["input_ids"].shape, places[:, : self.max_length]
             for name, value in batch.items():
@@ -152,7 +151,7 @@ def named_rows(numbers: Sequence[int]) -> str:
     """
     known = [number + 1 for number in numbers if number >= 0]
     if not known:
-        return "a row of the data that is mixed in" if numbers else "a row of the training data"
+        return "a row of the mixed-in data" if numbers else "a row of the training data"
     listed = ", ".join(map(str, known[:5])) + (", ..." if len(known) > 5 else "")
     return (
         f"row{'s' if len(known) > 1 else ''} {listed} of the training "

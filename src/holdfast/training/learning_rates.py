@@ -52,7 +52,7 @@ def factors_of(names: Iterable[str], multipliers: Mapping[str, float]) -> dict[s
         problems.append(
             f"{KEY}: expected one pattern for each parameter, got '{matching[0]}' and "
             f"'{matching[1]}' for {name} ({len(several)} parameters in all). Make one of them "
-            f"narrower, as in '{matching[0]}$'."
+            f"more specific, such as '{matching[0]}$'."
         )
     if problems:
         raise ConfigError(problems)

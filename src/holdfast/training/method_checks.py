@@ -65,20 +65,20 @@ def refuse_combinations(methods: Sequence[RetentionMethod], host: type[Retention
     if changing and not host.prepares_data:
         raise ConfigError(
             f"retention: {', '.join(changing)} changes the training data, which {host.__name__} "
-            "takes as it is. Use SFTRetentionTrainer, or mix the data beforehand with "
+            "cannot do. Use SFTRetentionTrainer, or mix the data first with "
             "holdfast.data.mixing.mix_replay."
         )
     weighing = [method.name for method in methods if TOKEN_WEIGHTS in method.needs]
     if len(weighing) > 1:
         raise ConfigError(
-            f"retention: expected one method that weighs tokens, got {' and '.join(weighing)} "
+            f"retention: expected one method that weights tokens, got {' and '.join(weighing)} "
             "(loss_type: dft is token_weighting of kind dft). Leave one out."
         )
     acting = [method.name for method in methods if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}]
     if acting and host.own_loss:
         raise ConfigError(
-            f"retention: {acting[0]} acts on tokens' cross-entropies, and the loss of "
-            f"{host.__name__} is not made of them. Leave it out."
+            f"retention: {acting[0]} acts on the cross-entropy of tokens, which the loss of "
+            f"{host.__name__} does not use. Leave it out."
         )
 
 
@@ -96,8 +96,8 @@ def refuse_unsupported(trainer: RetentionMixin) -> None:
         )
         if trainer.learning_rate_multipliers:
             unsupported.append(
-                f"{KEY}: expected none under DeepSpeed, whose engine has one rate. Use FSDP2 or "
-                "DDP."
+                f"{KEY}: expected none under DeepSpeed, which has a single learning rate. Use "
+                "FSDP2 or DDP."
             )
     for method in trainer.retain:
         if (
@@ -111,10 +111,10 @@ def refuse_unsupported(trainer: RetentionMixin) -> None:
             )
     if trainer.is_fsdp_enabled and loads_on_one_process_only() and _needs_initial_weights(trainer):
         unsupported.append(
-            "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the "
-            "start weights, got true; only one process of each machine would have them. holdfast "
-            "train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is "
-            "loaded."
+            "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of "
+            "the initial weights, got true; only one process per machine would have them. "
+            "holdfast train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before "
+            "the model is loaded."
         )
     if not trainer.own_loss and getattr(args, "loss_type", "nll") not in trainer.loss_types:
         unsupported.append(
@@ -124,7 +124,7 @@ def refuse_unsupported(trainer: RetentionMixin) -> None:
     if args.label_smoothing_factor:
         unsupported.append(
             f"label_smoothing_factor: expected 0, got {args.label_smoothing_factor}; "
-            "label_annealing is smoothing that remembers."
+            "label_annealing already smooths the labels."
         )
     if unsupported:
         raise ConfigError(unsupported)

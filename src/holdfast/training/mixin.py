@@ -173,7 +173,8 @@ class RetentionMixin(WholeCheckpoints):
         if train_only:
             if not isinstance(model, nn.Module) or kwargs.get("peft_config") is not None:
                 raise ConfigError(
-                    "train_only: expected a loaded model without an adapter, which decides itself."
+                    "train_only: expected a model without an adapter; an adapter decides which "
+                    "weights are trained."
                 )
             frozen.train_only(model, train_only)
         super().__init__(*args, **kwargs)

@@ -73,8 +73,8 @@ def mup_(model: Any, *, base_width: int, seed: int = 0) -> dict[str, float]:
         )
     if head.weight is model.get_input_embeddings().weight:
         raise ConfigError(
-            "mup: expected embeddings of their own for input and output, got tied ones: one matrix "
-            "cannot have the rate of both. Set tie_word_embeddings: false."
+            "mup: expected separate input and output embeddings, got tied ones: one matrix "
+            "cannot have two learning rates. Set tie_word_embeddings: false."
         )
     factors, parameters = mup_factors(model, base_width), dict(model.named_parameters())
     generator = torch.Generator().manual_seed(seed)

@@ -208,7 +208,7 @@ class OnAnswers(OwnLoss):
         notes = []
         if left_out := rows - len(kept):
             notes.append(
-                f"{left_out} of {rows} training rows are left out: their prompt alone fills the "
+                f"{left_out} of {rows} training rows are left out: their prompt alone fills "
                 f"max_length={longest} tokens. Raise max_length."
             )
         answers = [name for name in _ANSWER_IDS if name in kept.column_names]
@@ -342,8 +342,8 @@ class GRPORetentionTrainer(OnSamples, GRPOTrainer):
         annealing = with_token_loss(retain)
         if annealing:
             raise ConfigError(
-                f"retention: {', '.join(annealing)} is not computed on sampled completions. GRPO has a "
-                "KL of its own to the start model: set beta in GRPOConfig."
+                f"retention: {', '.join(annealing)} is not computed on sampled completions. GRPO "
+                "has its own KL to the initial model: set beta in GRPOConfig."
             )
         super().__init__(*args, retain=retain, **kwargs)
         data = kwargs.get("train_dataset")
@@ -390,26 +390,28 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
         terms = token_losses(retain)
         if any(term.tokens == "all" for term in terms):
             raise ConfigError(
-                "label_annealing.tokens: expected trained in on-policy distillation, got all: the "
-                "loss is the mean over the tokens that the model has written, and prompts are none."
+                "label_annealing.tokens: expected trained in on-policy distillation, got all: "
+                "the loss is the mean over the tokens that the model has written, without the "
+                "prompts."
             )
         if any(term.mask_target for term in terms):
             raise ConfigError(
-                "label_annealing.mask_target: expected false in on-policy distillation, got true: "
-                "the divergence is the whole loss, and nothing else would train the token that was "
-                "written."
+                "label_annealing.mask_target: expected false in on-policy distillation, got "
+                "true: the divergence is the only loss, so the masked token would not be "
+                "trained."
             )
         if not terms:
             raise ConfigError(
-                "retention: expected label_annealing with a weight above 0, whose divergence from "
-                "the teacher is all that on-policy distillation trains on, got none."
+                "retention: expected label_annealing with a weight above 0, because its "
+                "divergence from the teacher is the only loss of on-policy distillation, got "
+                "none."
             )
         if any(isinstance(method, Budget) and not method.off for method in retain):
             raise ConfigError(
-                "retention: expected no budget in on-policy distillation, got one: it adapts the "
-                "weight of label_annealing, whose divergence is the whole loss. Leave it out."
+                "retention: expected no budget in on-policy distillation, got one: it adapts "
+                "the weight of label_annealing, which is the only loss. Leave it out."
             )
-        _refuse_terms(retain, "on sampled text", "which is new in every step")
+        _refuse_terms(retain, "on sampled text", "which changes in every step")
         super().__init__(model=model, retain=retain, **kwargs)
         self.data_info: dict[str, Any] = {
             "examples": len(data) if isinstance(data, Dataset) else None,
@@ -513,7 +515,7 @@ def _refuse_terms(retain: Sequence[RetentionMethod], where: str, why: str) -> No
             )
         if term is not None and term.by_origin:
             raise ConfigError(
-                f"label_annealing: expected one weight {where}, where no rows are replayed or "
-                f"generated, got others at {' and '.join(term.by_origin)} tokens. State weight "
-                "alone."
+                f"label_annealing: expected one weight {where}, because no rows are replayed or "
+                f"generated, got other weights at {' and '.join(term.by_origin)} tokens. Set "
+                "weight only."
             )

@@ -76,8 +76,8 @@ class SelfDistillationTrainer(OnSamples, SDFTTrainer):
         annealing = with_token_loss(retain)
         if annealing:
             raise ConfigError(
-                f"retention: {', '.join(annealing)} has a teacher of its own, and in self-distillation "
-                "the model as it was at the start is the teacher. Leave one of the two out."
+                f"retention: {', '.join(annealing)} has its own teacher, and in "
+                "self-distillation the initial model is the teacher. Leave one of the two out."
             )
         super().__init__(model=model, retain=retain, **kwargs)
         if self.args.distillation_mode != "sampled_token":

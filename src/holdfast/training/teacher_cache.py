@@ -120,8 +120,8 @@ class TeacherCache:
             self.facts = self._processes.first(self._teacher_facts)
         except ModelError as error:
             raise ConfigError(
-                f"label_annealing.teacher: cached cannot tell whose states to look for. {error} "
-                "Instead, use teacher: online."
+                f"label_annealing.teacher: cached cannot identify the teacher. {error} Use "
+                "teacher: online."
             ) from error
         key = fingerprint(self.facts, length=32)
         store: StateStore = self._processes.together(
@@ -167,9 +167,9 @@ class TeacherCache:
             missing = self._count_missing(documents)
             if missing and not at_start:
                 raise DataError(
-                    f"label_annealing.teacher: cached has nothing of {missing} document(s), and "
-                    "training has changed the model it would have to come from. Give all "
-                    "evaluation data as eval_dataset before training, or use teacher: online."
+                    f"label_annealing.teacher: cached has no states for {missing} document(s), "
+                    "and training has already changed the model. Give all evaluation data as "
+                    "eval_dataset before training, or use teacher: online."
                 )
             computed = self._build(documents, missing) if missing else 0
         self._known.update(documents)
@@ -223,8 +223,7 @@ class TeacherCache:
             if self._main:
                 (store.folder / name).unlink(missing_ok=True)
             self._say(
-                f"Teacher cache: removed the damaged shard {name}; its documents are computed "
-                "again."
+                f"Teacher cache: removed the damaged shard {name}; computing its documents again."
             )
         if damaged:
             self._processes.gather(None)  # the first process has deleted them
@@ -240,11 +239,11 @@ class TeacherCache:
         store = self.store
         if self._sharded:
             raise ConfigError(
-                f"label_annealing.teacher: cached has nothing of {missing} of {len(documents)} "
-                f"documents in {store.folder}, and a model that FSDP or DeepSpeed shards cannot "
-                "compute it. Build it first in a run of one process (the same model, data, "
-                "precision and attention; it may be stopped after its first step), or use teacher: "
-                "online."
+                f"label_annealing.teacher: cached has no states for {missing} of "
+                f"{len(documents)} documents in {store.folder}, and a model sharded by FSDP or "
+                "DeepSpeed cannot compute them. Compute them first in a run of one process "
+                "(same model, data, precision and attention; stop it after its first step), or "
+                "use teacher: online."
             )
         with contextlib.ExitStack() as stack:
             self._wait_for_lock(stack)
@@ -261,8 +260,9 @@ class TeacherCache:
         still = self._count_missing(documents)
         if still:
             raise ConfigError(
-                f"label_annealing.cache_dir: {still} document(s) that one process stored are not "
-                f"in {store.folder} for another. Give a folder that all processes share."
+                f"label_annealing.cache_dir: {still} document(s) that one process stored in "
+                f"{store.folder} are missing for another process. Give a folder that all "
+                "processes share."
             )
         if self._main:
             write_json(store.folder / "teacher.json", self.facts)  # for people
@@ -349,10 +349,10 @@ class TeacherCache:
                 "label_annealing.teacher: cached expects states that depend on their document's "
                 "tokens only, but in a batch of training those of "
                 f"{type(causal_lm(self.trainer.model)).__name__} differ from the stored ones by "
-                f"{difference:.2g} of their size (rounding explains {tolerance:g}). If the model's "
-                f"code has changed since they were stored, delete {self.store.folder}. Otherwise "
-                "the model looks at padding or at neighbours in a packed row, or scales positions "
-                "by the longest row: use teacher: online."
+                f"{difference:.2g} of their size (rounding explains {tolerance:g}). If the "
+                f"model's code has changed since they were stored, delete {self.store.folder}. "
+                "Otherwise the model's states depend on padding, on neighbours in a packed row "
+                "or on the longest row: use teacher: online."
             )
 
     @torch.no_grad()
@@ -427,7 +427,7 @@ def read_documents(trainer: Any, dataset: Any) -> tuple[Documents, dict[int, int
     """
     if not hasattr(dataset, "__len__"):
         raise ConfigError(
-            "label_annealing.teacher: cached has to see the whole data before training, got "
+            "label_annealing.teacher: cached needs the whole data before training, got "
             f"{type(dataset).__name__}, which has no length. Turn streaming off, or use teacher: "
             "online."
         )
@@ -437,7 +437,7 @@ def read_documents(trainer: Any, dataset: Any) -> tuple[Documents, dict[int, int
         if "input_ids" not in row:
             raise ConfigError(
                 "label_annealing.teacher: cached expects rows with input_ids, got the columns "
-                f"{', '.join(row)}. Instead, use teacher: online."
+                f"{', '.join(row)}. Use teacher: online."
             )
         tokens = np.asarray(row["input_ids"]).astype("<i4")
         if not len(tokens):

@@ -116,9 +116,9 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             return
         if self._token_loss is not None and self._token_loss.teacher.kind == "cached":
             raise ConfigError(
-                "label_annealing.teacher: expected online or adapter_off where rows hold images, "
-                "got cached: states are kept by a row's tokens, which are the same whatever its "
-                "images show, and images may be made into pixels anew in every epoch."
+                "label_annealing.teacher: expected online or adapter_off for rows with images, "
+                "got cached: states are looked up by a row's tokens, which do not depend on its "
+                "images."
             )
         collate: Any = self.data_collator  # type: ignore[has-type]
         if isinstance(collate, DataCollatorForVisionLanguageModeling):
@@ -164,10 +164,10 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         used = str(getattr(causal_lm(model).config.get_text_config(), "_attn_implementation", ""))
         if used in ("sdpa", "eager"):
             self.data_notes.append(
-                "Attention within packed documents goes by a dense mask over the whole batch here "
-                f"(attn_implementation: {used}): correct, but its time and memory grow with the "
-                "square of the batch's tokens. Use attn_implementation: "
-                f"{'sdpa or ' if used == 'eager' else ''}flash_attention_2, or a smaller "
+                "Attention within packed documents uses a dense mask over the whole batch here "
+                f"(attn_implementation: {used}): correct, but time and memory grow with the "
+                "square of the tokens in a batch. Use attn_implementation: "
+                f"{('sdpa or ' if used == 'eager' else '')}flash_attention_2, or a smaller "
                 "per_device_train_batch_size with accumulation."
             )
 
@@ -250,7 +250,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         """
         if mixing := [m.name for m in self._data_methods if changes_data(m)]:
             raise ConfigError(
-                f"retention: {', '.join(mixing)} mixes rows that it has to count, and these are "
+                f"retention: {', '.join(mixing)} has to count the rows it mixes, and the data is "
                 "streamed. Turn streaming off, or leave the method out."
             )
         once = super()._prepare_dataset(
@@ -308,9 +308,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if "images" in rows.column_names:
             if not self._is_vision_dataset:  # type: ignore[has-type]
                 raise DataError(
-                    f"{name}: these rows hold images, the training rows none, whose batches are "
-                    "made without pixels. Take rows without images, or train on rows with images "
-                    "among them."
+                    f"{name}: these rows hold images, but the training rows do not. Use rows "
+                    "without images, or add rows with images to the training data."
                 )
             return rows
         before: bool = self.completion_only_loss  # type: ignore[has-type]
@@ -343,21 +342,21 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         )
         if untrained := self.data_info["untrained_examples"]:
             self.data_notes.append(
-                f"{untrained} of {len(lengths)} training examples are not trained at all: what is "
-                "to be learnt of them is cut away (max_length) or masked (labels, "
-                "assistant_only_loss, completion_only_loss)."
+                f"{untrained} of {len(lengths)} training examples have no trained tokens: these "
+                "are cut off (max_length) or masked (labels, assistant_only_loss, "
+                "completion_only_loss)."
             )
         if twice := _rows_with_two_bos(tokenised, self._tokenizer.bos_token_id):
             self.data_notes.append(
                 f"{twice} of {len(lengths)} training examples begin with two "
-                f"{self._tokenizer.bos_token}: their text has one, and another is put before it. "
-                "Take one out of the data or of the chat template."
+                f"{self._tokenizer.bos_token}: their text has one, and the tokenizer adds "
+                "another. Remove it from the data or from the chat template."
             )
         if others := _rows_with_other_labels(tokenised):
             self.data_notes.append(
-                f"{others} of {len(lengths)} training examples have labels that are not their "
-                "tokens. The label of a token is the token itself (the trainer compares it with "
-                "what is predicted before it) or -100."
+                f"{others} of {len(lengths)} training examples have labels that differ from "
+                "their tokens. A label has to be the token itself (the trainer shifts labels) "
+                "or -100."
             )
         if args.max_length is not None:
             longer = int((lengths > args.max_length).sum())

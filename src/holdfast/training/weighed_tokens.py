@@ -81,7 +81,7 @@ class WeighedTokens:
             if self._weightless < min(WEIGHTLESS, total or WEIGHTLESS):
                 return
             raise DataError(
-                f"{self.label}: expected trained tokens of some weight, got 0 in each of the "
-                f"{count:.0f} of step {step} and of all steps before it, so that nothing would be "
-                "learnt. Take more rows a step, or a coefficient below 1."
+                f"{self.label}: expected trained tokens with a weight above 0, got 0 for each of "
+                f"the {count:.0f} of step {step} and of all steps before it, so nothing would be "
+                "learnt. Use more rows per step, or a coefficient below 1."
             )

@@ -176,12 +176,12 @@ class WholeCheckpoints(_Host):
                 break
             passed.append(f"{name} ({listing(problems, 3)})")
         if passed:
-            after = f"continues from {newest.name}" if newest else "begins anew"
+            after = f"continues from {newest.name}" if newest else "starts over"
             say(f"Passed over: {', '.join(passed)}. Training {after}.")
         if newest is not None and not (newest / manifest.FILE).exists():
             say(
-                f"{newest.name} has no {manifest.FILE}, as those of earlier versions: its parts "
-                "are there and can be read, but whether what they hold was changed cannot be told."
+                f"{newest.name} has no {manifest.FILE} because an earlier version wrote it: its "
+                "files can be read, but cannot be checked for changes."
             )
         self._checked = newest
         return newest
@@ -201,7 +201,7 @@ class WholeCheckpoints(_Host):
             newest = self.whole_checkpoint(output)
             if newest is None:
                 raise RunFolderError(
-                    f"Expected a whole checkpoint in {output} to go on from, found none."
+                    f"Expected a complete checkpoint in {output} to continue from, found none."
                 )
             return str(newest)
         path = Path(asked)
@@ -209,8 +209,8 @@ class WholeCheckpoints(_Host):
             problems := self._problems(path, strict=False)
         ):
             raise RunFolderError(
-                f"Expected a whole checkpoint in {path} to go on from, but {listing(problems)}. "
-                "Name another one, or begin anew."
+                f"Expected a complete checkpoint in {path} to continue from, but "
+                f"{listing(problems)}. Choose another one, or start over."
             )
         return str(path)
 
@@ -269,8 +269,8 @@ class WholeCheckpoints(_Host):
         if lost:  # Trainer warns, and trains on with the weights that happen to be there
             raise StorageError(
                 f"Expected a checkpoint with all tensors of the model, but {listing(lost, 3)} "
-                f"cannot be found in it ({len(lost)} in all). Remove that checkpoint; the same "
-                "command goes on from an earlier one."
+                f"cannot be found in it ({len(lost)} in all). Remove that checkpoint and run the "
+                "same command to continue from an earlier one."
             )
         super()._issue_warnings_after_load(load_result)
 
@@ -278,9 +278,8 @@ class WholeCheckpoints(_Host):
         best = Path(str(self.state.best_model_checkpoint))
         if problems := _changed(best):
             raise StorageError(
-                f"Expected the best checkpoint, {best}, as it was written, but "
-                f"{listing(problems)}. The same command goes on from an earlier checkpoint that is "
-                "whole."
+                f"Expected the best checkpoint, {best}, unchanged, but {listing(problems)}. Run "
+                "the same command to continue from an earlier complete checkpoint."
             )
         super()._load_best_model()
 
@@ -333,5 +332,5 @@ def _changed(
     for name in manifest.files_in(path):
         is_hidden = Path(name).name.startswith(".")
         if name not in files and name.endswith(_LOADED) and not is_hidden:
-            added.append(f"{name} was not written with it")
+            added.append(f"{name} was added later")
     return added

@@ -47,8 +47,8 @@ def problems(
         unsupported.append(
             Problem(
                 "retention",
-                f"{', '.join(per_parameter)} decides by parameter what the optimiser does, and "
-                "DeepSpeed's knows one flat tensor. Use FSDP2 (accelerate_config: fsdp2) or DDP.",
+                f"{', '.join(per_parameter)} needs an optimiser with separate parameters, and "
+                "DeepSpeed's has one flat tensor. Use FSDP2 (accelerate_config: fsdp2) or DDP.",
             )
         )
         acting = [name for name in acting if name not in per_parameter]
@@ -56,9 +56,9 @@ def problems(
         unsupported.append(
             Problem(
                 "retention",
-                f"{', '.join(acting)} changes gradients or weights, which ZeRO 3 keeps in pieces "
-                "only. Use ZeRO 2 (accelerate_config: zero2) or FSDP2 (accelerate_config: fsdp2), "
-                "which shards as much.",
+                f"{', '.join(acting)} changes gradients or weights, which ZeRO 3 shards. Use "
+                "ZeRO 2 (accelerate_config: zero2) or FSDP2 (accelerate_config: fsdp2), which "
+                "shards as much.",
             )
         )
     if stage == 0 and cast is not None and acting:
@@ -74,8 +74,8 @@ def problems(
         unsupported.append(
             Problem(
                 "retention",
-                "the teacher is a copy of the start model, and ZeRO 3 has loaded that in pieces. "
-                "Use ZeRO 2 (accelerate_config: zero2) or FSDP2 (accelerate_config: fsdp2).",
+                "the teacher is a copy of the initial model, which ZeRO 3 shards. Use ZeRO 2 "
+                "(accelerate_config: zero2) or FSDP2 (accelerate_config: fsdp2).",
             )
         )
     return unsupported

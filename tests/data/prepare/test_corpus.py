@@ -149,8 +149,8 @@ def test_all_mistakes_at_once():
         "expected a file of a corpus",
         "got a.docx",
         "expected a file or folder at goood, found nothing. Did you mean 'good'?",
-        "output: good/train.jsonl lies in the input good",
-        "after: expected an earlier day",
+        "output: good/train.jsonl is inside the input good",
+        "after: expected a day earlier",
         "undated: expected one of auto, keep, drop, got 'no'",
         "minimum_characters: expected a whole number",
         "text_column: expected the name of a column",
@@ -165,7 +165,7 @@ def test_an_output_is_never_an_input():
         prepared("a.jsonl", output="a.jsonl")
     text("in/a.txt", "One.")
     os.symlink("in", "also")
-    with pytest.raises(ConfigError, match="lies in the input in"):
+    with pytest.raises(ConfigError, match="is inside the input in"):
         prepared("in", output="also/train.jsonl")
 
 
@@ -214,5 +214,5 @@ def test_files_that_are_no_text_are_named_or_left_out_where_allowed():
     assert "2 of 10 records are malformed" in str(
         caught.value
     ) and "in/a.txt, line 1: expected UTF-8, got byte 0xe9" in str(caught.value)
-    assert "in/b.txt.gz: the file cannot be read to its end, it is cut short or damaged" in str(caught.value)
+    assert "in/b.txt.gz: the file is cut short or damaged" in str(caught.value)
     assert prepared("in", most_malformed=0.2)["counts"]["documents"] == 8

@@ -142,7 +142,7 @@ def test_the_sample_is_random_by_the_seed_and_may_share_documents(scorer):
     documents = [(document(n, 300), f"d{n}") for n in range(8)]
     with pytest.raises(
         DataError,
-        match=r"are missing \([\d,]+ go to the probing set, [\d,]+ are of the same documents\).*disjoint: passages",
+        match=r"are missing \([\d,]+ are in the probing set, [\d,]+ are from the same documents\).*disjoint: passages",
     ):
         selected(scorer, documents, tokens=4000, probing=12)
     selected(scorer, documents, tokens=4000, probing=12, disjoint="passages")
@@ -233,11 +233,11 @@ def test_scores_are_shared_by_requests_but_not_by_models(scorer):
 def test_a_corpus_that_is_too_small_says_how_much_is_missing_before_anything_is_scored(scorer):
     with pytest.raises(
         DataError,
-        match=r"Expected 10,000,000 tokens .*, the corpus has [\d,]+ in \d+ passages: 9,9[\d,]+ are missing",
+        match=r"Expected 10,000,000 tokens .*, but the corpus has only [\d,]+ in \d+ passages: 9,9[\d,]+ are missing",
     ):
         selected(scorer, tokens=10_000_000)
     with pytest.raises(
-        DataError, match=r"Expected 10,000 passages to probe with, the corpus has \d+: 9,\d+ are missing"
+        DataError, match=r"Expected 10,000 probing passages, but the corpus has only \d+: 9,\d+ are missing"
     ):
         selected(scorer, probing=10_000)
     with pytest.raises(DataError, match=r"No passage fits into 5 tokens: the shortest has \d+"):
@@ -262,7 +262,7 @@ def test_a_score_that_is_no_number_names_the_passage(scorer, value):
     [
         ({"tokens": 0}, "tokens: expected a whole number of at least 1"),
         ({"minimum_tokens": 200}, r"minimum_tokens: expected at most max_length \(128\), got 200"),
-        ({"overlap": "drop"}, "no file of questions is named"),
+        ({"overlap": "drop"}, "no file of questions is given"),
         ({"questions": (Path("q.jsonl"),)}, r"questions: expected a file at q\.jsonl, found nothing"),
     ],
 )

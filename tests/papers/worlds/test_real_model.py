@@ -94,7 +94,9 @@ def test_a_damaged_folder_and_another_dtype_are_refused_with_the_way_out(package
     content = bytearray((folder / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(ModelError, match=r"model\.safetensors is not as it was written\. .*models get tiny-chat"):
+    with pytest.raises(
+        ModelError, match=r"model\.safetensors was changed after it was written\. .*models get tiny-chat"
+    ):
         get_model(NAME)
     shutil.rmtree(folder)
     assert load(str(get_model(NAME, dtype="float32"))).identity["dtype"] == "float32"
@@ -134,7 +136,7 @@ def test_mistakes_of_the_commands(
 
 
 def test_a_name_is_a_folder_here_then_one_of_the_cache_then_a_hub_id(package: Path) -> None:
-    with pytest.raises(ModelError, match=r"found none. Make it with 'holdfast models get tiny-chat'"):
+    with pytest.raises(ModelError, match=r"found none. Create it with 'holdfast models get tiny-chat'"):
         located(NAME)
     folder = get_model(NAME)
     assert located(NAME) == str(folder) == str(local_folder(NAME)) == str(model_folder(NAME))

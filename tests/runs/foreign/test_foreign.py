@@ -177,7 +177,7 @@ OLD: dict[str, tuple[dict[str, Any], list[str]]] = {
 """Older files of trl: today's keys, and what is said."""
 STOPS = {
     "phil": "unknown key 'dataset_id_or_path'",
-    "twice": "stands twice, as 'max_length' and under its old name 'max_seq_length'",
+    "twice": "is listed twice, as 'max_length' and under its old name 'max_seq_length'",
     "vlm": "unknown key 'vision_tower_lr'",
 }
 """Those that do not run as they are, and why."""

@@ -105,11 +105,11 @@ class Dare(WeightedMethod):
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
     p: Annotated[float | None, Meta(ge=0, lt=1)] = None
-    """Share of each model's changes that is dropped; 0.9 where density is not given either."""
+    """Share of each model's changes that is dropped; default: 0.9 if density is not given."""
     density: Annotated[Each | None, Meta(gt=0, le=1, one_word=True)] = None
-    """Share that stays, in place of p. One number, or one a model."""
+    """Share that is kept (1 - p), in place of p. One number, or one per model."""
     rescale: bool = True
-    """Multiply what stays so that the changes keep their size."""
+    """Multiply the kept changes so that their expected size stays the same."""
     scale: float = 1.0
     """Factor on the merged change (lambda)."""
     semantics: Semantics = "original"
@@ -203,8 +203,8 @@ class DareTies(Dare):
     """original: rescale by 1 / (1 - p), elect as the TIES authors; mergekit: rescale to the L1
     norm, elect by weight."""
     normalize: bool | None = None
-    """Average the changes that agree; false adds them up; true for original and false for mergekit
-    where it is not given."""
+    """Average the changes that agree in sign; false sums them. Default: true for original, false
+    for mergekit."""
 
     def merge(self, values: Values, statistics: list[float] | None) -> Array:
         factors = self._factors(len(values.models), statistics)

@@ -115,7 +115,7 @@ class TaskArithmetic(WeightedMethod):
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
     scale: float = 1.0
-    """Factor on the sum of the changes (lambda); a negative one takes them away."""
+    """Factor on the sum of the changes (lambda); a negative one subtracts them."""
 
     def as_sum(self, models: Sequence[DType], statistics: Any) -> Sum:
         terms = []

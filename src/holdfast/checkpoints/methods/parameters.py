@@ -65,13 +65,13 @@ class WeightedMethod(MergeMethod):
         tuple[float, ...] | None,
         Meta(
             parse=read_weights,
-            expected="numbers, one a model (on a command line after the models' names)",
+            expected="numbers, one per model (on a command line in the order of the models)",
             metavar="W",
             repeatable=True,
             json_schema=weights_schema,
         ),
     ] = None
-    """One weight a model, in the order of the models; equal ones where none are given."""
+    """One weight per model, in the order of the models; default: equal weights."""
 
     def problems(self, models: int | None = None) -> list[Problem]:
         return super().problems(models) + _weight_problems(self.weights, models, mean=self.mean)
@@ -97,8 +97,7 @@ def _weight_problems(
         texts.append(f"expected finite numbers, got {listed}")
     elif mean and any(weight < 0 for weight in weights):
         texts.append(
-            f"expected 0 or more for a mean, got {listed}; differences between models are "
-            "task_arithmetic's"
+            f"expected 0 or more for a mean, got {listed}; to subtract models use task_arithmetic"
         )
     elif mean and not sum(weights) > 0:
         texts.append(f"expected a sum above 0, got {listed}")

@@ -58,7 +58,7 @@ class Slerp(MergeMethod):
     models: ClassVar[tuple[int, int | None]] = (2, 2)
 
     t: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """Where between the two models: 0 is the first, 1 the second."""
+    """Position between the two models: 0 is the first, 1 the second."""
 
     def passes(self) -> int:
         return 1

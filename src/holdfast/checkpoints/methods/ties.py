@@ -106,14 +106,15 @@ class Ties(WeightedMethod):
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
     density: Annotated[Each, Meta(gt=0, le=1, one_word=True)] = 0.2
-    """Share of each model's changes that is kept: the largest. One number, or one a model."""
+    """Share of each model's changes that is kept, the largest ones. One number, or one per
+    model."""
     scale: float = 1.0
     """Factor on the merged change (lambda)."""
     semantics: Semantics = "original"
     """original: trim over the whole model, divide by the count; mergekit: trim per tensor, divide
     by the weights."""
     normalize: bool = True
-    """Average the changes that agree; false adds them up."""
+    """Average the changes that agree in sign; false sums them."""
 
     @property
     def per_tensor(self) -> bool:  # type: ignore[override]

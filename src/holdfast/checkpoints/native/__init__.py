@@ -277,7 +277,7 @@ def _load(wanted: Settings) -> tuple[Kernels | None, str | None]:
         return None, built
     kernels = Kernels(*built)
     if _sample_digest(kernels) != _SAMPLE_DIGEST:
-        return None, f"the library built by {built.compiler} does not give the bits that it has to"
+        return None, f"the library built by {built.compiler} does not give bit-exact results"
     return kernels, None
 
 

@@ -76,19 +76,20 @@ class CorpusOptions:
     settings_group: ClassVar[str] = "corpus"
 
     after: Annotated[Any, Meta(metavar="DATE")] = None
-    """Only documents of this day or later, as 2023-12-01."""
+    """Only documents of this day or later, such as 2023-12-01."""
     before: Annotated[Any, Meta(metavar="DATE")] = None
-    """Only documents before this day, which is not in the range itself."""
+    """Only documents before this day (exclusive)."""
     undated: Annotated[Literal["auto", "keep", "drop"] | None, Meta(section="documents")] = None
-    """Documents without a usable date (auto: dropped where --after or --before is given)."""
+    """Whether to keep documents without a usable date (auto: drop them if --after or --before is
+    given)."""
     minimum_characters: Annotated[int | None, Meta(ge=0, section="documents")] = None
-    """Shorter texts are left out (0: empty ones only)."""
+    """Minimum length of a text in characters (0: only empty texts are left out)."""
     titles: Annotated[bool, Meta(section="documents")] = False
     """Put the title in front of the text."""
     text_column: Column = None
-    """Where the text is (the first of text, plaintext, content, body, document)."""
+    """Column with the text (the first of text, plaintext, content, body, document)."""
     date_column: Column = None
-    """Where the date is (the first of date, publishing_date, published, ...)."""
+    """Column with the date (the first of date, publishing_date, published, ...)."""
 
 
 NOTHING = "an empty text"
@@ -195,9 +196,7 @@ def _text_file(file: Path, reading: Reading) -> Records:
     except NotText as error:
         reading.bad(error.location, f"{error}; save the file as UTF-8")
     except (OSError, EOFError) as error:
-        reading.bad(
-            str(file), f"the file cannot be read to its end, it is cut short or damaged ({error})"
-        )
+        reading.bad(str(file), f"the file is cut short or damaged ({error})")
     else:
         yield str(file), {"text": text}
 

@@ -77,12 +77,12 @@ def cut_off(value: Any) -> date:
     if isinstance(value, date) and not isinstance(value, datetime):
         return value
     if not isinstance(value, str) or not _PLAIN_DAY.fullmatch(value.strip()):
-        raise ValueError(f"expected a date as 2024-01-15, got {_shown(value)}")
+        raise ValueError(f"expected a date such as 2024-01-15, got {_shown(value)}")
     try:
         return date.fromisoformat(value.strip())
     except ValueError:
         raise ValueError(
-            f"expected a date as 2024-01-15, got {_shown(value)}, and there is no such day"
+            f"expected a date such as 2024-01-15, got {_shown(value)}, and there is no such day"
         ) from None
 
 
@@ -96,10 +96,7 @@ def range_problems(after: Any, before: Any) -> list[Problem]:
             problems.append(Problem(name, f"{error}"))
     first, end = days.get("after"), days.get("before")
     if first is not None and end is not None and first >= end:
-        sentence = (
-            f"expected an earlier day than before ({end}, which is not in the range itself), got "
-            f"{first}"
-        )
+        sentence = f"expected a day earlier than before ({end}, which is exclusive), got {first}"
         problems.append(Problem("after", sentence))
     return problems
 

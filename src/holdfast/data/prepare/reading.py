@@ -120,7 +120,7 @@ def undamaged(file: Path) -> Iterator[None]:
         yield
     except (OSError, EOFError) as error:
         raise DataError(
-            f"{file}: the file is cut short or damaged; fetch it again ({error})."
+            f"{file}: the file is cut short or damaged ({error}). Download or copy it again."
         ) from error
 
 

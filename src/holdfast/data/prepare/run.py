@@ -73,8 +73,8 @@ class NothingHeldOut(DataError):
     def __init__(self, share: float, rows: int) -> None:
         self.rows = rows
         super().__init__(
-            f"No row is held out: {share:g} of {rows} rows is too few. Raise --heldout, or leave "
-            "it out and split by hand."
+            f"No row is held out: {share:g} of {rows} rows is less than one. Raise --heldout, or "
+            "leave it out and split by hand."
         )
 
 
@@ -85,16 +85,17 @@ class Rows:
     settings_group: ClassVar[str] = "which rows"
 
     limit: Annotated[int | None, Meta(ge=1)] = None
-    """So many rows at most, both sides together: the first, or with --seed a random sample of
-    all."""
+    """Maximum number of rows, both outputs together: the first ones, or with --seed a random
+    sample."""
     seed: int | None = None
-    """Shuffle; the same rows come out in the same order whatever the input's (order of the
-    files)."""
+    """Seed of the shuffle; the result does not depend on the order of the input files (default:
+    the order of the files)."""
     heldout: Annotated[float, Meta(ge=0, lt=1, metavar="SHARE")] = 0.0
-    """Share of the documents, such as 0.01, that go to OUTPUT's name with .heldout before
-    .jsonl."""
+    """Share of the documents, such as 0.01, that are held out: they are written to OUTPUT with
+    .heldout before .jsonl."""
     most_malformed: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.0
-    """Share of the records that may be malformed, and are left out then (0: any is an error)."""
+    """Largest share of malformed records; these are left out (0: any malformed record is an
+    error)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,7 @@ class Preparation(Rows):
     output: Path
     """Ends with .jsonl."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Those of `CorpusOptions`, by name; None counts as not given."""
+    """Values of `CorpusOptions` by name; None means not given."""
 
     @property
     def heldout_path(self) -> Path | None:
@@ -143,7 +144,7 @@ class Preparation(Rows):
         for path in self.inputs:
             if path.is_dir() and real(path) in parents:
                 sentence = (
-                    f"{self.output} lies in the input {path}, so that it would be read as input "
+                    f"{self.output} is inside the input {path}, so it would be read as input "
                     "next time."
                 )
                 problems.append(Problem("output", f"{sentence} Choose another folder"))
@@ -279,10 +280,7 @@ def _standing(request: Preparation, key: str) -> dict[str, Any] | None:
     Raises:
         RunFolderError: an output is there that is not this request's.
     """
-    differs = (
-        f"{record_path(request.output).name} beside it says that it came from other input or "
-        "options"
-    )
+    differs = f"{record_path(request.output).name} beside it records other input or options"
     record = own_record(
         request.output, request.outputs, command="data prepare", mine={"key": key}, differs=differs
     )
@@ -401,8 +399,8 @@ def _check(request: Preparation, reading: Reading, counts: Mapping[str, Any]) ->
     """
     if reading.malformed > request.most_malformed * max(1, reading.records):
         raise reading.error(
-            f"{reading.malformed} of {reading.records} records are malformed, nothing was written. "
-            f"--most_malformed SHARE leaves out that many. The first"
+            f"{reading.malformed} of {reading.records} records are malformed; nothing was "
+            "written. --most_malformed SHARE allows that share and leaves them out. The first"
         )
     if not counts["train"]:
         skipped = [f"{count} {reason}" for reason, count in counts["skipped"].items()]
@@ -410,9 +408,9 @@ def _check(request: Preparation, reading: Reading, counts: Mapping[str, Any]) ->
         if len(reading.files) > len(names):
             names.append("...")
         raise DataError(
-            f"No row is left to train on out of {reading.records} records "
-            f"({'; '.join(skipped) or 'nothing was skipped'}) in {', '.join(names)}. Expected at "
-            "least one."
+            f"Expected at least one row to train on, got none of {reading.records} records "
+            f"({'; '.join(skipped) or 'nothing was skipped'}) in {', '.join(names)}. Check the "
+            "input and its filters."
         )
     if request.heldout and not counts["heldout"]:
         raise NothingHeldOut(request.heldout, counts["rows"])

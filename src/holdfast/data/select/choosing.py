@@ -26,8 +26,8 @@ def draw_probing(passages: Passages, count: int) -> np.ndarray:
     """
     if len(passages) < count:
         raise DataError(
-            f"Expected {count:,} passages to probe with, the corpus has {len(passages):,}: "
-            f"{count - len(passages):,} are missing. Probe with fewer, or give more text."
+            f"Expected {count:,} probing passages, but the corpus has only {len(passages):,}: "
+            f"{count - len(passages):,} are missing. Lower --probing, or give more text."
         )
     order = np.lexsort((np.array(passages.content), np.array(passages.draw)))
     return order[:count]
@@ -61,11 +61,11 @@ def candidates(
             if beside
             else "lower minimum_tokens"
         )
-        elsewhere = f"{probed:,} go to the probing set, {beside:,} are of the same documents"
+        elsewhere = f"{probed:,} are in the probing set, {beside:,} are from the same documents"
         raise DataError(
-            f"Expected {budget:,} tokens to restore with, the corpus has {available:,} in "
-            f"{len(left):,} passages: {budget - available:,} are missing ({elsewhere}). Ask for "
-            f"fewer tokens or passages to probe with, give more text, or {otherwise}."
+            f"Expected {budget:,} tokens of restoring text, but the corpus has only "
+            f"{available:,} in {len(left):,} passages: {budget - available:,} are missing "
+            f"({elsewhere}). Lower --tokens or --probing, give more text, or {otherwise}."
         )
     shortest = int(tokens[left].min())
     if budget < shortest:

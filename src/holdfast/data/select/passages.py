@@ -51,7 +51,7 @@ def cut(texts: Sequence[str], tokenizer: Any, limit: int) -> list[list[Passage]]
     ).encodings
     if encodings is None:
         raise ModelError(
-            f"Expected a fast tokenizer, which says where its tokens begin in the text, got "
+            "Expected a fast tokenizer, which gives the position of each token in the text, got "
             f"{type(tokenizer).__name__}. Save a tokenizer.json beside the model."
         )
     pieces: dict[int, list[str]] = {}

@@ -27,25 +27,25 @@ class Choice:
     tokens: Annotated[int, Meta(ge=1)]
     """Token budget of the restoring set: the passages of lowest perplexity that fit into it."""
     probing: Annotated[int, Meta(ge=0)] = 10_000
-    """Passages of the probing set, a random sample (0: none)."""
+    """Number of passages in the probing set, a random sample (0: none)."""
     max_length: Annotated[int, Meta(ge=16)] = 512
-    """Tokens of a passage at most, with the tokenizer's BOS; longer documents are cut."""
+    """Maximum number of tokens of a passage, BOS included; longer documents are cut."""
     minimum_tokens: Annotated[int, Meta(ge=2)] = 64
-    """Passages of fewer tokens are left out."""
+    """Minimum number of tokens of a passage; shorter ones are left out."""
     disjoint: Annotated[Literal["documents", "passages"], Meta(section="contamination")] = (
         "documents"
     )
-    """What the two sets do not share: with documents, what the probing set takes a passage of gives
-    none to the other."""
+    """What the two sets do not share: documents (a document with a probing passage gives none to
+    the other set) or passages."""
     questions: Annotated[
         tuple[Path, ...], Meta(repeatable=True, metavar="FILE", section="contamination")
     ] = ()
-    """Files of questions that the corpus should not contain; passages that share 13 words in a row
-    are counted."""
+    """Files of questions that the corpus should not contain; passages that share 13 consecutive
+    words with one are counted."""
     overlap: Annotated[Literal["keep", "drop"], Meta(section="contamination")] = "keep"
-    """What becomes of such passages."""
+    """What to do with such passages."""
     seed: Seed = 0
-    """Of the probing sample."""
+    """Random seed of the probing sample."""
 
     def problems(self) -> list[Problem]:
         """One sentence a mistake."""
@@ -54,7 +54,10 @@ class Choice:
             sentence = f"expected at most max_length ({self.max_length}), got {self.minimum_tokens}"
             problems.append(Problem("minimum_tokens", sentence))
         if self.overlap == "drop" and not self.questions:
-            sentence = "drop leaves out passages with questions, but no file of questions is named"
+            sentence = (
+                "drop leaves out passages that contain questions, but no file of "
+                "questions is given; add --questions"
+            )
             problems.append(Problem("overlap", sentence))
         for path in self.questions:
             if not path.is_file():
@@ -77,11 +80,11 @@ class CorpusFiles:
     input: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE")]
     """Files and folders of the corpus: text, JSON Lines, Parquet, compressed or not."""
     output: Annotated[Path, Meta(metavar="FOLDER")]
-    """Folder of the sets; never overwritten by another request."""
+    """Output folder of the sets; never overwritten by another request."""
     text_column: Column = None
-    """Where the text is (the first of text, plaintext, content, body, document)."""
+    """Column with the text (the first of text, plaintext, content, body, document)."""
     most_malformed: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.5
-    """Share of the records that may be malformed; they are counted, named and left out."""
+    """Largest share of malformed records; they are counted, named and left out."""
 
     @property
     def reading(self) -> Preparation:

@@ -40,7 +40,7 @@ from holdfast.support.leftovers import NewFolder, scratch_folder
 from holdfast.support.progress import progress
 
 DUPLICATE = "equal to an earlier passage"
-OVERLAPPING = "a passage with words of a question"
+OVERLAPPING = "a passage that overlaps with a question"
 _RULES = 1
 """Raised when the same request makes other sets."""
 _NAME = "selection"
@@ -276,9 +276,7 @@ def _standing(output: Path, choice: Choice, key: str) -> dict[str, Any] | None:
     Raises:
         RunFolderError: the folder holds another selection.
     """
-    differs = (
-        "selection.json beside it says that it came from other input, options or another model"
-    )
+    differs = "selection.json beside it records other input, other options or another model"
     files = [output / RESTORING, output / PROBING]
     record = own_record(
         output / _NAME, files, command="data select", mine={"key": key}, differs=differs
@@ -301,9 +299,8 @@ def _refuse_nothing(passages: Passages, source: Documents) -> None:
     if counts["malformed"]:
         reasons.append(f"{counts['malformed']:,} malformed ({'; '.join(source.places[:3])})")
     raise DataError(
-        f"No passage is left of {counts['records']:,} documents "
-        f"({'; '.join(reasons) or 'nothing was read'}). Expected at least one; lower "
-        "minimum_tokens, or look at the input."
+        f"Expected at least one passage, got none of {counts['records']:,} documents "
+        f"({'; '.join(reasons) or 'nothing was read'}). Lower minimum_tokens, or check the input."
     )
 
 

@@ -75,7 +75,7 @@ def score_passages(passages: Passages, scorer: Scorer, ledger: Path) -> np.ndarr
         except (KeyError, TypeError, ValueError):
             raise DataError(
                 f"{ledger}: expected scores of passages, got a row with {', '.join(row)}. Move "
-                "the file away."
+                "or delete the file."
             ) from None
         return {}
 
@@ -135,7 +135,7 @@ def _key(identity: bytes, ids: Sequence[int]) -> bytes:
 def _not_finite(value: float, index: int, passages: Passages) -> NotFinite:
     row = passages.row(index)
     return NotFinite(
-        f"The model gives a passage of {row['source']} ({passages.tokens[index]} tokens, beginning "
-        f"with {row['text'][:60]!r}) a log-likelihood of {value}. No ranking follows from that. "
-        "Check the model's weights, or its dtype: --dtype float32."
+        f"The model gives a passage of {row['source']} ({passages.tokens[index]} tokens, "
+        f"beginning with {row['text'][:60]!r}) a log-likelihood of {value}, which cannot be "
+        "ranked. Check the model's weights, or use --dtype float32."
     )

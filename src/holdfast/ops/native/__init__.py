@@ -149,8 +149,8 @@ class Native:
         )
         if failed:
             raise MemoryError(
-                f"The row stage found no memory for {4 * z_CV.shape[1] * 4} bytes of scratch a "
-                "thread."
+                f"The row stage: not enough memory for {4 * z_CV.shape[1] * 4} bytes of scratch "
+                "per thread."
             )
 
     def fresh(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
@@ -250,8 +250,8 @@ class Native:
         )
         if failed:
             raise MemoryError(
-                f"The weight gradient found no memory for {128 * rows * 2} bytes of scratch a "
-                "thread."
+                f"The weight gradient: not enough memory for {128 * rows * 2} bytes of scratch "
+                "per thread."
             )
 
 

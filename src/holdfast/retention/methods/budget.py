@@ -137,16 +137,17 @@ class Budget(RetentionMethod):
     )
 
     kl: Annotated[float | None, Meta(gt=0, finite=False)] = None
-    """Largest KL to the start at the end, nats per token; inf: no constraint."""
+    """Largest KL to the initial model at the end of training, in nats per token; inf: no
+    constraint."""
     perplexity_increase: Annotated[str | float | None, _RISE] = None
     """Largest rise of the perplexity of `data`, such as 2% or 0.02; inf: no constraint."""
     data: str = ""
-    """Held-out text that is measured: file, folder or hub id; empty with kl: the training tokens of
-    each step."""
+    """Held-out text for the measurement: file, folder or hub id. Default with kl: the training
+    tokens of each step."""
     every: Annotated[int | None, Meta(ge=1)] = None
-    """Optimiser steps between measurements of `data`; empty: 10."""
+    """Optimiser steps between measurements of `data`; default: 10."""
     rate: Annotated[float, Meta(gt=0)] = 1.0
-    """Factor on the speed at which the strength is adapted."""
+    """Factor on how fast the strength is adapted."""
 
     @property
     def off(self) -> bool:
@@ -174,8 +175,8 @@ class Budget(RetentionMethod):
             problems.append(
                 Problem(
                     "data",
-                    "expected the held-out text whose perplexity may rise, got nothing; give a "
-                    "file, folder or hub id",
+                    "expected held-out text for perplexity_increase, got nothing; give a file, "
+                    "folder or hub id",
                 )
             )
         return problems + data_problems("data", self.data)
@@ -226,8 +227,8 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
         return None, [
             Problem(
                 "kl",
-                "expected label_annealing beside it, which measures the KL and whose weight is "
-                "adapted. Add label_annealing.",
+                "expected label_annealing as well: budget measures its KL and adapts its "
+                "weight. Add label_annealing.",
             )
         ]
     if not adaptable:
@@ -243,7 +244,7 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
             Problem(
                 (),
                 f"expected one method to adapt, got {' and '.join(adaptable)}. Leave one out, or "
-                "add label_annealing, which goes first.",
+                "add label_annealing, which takes precedence.",
             )
         ]
     return adaptable[0], []
@@ -374,7 +375,7 @@ class _Active(Passive):
             self._start_ce = services.mean_loss(self._rows).ce
         where = self.method.data or "the training tokens"
         if self.method.kl is not None:
-            what = f"KL to the start {self.method.limit:g} nats per token"
+            what = f"KL to the initial model {self.method.limit:g} nats per token"
         else:
             what = f"perplexity +{self.method.perplexity_increase}"
         services.say(
@@ -403,8 +404,8 @@ class _Active(Passive):
             # a word
             raise TrainingDiverged(
                 f"budget: expected a finite constraint after step {step.step}, got "
-                f"{self._constraint:g} nats per token, which the strength cannot follow. Lower the "
-                "learning rate, or check the data that the budget is measured on."
+                f"{self._constraint:g} nats per token, so the strength cannot be adapted. Lower "
+                "the learning rate, or check the data that the budget is measured on."
             )
         if last:
             where = "held out" if self._rows is not None else "on the training tokens"

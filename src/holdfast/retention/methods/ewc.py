@@ -88,36 +88,39 @@ class EWC(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("coefficient",)
     place: ClassVar[str] = "gradient"
     needs: ClassVar[frozenset[str]] = frozenset({OLD_DATA})
-    summary: ClassVar[str] = "penalty on moving the weights that old data needs (Fisher)"
+    summary: ClassVar[str] = "penalty on changing weights that matter for old data (Fisher)"
     source: ClassVar[str] = (
         "Kirkpatrick et al. 2017, Eq. 3; Schwarz et al. 2018, section 3 (online); Soup to Go, "
         "section 4"
     )
 
     coefficient: Annotated[float, Meta(ge=0)] = 1.0
-    """Lambda of lambda/2 * sum F (theta - theta_o)^2, F per trained token: 1 weighs old and new
-    tokens alike; 0 is direct fine-tuning."""
+    """Lambda in lambda/2 * sum F (theta - theta_o)^2, with F per trained token: 1 weights old and
+    new tokens equally; 0 is direct fine-tuning."""
     fisher: str = ""
-    """Folder of a Fisher diagonal ('holdfast fisher'); empty: computed on data."""
+    """Folder of a Fisher diagonal ('holdfast fisher'); default: computed on data."""
     data: str = ""
-    """File, folder or hub id of the old task's data, to compute the Fisher information on."""
+    """Data of the old task, on which the Fisher information is computed: file, folder or hub
+    id."""
     samples: Annotated[int, Meta(ge=1)] = 256
-    """Samples of data that the Fisher information is computed on, at most."""
+    """Maximum number of samples of data for the Fisher information."""
     estimator: Estimator = "empirical"
-    """Whose labels gradients are taken for: empirical: the data's; sampled: drawn from the start
+    """Labels of the gradients: empirical: those of the data; sampled: drawn from the initial
     model."""
     seed: int = 0
-    """Which samples are taken, and the drawn labels."""
+    """Random seed of the choice of samples and of sampled labels."""
     reference: Annotated[str, Meta(former=("anchor",))] = START
-    """Theta_o: 'start', or the folder of the checkpoint that fisher is of."""
+    """Theta_o: 'start', the initial model, or the folder of the checkpoint on which fisher was
+    computed."""
     decoupled: bool = False
-    """Move the weights by learning rate * lambda * F after the optimiser (as AdamW's decay) instead
-    of adding a gradient."""
+    """Pull the weights by learning rate * lambda * F after the optimiser step (like AdamW's weight
+    decay) instead of adding a gradient."""
     decay: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """With fisher and data: share of the earlier tasks' Fisher information that is kept."""
+    """With fisher and data: share of the earlier tasks' Fisher information that is kept (online
+    EWC)."""
     reference_device: Keep = "device"
-    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk
-    (a file that is read when needed); the Fisher information lies there too."""
+    """Where the old weights and the Fisher information are kept: device (beside the weights), cpu
+    (host memory), disk (a file that is read when needed)."""
 
     @property
     def off(self) -> bool:
@@ -134,8 +137,9 @@ class EWC(RetentionMethod):
             return [dict(parameters)]
         if len(earlier.data) > 1 and earlier.fisher == "":
             raise ConfigError(
-                f"ewc: expected the Fisher information of the {len(earlier.data) - 1} tasks before "
-                "the last one in the folder of the run before, got none. Make that run again."
+                f"ewc: expected the Fisher information of the {len(earlier.data) - 1} tasks "
+                "before the last one in the folder of the previous run, got none. Repeat that "
+                "run."
             )
         return [
             {
@@ -170,8 +174,8 @@ class EWC(RetentionMethod):
             problems.append(
                 Problem(
                     "reference",
-                    "expected start, on which data's Fisher information is computed, got "
-                    f"{self.reference}; give its fisher instead",
+                    "expected start, because data's Fisher information is computed on the "
+                    f"initial model, got {self.reference}; give that checkpoint's fisher instead",
                 )
             )
         return (
@@ -269,7 +273,7 @@ class _Elastic(Pull):
         folder = None if run_folder is None else run_folder / FOLDER
         saved = self._in_run(folder, origin)
         if all_ranks(services, self._named, saved is not None) and saved is not None:
-            services.say(f"ewc: the Fisher information on {method.data} is in {folder} already")
+            services.say(f"ewc: the Fisher information on {method.data} is already in {folder}")
             self._take(saved.kept(self._named, method.reference_device), origin)
             return
         services.say(
@@ -329,8 +333,8 @@ class _Elastic(Pull):
         if state.get("fisher", self.origin) != self.origin:
             what = self._method.fisher or self._method.data
             raise ModelError(
-                f"ewc: the Fisher information of this run ({what}) is not the one it began with. "
-                "Put the old files back, or choose a new output_dir."
+                f"ewc: the Fisher information of this run ({what}) has changed since the run "
+                "began. Restore the old files, or choose a new output_dir."
             )
         super().load_state_dict(state)
 

@@ -43,15 +43,15 @@ class L2(RetentionMethod):
     source: ClassVar[str] = "Kumar et al. 2023, regenerative regularization; Soup to Go, section 4"
 
     coefficient: Annotated[float, Meta(ge=0)] = 0.01
-    """Lambda of lambda/2 * ||theta - theta_o||^2; 0 is direct fine-tuning."""
+    """Lambda in lambda/2 * ||theta - theta_o||^2; 0 is direct fine-tuning."""
     reference: Annotated[str, Meta(former=("anchor",))] = START
-    """Theta_o: 'start', or the folder of an earlier checkpoint."""
+    """Theta_o: 'start', the initial model, or the folder of an earlier checkpoint."""
     decoupled: bool = False
-    """Move the weights by learning rate * lambda after the optimiser (as AdamW's decay) instead of
-    adding a gradient."""
+    """Pull the weights by learning rate * lambda after the optimiser step (like AdamW's weight
+    decay) instead of adding a gradient."""
     reference_device: Keep = "device"
-    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk
-    (a file that is read when needed)."""
+    """Where the old weights are kept: device (beside the weights), cpu (host memory), disk (a file
+    that is read when needed)."""
 
     @property
     def off(self) -> bool:

@@ -74,44 +74,45 @@ class LabelAnnealing(RetentionMethod):
     )
 
     weight: Annotated[float, Meta(ge=0)] = 1.0
-    """Lambda, factor of the KL term (nats per token); 0 is direct fine-tuning, more keeps more and
-    learns less."""
+    """Lambda, weight of the KL term (nats per token); 0 is direct fine-tuning. A higher weight
+    keeps more and learns less."""
     weight_new: Annotated[float | None, Meta(ge=0)] = None
-    """The factor at tokens of the run's own data, beside data that is mixed in; empty: weight."""
+    """Weight at tokens of the new data, if other data is mixed in; default: weight."""
     weight_replayed: Annotated[float | None, Meta(ge=0)] = None
-    """The factor at replayed tokens (replay); empty: weight."""
+    """Weight at replayed tokens (replay); default: weight."""
     weight_generated: Annotated[float | None, Meta(ge=0)] = None
-    """The factor at tokens that the start model wrote (self_replay); empty: weight."""
+    """Weight at tokens that the initial model wrote (self_replay); default: weight."""
     temperature: Annotated[float, Meta(gt=0)] = 1.0
-    """Temperature T of both softmaxes in the KL term (no T^2 factor). A large one evens out the
-    pull over the vocabulary, and weakens it by about T^2."""
+    """Temperature T of both softmaxes in the KL term (no T^2 factor). A high temperature spreads
+    the pull over the vocabulary, and weakens it by about T^2."""
     direction: Literal["forward", "reverse", "jsd"] = "forward"
     """Direction of the KL: forward: KL(teacher || student), the paper's implementation; reverse:
-    KL(student || teacher); jsd: between them, by beta."""
+    KL(student || teacher); jsd: generalised Jensen-Shannon divergence with beta."""
     beta: Annotated[float, Meta(gt=0, lt=1)] = 0.5
-    """With direction jsd: the teacher's weight in the mixture both are compared with; the ends are
-    the directions forward (0) and reverse (1)."""
+    """With direction jsd: the teacher's weight in the mixture; the limits are forward (0) and
+    reverse (1)."""
     mask_target: bool = False
-    """Leave the label out of both distributions in the KL, which then holds the odds of all other
-    tokens and not the label's (Mask the Target)."""
+    """Leave the label out of both distributions in the KL, so that the label's probability may
+    change freely and the odds of all other tokens are kept (Mask the Target)."""
     tokens: Literal["trained", "all"] = "trained"
     """Where the KL is taken: trained: tokens with a label; all: prompt tokens too."""
     teacher: Literal["auto", "online", "adapter_off", "cached"] = "auto"
-    """What the teacher is: online: a frozen second copy; adapter_off: LoRA's base with adapters
-    off; cached: its states, computed once and kept on disk; auto: adapter_off under LoRA, else
-    online."""
+    """How the teacher is computed: online: a frozen second copy of the model; adapter_off: the
+    LoRA base with adapters off; cached: hidden states computed once and kept on disk; auto:
+    adapter_off under LoRA, else online."""
     reference: Annotated[str, Meta(former=("teacher_model",))] = START
-    """Which model an online teacher is: 'start', or the folder of an earlier checkpoint of the same
-    architecture, such as the base of a sequence of tasks; the KL then does not begin at 0."""
+    """Model of an online teacher: 'start', the initial model, or the folder of an earlier
+    checkpoint of the same architecture, such as the base of a sequence of tasks; the KL then does
+    not begin at 0."""
     teacher_dtype: Dtype | None = None
-    """dtype of an online teacher; empty: the start model's."""
+    """Dtype of an online teacher; default: the initial model's."""
     teacher_sharded: bool = False
-    """Share an online teacher's weights out over the processes (FSDP2 runs)."""
+    """Shard an online teacher's weights over the processes (FSDP2 runs)."""
     cache_dir: Annotated[str | None, Meta(decides=False)] = None
-    """Folder of cached states, shared between runs; empty: teacher_states in $HOLDFAST_CACHE or the
-    user's cache."""
+    """Folder of cached states, shared between runs; default: teacher_states in $HOLDFAST_CACHE or
+    the user's cache."""
     cache_dtype: Dtype | None = None
-    """dtype of cached states; empty: what the teacher's forward yields, which loses nothing."""
+    """Dtype of cached states; default: that of the teacher's forward pass, which is lossless."""
 
     @property
     def off(self) -> bool:

@@ -68,7 +68,7 @@ class MoFO(RetentionMethod):
     needs: ClassVar[frozenset[str]] = frozenset({OPTIMIZER_STATE, ADAMW})
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.15
-    """Share of each matrix that keeps its update, where momenta are largest; 1 is direct
+    """Share of each matrix that is updated: the parameters with the largest momenta; 1 is direct
     fine-tuning."""
 
     @property
@@ -135,9 +135,9 @@ def _of_adam(name: str, step: StepInfo) -> Mapping[str, Any]:
     state = {} if step.optimizer_state is None else step.optimizer_state(name)
     if "decoupled_weight_decay" not in state:  # which PyTorch's Adam and its like have
         raise ConfigError(
-            "mofo: expected PyTorch's Adam or AdamW, which keep momenta by parameter (optim: "
-            "adamw_torch or adamw_torch_fused), got "
-            f"{state.get('optimizer', 'one that cannot be looked into')}. Change optim, or leave "
+            "mofo: expected PyTorch's Adam or AdamW, which keep a momentum for each parameter "
+            "(optim: adamw_torch or adamw_torch_fused), got "
+            f"{state.get('optimizer', 'an unknown optimiser')}. Change optim, or leave "
             "mofo out."
         )
     return state if state["decoupled_weight_decay"] else {**state, "weight_decay": 0.0}

@@ -31,7 +31,7 @@ class Multitask(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("share",)
     place: ClassVar[str] = "data"
     needs: ClassVar[frozenset[str]] = frozenset({OLD_DATA})
-    summary: ClassVar[str] = "trains on all tasks' data at once: the upper bound"
+    summary: ClassVar[str] = "trains on the data of all tasks at once: the upper bound"
     source: ClassVar[str] = (
         "Soup to Go, section 5 (multitask model); Caruana 1997, Multitask learning"
     )
@@ -40,7 +40,7 @@ class Multitask(RetentionMethod):
     data: str = ""
     """File, folder or hub id of another task's data (required)."""
     share: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """Share of its examples that is used; 0 is direct fine-tuning."""
+    """Share of the other task's examples that is used; 0 is direct fine-tuning."""
 
     @property
     def off(self) -> bool:

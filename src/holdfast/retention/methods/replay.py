@@ -55,7 +55,7 @@ class Replay(RetentionMethod):
     fraction: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     """Share of the mixture that is replayed; 0 is direct fine-tuning."""
     unit: Literal["tokens", "examples"] = "tokens"
-    """What the share counts."""
+    """What the share is counted in."""
 
     @property
     def off(self) -> bool:

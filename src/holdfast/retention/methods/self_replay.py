@@ -71,38 +71,37 @@ class SelfReplay(RetentionMethod):
     row_source: ClassVar[str] = "generated"
 
     prompts: str = START
-    """What the start model is given: start (its beginning-of-text token alone), target (the prompts
+    """Prompts of the initial model: start (the beginning-of-text token alone), target (the prompts
     of the training data), or a file, folder or hub id with prompts."""
     fraction: Annotated[float, Meta(ge=0, lt=1)] = 0.1
-    """Share of the mixture that is generated; 0 is direct fine-tuning."""
+    """Share of generated text in the mixture; 0 is direct fine-tuning."""
     unit: Literal["tokens", "examples"] = "tokens"
-    """What the share counts."""
+    """What the share is counted in."""
     ce: bool = True
-    """Whether generated tokens are trained on by cross-entropy; false: by label annealing's KL
-    alone."""
+    """Train on generated tokens with cross-entropy; false: with label annealing's KL alone."""
     samples: Annotated[int | None, Meta(ge=1)] = None
-    """Samples that are drawn at most, repeated where the share needs more; empty: as many as it
-    needs."""
+    """Maximum number of samples; they are repeated if the share needs more. Default: as many as
+    the share needs."""
     max_new_tokens: Annotated[int, Meta(ge=1)] = 512
-    """Tokens of a sample at most."""
+    """Maximum number of tokens of a sample."""
     temperature: Annotated[float, Meta(ge=0)] = 1.0
-    """Temperature of sampling; 0: the most likely token each time, one answer a prompt."""
+    """Sampling temperature; 0: greedy decoding, one answer per prompt."""
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    """Share of the probability that tokens are drawn from; 1: all of it."""
+    """Nucleus sampling (top-p): share of the probability mass to sample from; 1: all of it."""
     least_tokens: Annotated[int, Meta(ge=1)] = 1
-    """Samples of fewer tokens are left out."""
+    """Minimum number of tokens of a sample; shorter ones are left out."""
     max_repetition: Annotated[float | None, Meta(ge=0, le=1)] = None
-    """Samples of which a larger share of the stretches of four tokens were there before are left
-    out; empty: 0.5 after prompts, none from start."""
+    """Samples with a larger share of repeated 4-grams are left out; default: 0.5 after prompts, no
+    limit from start."""
     max_dropped: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """Largest share of samples that may be empty, only repeat themselves, or be left out, before
-    the start model is refused."""
+    """Largest share of samples that may be empty, repetitive or left out; above it, the run ends
+    with an error."""
     seed: Seed = 0
-    """Of the samples. Runs with other seeds of their own share them."""
+    """Random seed of the samples. Runs with different training seeds share the samples."""
     batch_size: Annotated[int | None, Meta(ge=1)] = None
-    """Samples drawn at once; empty: 32 on a CPU, 256 elsewhere."""
+    """Batch size of sampling; default: 32 on a CPU, 256 elsewhere."""
     cache_dir: Annotated[str | None, Meta(decides=False)] = None
-    """Folder of the samples, shared between runs; empty: self_replay in $HOLDFAST_CACHE or the
+    """Folder of the samples, shared between runs; default: self_replay in $HOLDFAST_CACHE or the
     user's cache."""
 
     @property
@@ -122,7 +121,7 @@ class SelfReplay(RetentionMethod):
             problems.append(
                 Problem(
                     "temperature",
-                    "expected more than 0 with prompts: start, where all samples would be the "
+                    "expected more than 0 with prompts: start, because all samples would be the "
                     "same text",
                 )
             )
@@ -182,9 +181,9 @@ class SelfReplay(RetentionMethod):
 
         if self.unit == "tokens" and "images" in rows.column_names:
             raise ConfigError(
-                "self_replay.unit: expected examples where rows hold images, whose tokens are "
-                "known only once a batch is made, got tokens. Add unit: examples; the fraction "
-                "then counts rows."
+                "self_replay.unit: expected examples for rows with images, got tokens: the "
+                "tokens of an image are known only once a batch is made. Set unit: examples; "
+                "the fraction then counts rows."
             )
         new = total_tokens(rows, services.cut) if self.unit == "tokens" else len(rows)
         needed = new * self.fraction / (1 - self.fraction)
@@ -205,11 +204,7 @@ class SelfReplay(RetentionMethod):
             origin=GENERATED,
             longest=services.cut,
         )
-        how = (
-            f"drew {drawn.new:,} in {drawn.seconds:.1f} s"
-            if drawn.new
-            else "found, nothing was drawn"
-        )
+        how = f"drew {drawn.new:,} in {drawn.seconds:.1f} s" if drawn.new else "found in the cache"
         services.say(
             f"Self-replay: {len(drawn.kept):,} samples, {drawn.tokens:,} tokens ({how}); {drawn.figures()}"
             + (f"; {info.repeated:,} rows are repeats" if info.repeated else "")
@@ -261,7 +256,7 @@ class SelfReplay(RetentionMethod):
             folder=root / name,
             most=self.samples,
             max_dropped=self.max_dropped,
-            advice=f"{self._advice()} Or allow more of them (max_dropped).",
+            advice=f"{self._advice()} Or raise max_dropped.",
         )
         drawn = drawing.until(lacking)
         about = {
@@ -282,13 +277,13 @@ class SelfReplay(RetentionMethod):
     def _advice(self) -> str:
         if self.prompts == START:
             return (
-                "A model that was tuned to answer may say nothing without a question: name prompts "
+                "An instruction-tuned model may write nothing without a prompt: give prompts "
                 "(target, or a file)."
             )
         return (
-            "Look at what the model says to these prompts: they may lack its chat template, or "
-            "need another temperature or more max_new_tokens. Or take other prompts, or prompts: "
-            "start."
+            "Check the model's replies to these prompts: the prompts may lack its chat "
+            "template, or need another temperature or more max_new_tokens. Or use other "
+            "prompts, or prompts: start."
         )
 
     def _prompts(self, services: DataServices) -> tuple[list[list[int]], int]:
@@ -307,7 +302,7 @@ class SelfReplay(RetentionMethod):
 
             if "images" in services.new_rows.column_names:
                 raise ConfigError(
-                    "self_replay.prompts: expected start or a file where rows hold images, got "
+                    "self_replay.prompts: expected start or a file for rows with images, got "
                     "target: their prompts are known only once a batch is made."
                 )
             prompts, none = prompts_of(services.new_rows)
@@ -324,7 +319,7 @@ class SelfReplay(RetentionMethod):
             )
             raise DataError(
                 f"self_replay.prompts: expected prompts in {where}, got {none:,} rows without "
-                f"one{longer}. Rows need tokens before the first one that is trained (prompt and "
-                "completion, or assistant_only_loss). Or take prompts: start."
+                f"one{longer}. Rows need tokens before the first trained token (prompt and "
+                "completion, or assistant_only_loss). Or use prompts: start."
             )
         return fitting, none + len(prompts) - len(fitting)

@@ -45,26 +45,29 @@ class SequentialAveraging(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("beta", "p")
     place: ClassVar[str] = "weights"
     hook_order: ClassVar[int] = 1
-    summary: ClassVar[str] = "averages the weights with the initial ones every p of the run"
+    summary: ClassVar[str] = (
+        "averages the weights with the initial ones at each fraction p of the run"
+    )
     source: ClassVar[str] = (
         "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, "
         "Algorithm 1 and Eq. 5"
     )
 
     p: Annotated[float | None, Meta(gt=0, le=1)] = None
-    """Fraction of the run between averages; 0.25 when `every` is not given. 1 averages once, at the
-    end, which is WiSE-FT."""
+    """Fraction of the run between averages; default: 0.25 if `every` is not given. 1 averages
+    once, at the end, which is WiSE-FT."""
     every: Annotated[int | None, Meta(ge=1)] = None
-    """Optimiser steps between averages, instead of p."""
+    """Optimiser steps between averages, in place of p."""
     beta: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """Weight on the OLD model in each average; 0 is direct fine-tuning."""
+    """Weight of the old model in each average; 0 is direct fine-tuning."""
     reference: Annotated[str, Meta(former=("previous",))] = START
-    """The old model: 'start', or the folder of the previous task's checkpoint."""
+    """The old model: 'start', the initial model, or the folder of the previous task's
+    checkpoint."""
     reset_optimizer: bool = False
-    """Clear the optimiser's moments after each average."""
+    """Reset the optimiser's moments after each average."""
     reference_device: KeepAuto = "auto"
-    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk
-    (a file that is read when needed); auto: disk for a folder, device for the start."""
+    """Where the old weights are kept: device (beside the weights), cpu (host memory), disk (a file
+    that is read when needed); auto: disk for a folder, device for the initial model."""
 
     @property
     def off(self) -> bool:

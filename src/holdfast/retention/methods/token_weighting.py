@@ -72,14 +72,15 @@ class TokenWeighting(RetentionMethod):
     )
 
     kind: Literal["eaft", "dft", "talr"] = "eaft"
-    """What decides the weight: eaft: the entropy of the prediction; dft: the token's probability;
-    talr: its probability to the power of 1 / tau."""
+    """What the weight depends on: eaft: the entropy of the prediction; dft: the token's
+    probability; talr: its probability to the power of 1 / tau."""
     coefficient: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """How much of it: weights are 1 - c + c v. 1 is as published, 0 direct fine-tuning."""
+    """Strength c of the weighting: weights are 1 - c + c v. 1 is the published method, 0 direct
+    fine-tuning."""
     alpha: Annotated[float, Meta(gt=0)] = 1.0
-    """With kind eaft: the power of the entropy's share."""
+    """With kind eaft: exponent of the normalised entropy."""
     floor: Annotated[float, Meta(ge=0, le=1)] = 0.01
-    """With kind talr: the least weight."""
+    """With kind talr: smallest weight of a token."""
 
     @property
     def off(self) -> bool:

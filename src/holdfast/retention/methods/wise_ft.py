@@ -44,12 +44,13 @@ class WiseFT(RetentionMethod):
     )
 
     alpha: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """Weight on the fine-tuned weights; 1 is direct fine-tuning, 0 the start."""
+    """Weight of the fine-tuned model; 1 is direct fine-tuning, 0 the initial model."""
     reference: Annotated[str, Meta(former=("anchor",))] = START
-    """What to interpolate with: 'start', or the folder of an earlier checkpoint."""
+    """Model to interpolate with: 'start', the initial model, or the folder of an earlier
+    checkpoint."""
     reference_device: KeepAuto = "auto"
-    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk
-    (a file that is read when needed); auto: disk for a folder, device for the start."""
+    """Where the old weights are kept: device (beside the weights), cpu (host memory), disk (a file
+    that is read when needed); auto: disk for a folder, device for the initial model."""
 
     @property
     def off(self) -> bool:

@@ -80,9 +80,8 @@ def find_documents(inputs: dict[str, Any]) -> list[Document]:
     )
     if unknown:
         raise DataError(
-            "label_annealing.teacher: cached looks the teacher's states up by their tokens, and "
-            f"this batch has inputs beside them: {', '.join(unknown)}. Instead, use teacher: "
-            "online."
+            "label_annealing.teacher: cached looks up the teacher's states by tokens, but this "
+            f"batch has other inputs: {', '.join(unknown)}. Use teacher: online."
         )
     ids_BT = inputs["input_ids"].to("cpu", torch.int32).numpy()
     mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
@@ -92,7 +91,7 @@ def find_documents(inputs: dict[str, Any]) -> list[Document]:
     if token_BT.shape != ids_BT.shape:
         raise DataError(
             "label_annealing.teacher: cached expects an attention_mask of the tokens' shape "
-            f"{ids_BT.shape}, got {token_BT.shape}. Instead, use teacher: online."
+            f"{ids_BT.shape}, got {token_BT.shape}. Use teacher: online."
         )
     position_BT = token_BT.cumsum(axis=1) - 1
     if positions is not None:
@@ -103,7 +102,7 @@ def find_documents(inputs: dict[str, Any]) -> list[Document]:
     if not ((begins_BT | follows_BT) == token_BT).all():
         raise DataError(
             "label_annealing.teacher: cached expects padding at the ends of documents only, and "
-            "position_ids that count from 0 in every document, got gaps inside one. Instead, use "
+            "position_ids that count from 0 in every document, got gaps inside one. Use "
             "teacher: online."
         )
     starts = np.flatnonzero(begins_BT)
@@ -152,10 +151,10 @@ class CachedTeacher:
                 buffer_BTK[span] = float("nan")
             else:
                 raise DataError(
-                    f"label_annealing.teacher: cached has nothing of a document of {len(tokens)} "
-                    f"tokens that begins with {tokens[:8].tolist()}: it is not one of the prepared "
-                    "training or evaluation data. Where the collator changes or cuts tokens as it "
-                    "goes, use teacher: online; data given to evaluate() later has to be given as "
+                    "label_annealing.teacher: cached has no states for a document of "
+                    f"{len(tokens)} tokens that begins with {tokens[:8].tolist()}: it is not in "
+                    "the prepared training or evaluation data. If the collator changes or "
+                    "truncates tokens, use teacher: online; give data for evaluate() as "
                     "eval_dataset before training."
                 )
         return buffer_BTK.to(ids_BT.device, non_blocking=ids_BT.is_cuda), self.head

@@ -129,9 +129,9 @@ class AdapterOffTeacher:
             init = getattr(peft_config, "init_lora_weights", True)
             if init not in (True, "gaussian", "orthogonal"):
                 raise ModelError(
-                    "label_annealing.teacher: adapter_off expects an adapter that is the identity "
-                    f"at the start, got init_lora_weights={init!r}, which changes the base "
-                    "weights. Use teacher: online."
+                    "label_annealing.teacher: adapter_off expects a new adapter that changes "
+                    f"nothing, got init_lora_weights={init!r}, which changes the base weights. "
+                    "Use teacher: online."
                 )
         parameters = dict(model.named_parameters())
         tuned = next(
@@ -139,10 +139,10 @@ class AdapterOffTeacher:
         )
         if tuned is not None and init != "orthogonal":
             raise ModelError(
-                "label_annealing.teacher: adapter_off expects an adapter that is the identity at "
-                f"the start, got one that is tuned ({tuned} is not 0): without it the model is not "
-                "the start. Merge the adapter into the model first (holdfast merge), and tune a "
-                "new one."
+                "label_annealing.teacher: adapter_off expects a new adapter that changes "
+                f"nothing, got a tuned one ({tuned} is not 0): without it, the model is not the "
+                "initial model. Merge the adapter into the model first (holdfast merge), and "
+                "train a new one."
             )
         self.model = model
         self._head = _FrozenHead(model)

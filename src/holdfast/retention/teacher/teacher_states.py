@@ -168,8 +168,8 @@ def weights_digest(model: nn.Module) -> str:
             or (value.numel() == 0 and hasattr(value, "ds_shape"))
         ):
             raise ModelError(
-                f"Expected the whole start model in memory, but {name} is sharded or not loaded "
-                "here."
+                f"Expected the whole initial model in memory, but {name} is sharded or not "
+                "loaded here."
             )
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashing runs outside Python's lock
         return hashlib.sha256(b"".join(pool.map(_weight_line, sorted(tensors.items())))).hexdigest()
@@ -250,9 +250,9 @@ def build_states(
                 states_NK = states_TK[: len(row)]
                 if not torch.isfinite(states_NK).all():
                     raise ModelError(
-                        "Expected finite numbers from the start model, got NaN or infinity in a "
-                        f"document of {len(row)} tokens. If they do not fit in {states_NK.dtype}, "
-                        "use another cache_dtype."
+                        "Expected finite numbers from the initial model, got NaN or infinity in "
+                        f"a document of {len(row)} tokens. If {states_NK.dtype} overflows, use "
+                        "another cache_dtype."
                     )
                 if key in store.states:
                     continue

@@ -97,7 +97,7 @@ def modern(given: RawRequest) -> tuple[RawRequest, list[Note]]:
             )
             if is_set and on_line == new_on_line:
                 text = (
-                    f"stands twice, as {present!r} and under its old name {key!r}. Keep one of "
+                    f"is listed twice, as {present!r} and under its old name {key!r}. Keep one of "
                     "them."
                 )
                 problems.append(Problem(new, text))
