@@ -66,6 +66,7 @@ SEQUENCE = {
     "three-tasks": (51, 32),
     "three-tasks-tiny": (39, 26),
     "six-tasks": (32, 7),
+    "replay-shares": (11, 10),
 }
 """Of Soup to Go: models that each makes with a seed, and its ways through the orders."""
 STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10, "olmo-alpaca-one-gpu": 10}
