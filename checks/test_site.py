@@ -85,6 +85,7 @@ def test_the_site_builds_strictly(site: dict[str, Any], tmp_path: Path) -> None:
     for key, value in (("docs_dir", site["SOURCE"]), ("site_dir", tmp_path / "site")):
         text = re.sub(rf"^{key}: .*$", f"{key}: {value}", text, flags=re.MULTILINE)
     text = text.replace("paths: [src]", f"paths: [{ROOT / 'src'}]")
+    text = text.replace("custom_dir: docs/theme", f"custom_dir: {ROOT / 'docs/theme'}")
     (tmp_path / "mkdocs.yml").write_text(text)
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", str(tmp_path / "mkdocs.yml")],
@@ -96,6 +97,9 @@ def test_the_site_builds_strictly(site: dict[str, Any], tmp_path: Path) -> None:
     pages = {page: page.read_text(encoding="utf-8") for page in (tmp_path / "site").rglob("*.html")}
     fetched = {(page.name, m.group(1) or m.group(2)) for page, text in pages.items() for m in LOADED.finditer(text)}
     assert fetched == set() and len(pages) > 100
+    missing = pages[tmp_path / "site/404.html"]
+    assert all((tmp_path / "site" / page).is_file() for page in re.findall(r'<li><a href="/?([\w.]+html)"', missing))
+    assert "getting_started.html" in missing
     shown = pages[tmp_path / "site/api/retention.html"]
     assert 'id="holdfast.LabelAnnealing"' in shown and "gradient and direction as in its appendix A.3" in shown
     index = (tmp_path / "site/search/search_index.json").read_text(encoding="utf-8")
