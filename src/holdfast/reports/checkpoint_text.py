@@ -220,10 +220,12 @@ def _counts(source: Source) -> dict[str, Any]:
     entries = source.entries.values()
     dtypes = {entry.dtype.name for entry in entries}
     files = {entry.file for entry in entries}
+    parameters = sum(entry.size for entry in entries)
+    size = sum(entry.nbytes for entry in entries)
     return {
         "tensors": len(entries),
-        "parameters": sum(entry.size for entry in entries),
-        "bytes": sum(entry.nbytes for entry in entries),
+        "parameters": parameters,
+        "bytes": size,
         "dtypes": sorted(dtypes),
         "files": len(files),
     }

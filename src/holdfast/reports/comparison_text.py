@@ -379,7 +379,8 @@ def comparison_line(c: Comparison) -> str:
     change = f"{r.before} -> {r.after}, difference {r.difference} {r.interval}, p {r.p}"
     adjusted = f", adjusted for a loss {r.adjusted}" if r.adjusted else ""
     power = f"; {r.power}" if r.power else ""
-    return f"{c.suite}/{c.name} {c.metric}: {change}{adjusted}, n {r.n}{flips}: {r.verdict}{power}"
+    entry = f"{c.suite}/{c.name} {c.metric}"
+    return f"{entry}: {change}{adjusted}, n {r.n}{flips}: {r.verdict}{power}"
 
 
 def _xml(text: str) -> str:

@@ -397,10 +397,11 @@ def noise_chart(record: ProbeRecord) -> Chart | None:
         return None
     ticks = ticks_at(sizes) if len(sizes) < 7 else log_ticks(sizes[0], sizes[-1])
     rows = [{"line": s.model, "x": s.size, "y": _value(s)} for s in costs if not s.failed]
+    noise = Axis(title="noise, γ", log=True, ticks=ticks)
     return lines(
         "Noise: cost against size",
         rows,
-        Axis(title="noise, γ", log=True, ticks=ticks),
+        noise,
         _cost_axis(costs),
         columns={"line": "Model", "x": "γ", "y": f"Cost, {costs[0].unit}"},
         caption=_caption(costs),

@@ -203,10 +203,11 @@ def _best_sentence(
     for task in _shown_tasks(order):
         scores.append(f"{_measure(record, task).text(best.scores[task])} on {task}")
     count = len(comparable)
+    flattered = " As the best of several it is flattered." if count > 1 else ""
     return (
         f"Of the arms that train one task after the other without old data, {count} learn "
         f"{order[-1]} nearly as well; of these {best.arm} keeps most: {', '.join(scores)}."
-        + (" As the best of several it is flattered." if count > 1 else "")
+        f"{flattered}"
     )
 
 
@@ -300,12 +301,14 @@ def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str
         rules += [Rule(x=Value.of(single.scores[new], x).value)] if new in single.scores else []
         rules += [Rule(y=Value.of(single.scores[old], y).value)] if old in single.scores else []
     learnt = measure_axis(x, f"learnt: {new}, {x.axis}")
+    remembered = measure_axis(y, f"kept: {old}, {y.axis}")
+    columns = {"arm": "Arm", "x": new, "y": old}
     return lines(
         f"{old} kept against {new} learnt",
         rows,
         learnt,
-        measure_axis(y, f"kept: {old}, {y.axis}"),
-        columns={"arm": "Arm", "x": new, "y": old},
+        remembered,
+        columns=columns,
         styles=styles,
         rules=rules,
         caption=caption,
@@ -321,12 +324,15 @@ def _distance_chart(record: SequenceRecord, arms: Sequence[ArmResult], old: str)
         if arm.distance is not None and old in arm.scores:
             x, value = Value.of(arm.distance), Value.of(arm.scores[old], y)
             rows.append({"line": _curve_name(arm), "arm": arm.arm, "x": x, "y": value})
+    moved = Axis(title="L2 distance to the model before the last task")
+    remembered = measure_axis(y, f"kept: {old}, {y.axis}")
+    columns = {"arm": "Arm", "x": "Distance", "y": old}
     return lines(
         f"distance of the weights against {old} kept",
         rows,
-        Axis(title="L2 distance to the model before the last task"),
-        measure_axis(y, f"kept: {old}, {y.axis}"),
-        columns={"arm": "Arm", "x": "Distance", "y": old},
+        moved,
+        remembered,
+        columns=columns,
         styles=_curve_styles(arms),
         caption="Figure 5 of the paper has SFA's arms and sequential fine-tuning alone.",
     )

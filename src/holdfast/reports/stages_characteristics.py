@@ -93,10 +93,10 @@ def _confidence(record: StagesRecord, arm: str, entry: str) -> str:
     says = "no over-confidence as the paper has it"
     if entropy < 0 and accuracy < 0:
         says = "both fall, which the paper calls over-confidence"
+    where = f"from {labels[middle - 1]} to {labels[last - 1]}"
     return (
-        f"from {labels[middle - 1]} to {labels[last - 1]} the entropy of the answers changes by "
-        f"{entropy:+.3f} nats and their accuracy by {100 * accuracy:+.1f} points (point values): "
-        f"{says}."
+        f"{where} the entropy of the answers changes by {entropy:+.3f} nats and their accuracy by "
+        f"{100 * accuracy:+.1f} points (point values): {says}."
     )
 
 

@@ -246,13 +246,14 @@ def study_page(
     blocks.append(Section("The study", [Panel([known], "card")]))
     blocks.append(b.fold_facts("Configuration", flatten(record.config)))
     tone = TONES.get(record.status, "flat")
+    all_details = joined(*details, record.created)
     return Page(
         tab=f"{record.name}: holdfast {what}",
         eyebrow=f"holdfast {what}",
         title=record.name,
         lead=lead,
         status=(record.status, tone),
-        details=joined(*details, record.created),
+        details=all_details,
         blocks=blocks,
         footer="Written by holdfast from the study's records.",
     )

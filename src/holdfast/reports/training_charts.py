@@ -200,13 +200,15 @@ DISTANCE = {
     "Signs kept": "signs",
 }
 DISTANCE |= {"Parameters": "parameters"}
+_LAYER_AXIS = Axis(title="layer", more={"type": "category", "tickangle": "auto"})
+_NORM_AXIS = Axis(title="% of the layer's norm", from_zero=True)
 LAYER_CHART = Chart(
     title="Distance from the start, layer by layer",
     rows=(),
     columns=heads(DISTANCE),
     marks=[Mark(kind="columns", x="layer", colour="@colour")],
-    x=Axis(title="layer", more={"type": "category", "tickangle": "auto"}),
-    y=Axis(title="% of the layer's norm", from_zero=True),
+    x=_LAYER_AXIS,
+    y=_NORM_AXIS,
     caption=(
         "L2 norm of (result \u2212 start) over the L2 norm of the start, per layer; other colour: "
         "outside the blocks."

@@ -462,10 +462,11 @@ def _ancestry(r: Results) -> list[str]:
         for layer in evidence["layers"]:
             if layer["layer"] == "total":
                 total = LayerDistance(**layer)
+                cosine, weights = number(total.cosine, 4), count(total.parameters)
                 sentences.append(
                     f"{title}: over all weights the difference has {moved(total.relative)} of the "
-                    f"base's norm, and the cosine is {number(total.cosine, 4)}, on a sample of "
-                    f"{count(total.parameters)} weights.{child}"
+                    f"base's norm, and the cosine is {cosine}, on a sample of {weights} "
+                    f"weights.{child}"
                 )
     return sentences
 
