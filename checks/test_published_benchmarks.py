@@ -261,7 +261,7 @@ def test_answers_longer_than_the_context_end_after_half_of_it(shared_data, token
     """IFEval asks for 1280 tokens, where the harness gives up on a model of 64."""
     short = make_model(positions=64)
     scores = measured(short, tokenizer, an_entry(shared_data, "ifeval", limit=2))
-    note = "The model's context has 64 tokens, so answers ended after 32; the task allows more than fit."
+    note = "The model's context has 64 tokens, so answers were cut after 32; the task allows longer ones."
     assert note in scores.settings["notes"]
     longest = max(len(tokenizer.decode([token])) for token in range(len(tokenizer)))
     assert [len(row["output"]) <= 32 * longest for row in scores.rows] == [True, True]

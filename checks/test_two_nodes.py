@@ -95,7 +95,7 @@ def test_two_nodes_end_with_the_weights_of_one_process(place: Path) -> None:
 def test_folders_of_their_own_are_refused(place: Path) -> None:
     first, second = agents(place, folders=("here", "there"))
     assert first.returncode != 0 and second.returncode != 0
-    assert "one output_dir that all nodes see" in first.stderr + second.stderr, (first.stderr + second.stderr)[-3000:]
+    assert "one output_dir shared by all nodes" in first.stderr + second.stderr, (first.stderr + second.stderr)[-3000:]
     assert not (place / "there").exists() and not (place / "here").exists()
 
 

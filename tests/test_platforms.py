@@ -45,7 +45,7 @@ def test_on_a_mac_all_but_the_sandbox_works(
     sandbox._probed.cache_clear()
     try:
         check_platform()
-        with pytest.raises(ConfigError, match=r"run in a sandbox only.*Expected Linux .* got Darwin"):
+        with pytest.raises(ConfigError, match=r"runs only in a sandbox.*Expected Linux .* got Darwin"):
             sandbox.require_sandbox()
     finally:
         monkeypatch.undo()

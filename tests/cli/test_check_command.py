@@ -61,7 +61,7 @@ def test_a_model_without_weights_is_refused(capsys: pytest.CaptureFixture[str]) 
 
 def test_options_of_the_check_go_with_a_dry_run_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--config", "run.yaml", "--quick"]) == 2
-    assert "--quick: takes effect with --dry_run only" in capsys.readouterr().err
+    assert "--quick: has an effect only with --dry_run" in capsys.readouterr().err
     assert main(["check", "--help"]) == 0
     text = capsys.readouterr().out
     assert "holdfast check run.yaml --for gpu" in text and "--quick" in text

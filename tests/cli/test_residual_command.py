@@ -55,7 +55,7 @@ def test_strangers_are_warned_about_with_the_evidence(desk: Path, tree, capsys: 
     )
     shown = capsys.readouterr().out
     assert "  WARNING: instruct does not look like a fine-tune of base" in " ".join(shown.split("note        "))
-    table = shown.split("A sample of every layer:")[1].split()
+    table = shown.split("on a sample of every layer:")[1].split()
     assert table[:4] == ["layer", "relative", "norm", "cosine"]
     assert [word for word in table[4:] if word in ("embed", "0", "1", "norm", "head", "total")] == [
         "embed",

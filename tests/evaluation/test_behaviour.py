@@ -358,7 +358,9 @@ def test_thoughts_that_the_template_opens(tmp_path):
     opens = TOOLS.replace("<|assistant|>{% endif", "<|assistant|><think>{% endif")
     found = measured(make_model(positions=512), tokenizer_with(opens), an_entry(tmp_path, ASKED))
     assert found.metrics["thoughts_closed"].value == 0 and found.metrics["has_thought"].value == 1
-    assert f"{len(ASKED)} of {len(ASKED)} replies are thoughts without an end" in " ".join(found.settings["notes"])
+    assert f"{len(ASKED)} of {len(ASKED)} replies are thoughts that did not end within" in " ".join(
+        found.settings["notes"]
+    )
 
 
 def evaluation(found) -> Evaluation:

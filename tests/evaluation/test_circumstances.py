@@ -29,8 +29,8 @@ def remarks(tmp_path, one: dict[str, Any], other: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        ({"tokenizer": "z"}, "Other tokenizers before and after"),
-        ({"chat_template": "z"}, "Other chat templates"),
+        ({"tokenizer": "z"}, "The tokenizers differ before and after"),
+        ({"chat_template": "z"}, "The chat templates differ"),
         ({"context": 64}, "512 tokens before and 64 after"),
         ({"dtype": "bfloat16"}, "in float32 before and in bfloat16 after"),
         ({"config": "z"}, "another config.json"),

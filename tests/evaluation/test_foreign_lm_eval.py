@@ -358,7 +358,10 @@ def test_samples_without_a_partner_are_named_and_above_the_share_an_error(out):
     result = compare(*pair, allow_unpaired=0.05)
     [c] = result.comparisons
     assert c.n == 38
-    assert "lm_eval/warm: 2 of 40 samples (5.00%) have no partner and are left out: 2 only before." in result.notes
+    assert (
+        "lm_eval/warm: 2 of 40 samples (5.00%) were measured on one model only and are left out: 2 only before."
+        in result.notes
+    )
     with pytest.raises(DataError, match="occur only before"):
         compare(*pair, allow_unpaired=0.0)
 

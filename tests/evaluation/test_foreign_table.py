@@ -74,7 +74,7 @@ def test_each_metric_is_an_entry_with_its_own_direction(tmp_path):
     result = compare(write("a.csv", 0.0), write("b.csv", 0.2))
     found = {c.name: (c.unit, c.higher_is_better) for c in result.comparisons}
     assert found == {"f1": ("f1", True), "perplexity": ("perplexity", False), "taste": ("taste", True)}
-    assert "table/taste: taste is taken to be better when it is higher." in result.notes
+    assert "table/taste: a higher taste is assumed to be better." in result.notes
     assert not any("f1 is taken" in note or "perplexity is taken" in note for note in result.notes)
 
 
@@ -174,8 +174,8 @@ def test_a_sample_in_another_cluster_does_not_pair(tmp_path):
         ("id,score\na,good\n", r"line 2: expected a number as score, got 'good' \(str\)"),
         ("id;score\na;0,5\n", r"line 2: expected a number as score, got '0,5'"),
         ("id,score,metric\na,57,accuracy\n", r"accuracy between 0 and 1, since it is a share, got 57"),
-        ("id,score\na,1\na,0\nb,1\nb,1\n", r"got 2 that stand there several times: a, b"),
-        ("id,score,cluster\na,1,x\na,0,y\n", r"got 1 that stand there several times: a"),
+        ("id,score\na,1\na,0\nb,1\nb,1\n", r"got 2 ids several times: a, b"),
+        ("id,score,cluster\na,1,x\na,0,y\n", r"got 1 ids several times: a"),
         ("id,score\na,1,2\n", r"line 2: expected 2 cells \(id, score\), got 3"),
         ('id,score\n"a,1\n', r"line 2: .*Check its quotes"),
         ("id,score,score\na,1,2\n", r"expected a name of its own for each column"),

@@ -72,7 +72,7 @@ def step_of(
         (
             [LOST, compared("habits", 10, metric="turn_ended", chance=None)],
             {"habits": "behaviour"},
-            "keep/habits: turns do not end as before",
+            "keep/habits: replies end differently than before",
         ),
         (
             [
@@ -90,16 +90,16 @@ def step_of(
             {"gsm8k": "task"},
             "keep/gsm8k: may be pseudo forgetting",
         ),
-        ([dataclasses.replace(LOST, at_chance=("before", "after"))], {}, "had nothing to forget there"),
+        ([dataclasses.replace(LOST, at_chance=("before", "after"))], {}, "there was nothing to forget"),
         ([dataclasses.replace(LOST, at_chance=("after",))], {}, "may be pseudo forgetting"),
-        ([PROSE], {"prose": "perplexity"}, "text does not say whether knowledge went with it"),
-        ([PROSE, KEPT], {"prose": "perplexity"}, "A retention method in training keeps text"),
+        ([PROSE], {"prose": "perplexity"}, "the loss on text does not show whether knowledge was lost"),
+        ([PROSE, KEPT], {"prose": "perplexity"}, "Train with a retention method"),
         (
             [PROSE, dataclasses.replace(PROSE, name="mean", suite="average")],
             {"prose": "perplexity", "mean": "average"},
-            "text does not say whether knowledge went with it",
+            "the loss on text does not show whether knowledge was lost",
         ),
-        ([KEPT, OPEN], {}, "keep/riddles: cannot be told yet; measure about 2,400 samples, there are 400"),
+        ([KEPT, OPEN], {}, "keep/riddles: not decided yet; measure about 2,400 samples in place of 400"),
     ],
     ids=["questions", "turns", "form", "both readings", "chance", "to chance", "text", "text alone", "mean", "samples"],
 )

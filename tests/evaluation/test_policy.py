@@ -240,5 +240,5 @@ def test_models_whose_weights_nobody_knows_are_told_by_name(tmp_path):
     known = compared(tmp_path, QUIZ, quiz=0.52)
     [pair] = [folder for folder in known.sides[0].folder.all() if folder.name == "quiz"]
     assert model_of(replace(pair, model={"name": "served"})) == "named served"
-    with pytest.raises(ConfigError, match="nothing tells the model before from others"):
+    with pytest.raises(ConfigError, match="the model before has neither recorded weights nor a name"):
         model_of(replace(pair, model={}))

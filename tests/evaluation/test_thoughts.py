@@ -108,7 +108,7 @@ def test_replies_that_never_end_their_thought_are_counted(tmp_path):
     )
     found = measured(make_model(positions=128), tokenizer_with(OPENS), entry)
     assert {row["output"] for row in found.rows} == {""}
-    assert "10 of 10 replies are thoughts without an end: 3 tokens were allowed." in found.settings["notes"]
+    assert "10 of 10 replies are thoughts that did not end within 3 tokens." in found.settings["notes"]
 
 
 def test_a_suite_gives_an_entry_variables(tmp_path):

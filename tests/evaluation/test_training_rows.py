@@ -31,7 +31,7 @@ def test_rows_are_found_in_any_layout(tmp_path):
     texts = [{"text": f"{p['prompt']}\n{p['completion']}"} for p in PAIRS]
     for training in (PAIRS, messages, texts):
         assert said(held_out, training) == [
-            "learn/pairs: 12 of 12 rows are training rows, so this is no figure of held-out data."
+            "learn/pairs: 12 of 12 rows are training rows, so this entry is not held-out data."
         ]
     assert said(held_out, PAIRS[:5])[0].startswith("learn/pairs: 5 of 12 rows are training rows")
     assert said(held_out, [{"text": "What is 3?"}]) == []
@@ -49,5 +49,5 @@ def test_questions_are_found_by_prompt_and_answer(tmp_path):
 def test_what_is_kept_and_learnt_at_once_is_named(tmp_path):
     kept = text_entry(tmp_path, "kept", PAIRS[:6], suite="keep")
     assert said([kept, text_entry(tmp_path, "learnt", PAIRS)], []) == [
-        "learn/learnt: 6 of 12 rows are rows of keep/kept, too: what is to be learnt is what is to be kept."
+        "learn/learnt: 6 of 12 rows are also in keep/kept: learn and keep measure the same data."
     ]

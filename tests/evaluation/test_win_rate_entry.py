@@ -118,7 +118,7 @@ def test_failures_end_the_measurement_and_verdicts_stay(tmp_path, tiny_tokenizer
 
 
 def test_a_model_alone_has_nothing_to_be_held_against(tmp_path, tiny_tokenizer):
-    with FakeEndpoint() as server, pytest.raises(DataError, match="name a file as `reference`"):
+    with FakeEndpoint() as server, pytest.raises(DataError, match="give a file as `reference`"):
         run(asked_of(tmp_path, server), RunFolder(tmp_path / "run"), tiny_tokenizer, "result", seed=1, start=False)
 
 

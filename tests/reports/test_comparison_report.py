@@ -150,7 +150,7 @@ def test_where_it_changed_has_counts_of_each_group(tmp_path) -> None:
     pair = Pair(tmp_path / "a").add("knowledge", "arc", "task", sides, ACCURACY)
     markup = section(write(pair, tmp_path), "Where it changed")
     assert re.findall(r"<h3>(.*?)</h3>", markup) == ["arc, by category", "arc, by length of the question"]
-    assert "2 groups; 2 changed beyond chance when all are accounted for (Holm, two-sided" in markup
+    assert "2 groups; 2 changed significantly after adjustment for all groups (Holm, two-sided" in markup
     lines = re.findall(r"<tr>(<th data-label.*?)</tr>", markup, re.S)
     cells = [[re.sub(r"<.*?>", " ", cell).split() for cell in re.findall(r"<t[hd].*?</t[hd]>", line)] for line in lines]
     for number, (name, places) in enumerate({"law": range(60), "art": range(60, 120)}.items()):

@@ -64,7 +64,7 @@ def test_what_is_missing_is_said(pair, tmp_path) -> None:
     plan = {"entries": [{"suite": "knowledge", "name": "hellaswag"}, {"suite": "knowledge", "name": "mmlu"}]}
     page = write(pair, tmp_path, evaluation_record(pair.labels, status="interrupted", plan=plan))
     assert "2 of 8 evaluations are not there, because it was stopped." in page
-    assert "The same command continues with what is missing." in page
+    assert "Run the same command to continue." in page
     assert cells_of(page, "hellaswag") == ["not finished", "not finished"]
     finished = write(pair, tmp_path, evaluation_record(pair.labels, plan=plan))
     assert cells_of(finished, "hellaswag") == ["not measured", "not measured"]

@@ -53,7 +53,7 @@ def test_nothing_is_drawn_of_it():
 def test_a_run_says_so_on_its_page_and_in_the_terminal(changes, make_run):
     folder = make_run(comparisons=[comparison(), comparison(**{**SOURCE_NOISE, **changes, "flips_lost": None})])
     page = render(run_page(read_run(folder)))
-    assert "NaN or infinity: nothing follows from these comparisons." in page and "keep/arc_easy: " in page
+    assert "NaN or infinity: these comparisons are invalid." in page and "keep/arc_easy: " in page
     text = shown(lambda out: print_run_summary(folder, out))
     assert "not finite" in text and "not shown" not in text
 

@@ -114,7 +114,7 @@ def test_one_line_says_what_became_of_everything() -> None:
     found = [comparison(), prose, comparison(**SOURCE_NOISE), guessed]
     assert summary(found) == (
         "Worse on 1 of 4: prose, by 3 %. Better on 1: answers, by 13 %. Both models answer by chance on 1: piqa. "
-        "Cannot be told on 1: arc_easy."
+        "Undecided on 1: arc_easy."
     )
     assert summary([comparison()]).startswith("Worse on none of 1. Better on 1: answers, by 13 %.")
     lost = [comparison(**SOURCE_LOST | {"name": f"p{number}"}) for number in range(5)]

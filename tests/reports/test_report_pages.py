@@ -56,7 +56,7 @@ def test_an_empty_run_says_what_is_missing(make_run, status) -> None:
     page = write(folder)
     for sentence in (
         "No training step was logged",
-        "No evaluation lies in this folder",
+        "This folder has no evaluation",
         "distance from the starting weights was not recorded",
         "not compared",
     ):

@@ -29,13 +29,16 @@ def five_epochs() -> StagesRecord:
 @pytest.mark.parametrize(
     ("verdicts", "said"),
     [
-        ((PSEUDO, PSEUDO, PSEUDO), "The knowledge is there: an epoch of plain text on top shows it again."),
+        ((PSEUDO, PSEUDO, PSEUDO), "The knowledge is still there: an epoch of plain text restores it."),
         ((NONE, NONE, PSEUDO), "on top shows it again, and epoch 2 still shows it as it is."),
         ((GAINED, NONE, NONE), "Nothing has to be done."),
-        ((ACTUAL, ACTUAL, ACTUAL), "No checkpoint is free of it: fine-tune more gently, or hold on to the base"),
+        (
+            (ACTUAL, ACTUAL, ACTUAL),
+            "Every checkpoint shows it: fine-tune with a lower rate or for fewer steps, or hold on to the base",
+        ),
         ((PSEUDO, ACTUAL, ACTUAL), "Stop at epoch 1"),
         ((PSEUDO, PSEUDO, INCONCLUSIVE), ""),
-        ((PSEUDO, PSEUDO, NOT_YET), "Restoring has not ended: a larger dose (doses) tells"),
+        ((PSEUDO, PSEUDO, NOT_YET), "Restoring is not complete: try a larger dose"),
     ],
 )
 def test_what_to_do_follows_from_the_verdicts(verdicts: tuple[str, ...], said: str) -> None:
@@ -85,7 +88,7 @@ def test_reasons_why_restoring_told_nothing_name_what_it_cost() -> None:
 
 def test_one_dose_is_said_and_of_several_what_the_last_step_brought() -> None:
     one = next(verdict for verdict in five_epochs().verdicts if verdict.against_control is not None)
-    assert "whether more brings more back was not looked at" in reason_in_words(
+    assert "to see whether more restoring brings more back" in reason_in_words(
         dataclasses.replace(one, why="loss left, one dose")
     )
     more = dataclasses.replace(one, dose=4, more=one.tuned)

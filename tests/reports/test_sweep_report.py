@@ -58,8 +58,8 @@ def test_the_page_says_by_what_was_chosen():
     )
     study = dataclasses.replace(study, trials=[*study.trials, slower], validation=objective("validation", "quiz"))
     sentence = (
-        "Direct fine-tuning's rate and the trial are chosen by quiz (validation), which is in no figure of what is "
-        "learnt, answers. It is the best of 20 trials by quiz and what is kept, so its figures are optimistic"
+        "Direct fine-tuning's rate and the trial are chosen by quiz (validation), which is not part of the "
+        "reported answers. It is the best of 20 trials by quiz and what is kept, so its results are optimistic"
     )
     assert study.direct is slower and sentence in page(study).lead
     assert words(study).count("are chosen by quiz") == 1 and "validation" not in words(finished_frontier())
@@ -74,7 +74,7 @@ def worse(run: SeedRun) -> list[Comparison]:
 @pytest.mark.parametrize(
     ("study", "more", "there", "absent"),
     [
-        (nothing_finished(), {}, ["so nothing can be chosen."], ["Train the chosen", "The rules side by side"]),
+        (nothing_finished(), {}, ["so none can be chosen."], ["Train the chosen", "The rules side by side"]),
         (record([], status="running", finished=None), {}, ["No trial was begun yet."], []),
         (
             frontier(),
@@ -88,9 +88,9 @@ def worse(run: SeedRun) -> list[Comparison]:
             [
                 "cover samples only, because there is one seed",
                 "No stability: the study has one seed",
-                "It is the best of 19 trials on the same data, so its figures are optimistic; by how much, one seed",
+                "It is the best of 19 trials on the same data, so its results are optimistic; one seed",
             ],
-            ["On seeds it did not choose by"],
+            ["On held-out seeds"],
         ),
         (
             one_seed([(-0.1, 0.1)]),

@@ -44,6 +44,8 @@ def test_user_text_is_not_read_as_markup():
 def test_a_share_of_a_loss_that_cannot_be_told_from_zero_is_not_said():
     study = finished_frontier()
     chosen = next(s for s in select_all(study) if s.chosen is not None and s.kept and s.kept.interval)
-    untold = Share(value=5.8, interval=None, reason="direct fine-tuning's own loss cannot be told from zero")
+    untold = Share(
+        value=5.8, interval=None, reason="direct fine-tuning's own loss is not significantly different from zero"
+    )
     words = kept_text(dataclasses.replace(chosen, avoided=untold), study)
     assert words.startswith("keeps ") and f" and changes {study.keep.label} by " in words and "580" not in words

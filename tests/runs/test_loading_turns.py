@@ -111,7 +111,7 @@ def test_held_out_rows_are_scored_alike(template: str, place: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--train_thoughts", "false"), "train_thoughts: only applies where the assistant's words alone are trained"),
+        (("--train_thoughts", "false"), "train_thoughts: applies only if the assistant's messages alone are trained"),
         (("--rewritten_turns", "whole"), "rewritten_turns: only applies where"),
         (("--train_on", "first"), "train_on: expected"),
         (("--train_on", "last", "--trainer", "dpo"), "train_on: applies with trainer: sft, got dpo"),
@@ -119,7 +119,7 @@ def test_held_out_rows_are_scored_alike(template: str, place: Path) -> None:
             ("--train_on", "last", "--dataset_streaming", "--max_steps", "1"),
             "rows without images that are not streamed",
         ),
-        (("--train_on", "last", "--dataset_name", "text.jsonl"), "because the rows are no conversations"),
+        (("--train_on", "last", "--dataset_name", "text.jsonl"), "because the rows are not conversations"),
         (("--train_on", "per_message"), "chat.jsonl: train_on: per_message expected conversations"),
     ],
 )

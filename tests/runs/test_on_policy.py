@@ -114,7 +114,7 @@ def test_a_model_that_reads_the_answers_is_its_own_teacher(capsys):
     ("more", "expected"),
     [
         (ITSELF, "got 12 of 12 rows without both; the first is row 1"),
-        (ITSELF[:2], "label_annealing has a teacher of its own"),
+        (ITSELF[:2], "label_annealing has its own teacher"),
         (["--retention", "none"], "on_policy: expected label_annealing with a weight above 0"),
         (
             ["--retention", "label_annealing", "--retention", "replay:data=prose.jsonl"],

@@ -129,7 +129,7 @@ def test_what_a_run_dies_of_is_said_before_it(request_: str, capsys: pytest.Capt
     said = capsys.readouterr()
     doing, message = DEADLY[request_]
     assert doing in said.err and message in said.err
-    assert "fault of holdfast" not in said.err and "sound" not in said.out and "holdfast-" not in said.err
+    assert "bug in holdfast" not in said.err and "sound" not in said.out and "holdfast-" not in said.err
 
 
 @pytest.mark.parametrize(

@@ -173,8 +173,8 @@ def test_held_out_rows_that_are_trained_or_replayed_are_told_before_a_run_and_in
     old = written("old.jsonl", *texts[4:])
     words = ["--dataset_name", data, "--retention", f"replay:data={old},fraction=0.5", "--keep", prose]
     expected = [
-        "keep/prose: 1 of 3 rows are training rows, so this is no figure of held-out data.",
-        "keep/prose: 2 of 3 rows are rows of the replay data old.jsonl, so this is no figure of held-out data.",
+        "keep/prose: 1 of 3 rows are training rows, so this entry is not held-out data.",
+        "keep/prose: 2 of 3 rows are rows of the replay data old.jsonl, so this entry is not held-out data.",
     ]
     train(*words, "--dry_run", "--quick")
     shown = capfd.readouterr().out
@@ -192,8 +192,8 @@ def test_copies_and_held_out_rows_of_the_trainer_that_are_trained_on_are_told(
     words = ["--dataset_name", data, "--eval_strategy", "epoch", "--eval_dataset_name", held_out, "--dry_run"]
     train(*words, "--quick")
     shown = capfd.readouterr().out
-    assert "2 of 7 training rows are copies of others" in shown
-    assert "1 of 2 held-out rows (eval_strategy) are training rows" in shown
+    assert "2 of 7 training rows are duplicates of others" in shown
+    assert "1 of 2 held-out rows (eval_strategy) are also training rows" in shown
 
 
 def test_tokens_without_a_row_in_the_embedding_are_refused_wherever_they_stand(

@@ -93,7 +93,7 @@ def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.Ca
     assert model(**tokenizer("The quick", return_tensors="pt")).logits.isfinite().all()
 
     for part in (
-        "Evaluating the start model on 2 entries",
+        "Evaluating the initial model on 2 entries",
         "Fine-tuning with label_annealing: 4 steps",
         "  step 4/4: CE ",
         "Evaluating the result on 2 entries",

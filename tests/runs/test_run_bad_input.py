@@ -377,4 +377,4 @@ def test_a_model_that_says_nan_is_no_finished_run(
         return
     found = folder.comparisons()
     assert [c.verdict for c in found] == ["not finite"] * len(found) and found
-    assert "NaN or infinity: nothing follows from these comparisons." in (place / "out" / "report.html").read_text()
+    assert "NaN or infinity: these comparisons are invalid." in (place / "out" / "report.html").read_text()

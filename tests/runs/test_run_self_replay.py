@@ -71,7 +71,7 @@ def test_a_run_stopped_while_it_draws_goes_on_and_is_held_to_its_rows(
             TrainerDataServices, "continued", lambda self, p, *, seed, **how: draws(self, p, seed=seed + 1, **how)
         )
         shutil.rmtree(file.parent)
-        with pytest.raises(RunFolderError, match="samples are others than those that the run"):
+        with pytest.raises(RunFolderError, match="samples differ from those with which the run"):
             run_of(settings)
     file.write_text(kept)
     run, shown = run_of(settings)
@@ -82,10 +82,8 @@ def test_a_dry_run_says_what_has_to_be_written(settings: dict[str, Any]) -> None
     config = train_config(settings)
     [line] = drawn_before(config, look(config))
     tokens = look(config).tokens * 0.3 / 0.7
-    assert line.startswith(
-        f"self_replay: about {tokens:,.0f} tokens of the start model's own text, unless they are there"
-    )
-    assert "passes of up to 4 samples; how long is said after the first batch" in line
+    assert line.startswith(f"self_replay: about {tokens:,.0f} tokens of text by the initial model, unless cached")
+    assert "passes of up to 4 samples; the time is shown after the first batch" in line
     assert not Path("run").exists()
 
 

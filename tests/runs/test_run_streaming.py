@@ -42,7 +42,7 @@ def test_a_dry_run_names_what_of_a_stream_is_not_read(settings: dict[str, Any]) 
     Path("train.jsonl").write_text(json.dumps({"text": "a cat", "weight": 0.5}) + "\n")
     notes = look(train_config(settings)).notes
     assert "Not read: weight." in notes
-    assert any(note.startswith("rows are streamed: the first ones were looked at") for note in notes)
+    assert any(note.startswith("rows are streamed: only the first rows were checked") for note in notes)
 
 
 MIXED = {
@@ -130,9 +130,9 @@ def test_each_data_set_gives_its_share(settings: dict[str, Any]) -> None:
     ("changes", "words"),
     [
         ({"max_steps": -1}, "max_steps: expected a number of steps"),
-        ({"num_train_epochs": 3}, "num_train_epochs: a stream is read again and again"),
+        ({"num_train_epochs": 3}, "num_train_epochs: has no effect with"),
         ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy: group_by_length sorts all rows"),
-        ({"test_split_size": 0.1, "eval_strategy": "steps"}, "test_split_size: a streamed data set has no end"),
+        ({"test_split_size": 0.1, "eval_strategy": "steps"}, "test_split_size: a streamed data set cannot be split"),
         ({"retention": [{"replay": {"data": "train.jsonl", "fraction": 0.1}}]}, r"retention\.replay: mixes rows"),
         ({"retention": [{"label_annealing": {"teacher": "cached"}}]}, r"label_annealing\.teacher: cached keeps"),
     ],
@@ -149,5 +149,5 @@ def test_a_trainer_of_ones_own_refuses_replay_of_a_stream(tmp_path: Path) -> Non
 
     text_rows(tmp_path / "old.jsonl", ["old"])
     rows = IterableDataset.from_generator(lambda: iter([{"text": "new"}] * 4))
-    with pytest.raises(ConfigError, match="replay mixes rows that it has to count"):
+    with pytest.raises(ConfigError, match="replay has to count the rows that it mixes in"):
         make_trainer(tmp_path, {"replay": {"data": str(tmp_path / "old.jsonl"), "fraction": 0.1}}, data=rows)

@@ -162,7 +162,7 @@ def test_changed_images_are_not_trained_on(capfd):
     ("more", "said"),
     [
         (("--packing",), "packing: expected false with a vision-language model"),
-        (("--retention", "label_annealing:teacher=cached"), "expected online or adapter_off where rows hold images"),
+        (("--retention", "label_annealing:teacher=cached"), "expected online or adapter_off for rows with images"),
         (("--max_length", "4"), "would cut an image in two"),
     ],
 )

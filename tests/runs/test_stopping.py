@@ -152,7 +152,7 @@ def test_killed_between_the_end_and_the_saving(settings: dict[str, Any], monkeyp
         ),
         ({"early_stopping": [{"entry": "learn/held", "patience": 1}] * 2}, "expected one rule with patience"),
         ({"retention": ["sfa"]}, r"retention\.sfa: changes the weights after the last step.*Leave out early_stopping"),
-        ({"num_processes": 2}, r"early_stopping: decides by what is measured in runs of one process"),
+        ({"num_processes": 2}, r"early_stopping: expected one process"),
     ],
 )
 def test_what_cannot_be(settings: dict[str, Any], changes: dict[str, Any], words: str) -> None:

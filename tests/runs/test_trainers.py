@@ -155,7 +155,7 @@ def test_trainers_dpo_measures_held_out_pairs():
             ["--dataset_name", "prose.jsonl"],
             "expected pairs in the columns chosen and rejected (and prompt), got text; chosen and rejected is missing.",
         ),
-        (["--retention", "token_weighting"], "token_weighting: acts on tokens' cross-entropies"),
+        (["--retention", "token_weighting"], "token_weighting: acts on the cross-entropy of tokens"),
         (
             ["--retention", "replay:data=prose.jsonl"],
             "replay: mixes rows into the data, and trainer: dpo",
@@ -224,7 +224,7 @@ def test_trainers_kto_says_what_it_reads(answers, capsys):
         (["--dataset_name", "pairs.jsonl"], "For pairs of chosen and rejected use trainer: dpo."),
         (["--per_device_train_batch_size", "1"], "expected at least 2 with trainer: kto"),
         (["--train_sampling_strategy", "random"], "train_sampling_strategy: expected sequential with trainer: kto"),
-        (["--retention", "token_weighting"], "token_weighting: acts on tokens' cross-entropies"),
+        (["--retention", "token_weighting"], "token_weighting: acts on the cross-entropy of tokens"),
     ],
 )
 def test_trainers_kto_what_does_not_go_with_it_is_refused_before_anything_is_loaded(
@@ -310,7 +310,7 @@ def test_trainers_grpo_rewards_of_a_package_are_held_to_their_code():
         (["--reward_funcs", "judge.py:brevty"], "judge.py has no 'brevty'"),
         (["--reward_funcs", "nowhere.rewards.brevity"], "nowhere.rewards: the code cannot be loaded"),
         (["--dataset_name", "prose.jsonl"], "expects prompts of text or messages in the column prompt, got text."),
-        (["--retention", "label_annealing"], "is not computed on sampled answers. GRPO has a KL of its own"),
+        (["--retention", "label_annealing"], "is not computed on sampled answers. GRPO has its own KL"),
         (["--max_completion_length", "125"], "grpo: the prompt of row"),
         (["--beta", "-"], "beta"),
     ],
@@ -323,4 +323,4 @@ def test_trainers_grpo_what_does_not_go_with_it_is_refused(judged, more, said, c
 def test_trainers_grpo_without_a_reward_is_refused(judged, capfd):
     Path("grpo.yaml").write_text(Path("grpo.yaml").read_text().replace("reward_funcs: [judge.py:brevity]\n", ""))
     assert main([*judged, "--output_dir", "out"]) != 0
-    assert "reward_funcs: expected what judges the answers" in capfd.readouterr().err
+    assert "reward_funcs: expected a reward function" in capfd.readouterr().err

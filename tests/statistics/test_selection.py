@@ -98,8 +98,8 @@ def test_paper_takes_the_best_source_of_those_that_improve():
     found = select(study, "paper")
     assert found.chosen == 5  # as good a source as trial 4, and the better target
     assert {d.number: d.reason for d in found.dropped} == {
-        2: "learn does not improve over the start: gain 0 nats/token",
-        3: "learn does not improve over the start: gain -0.1 nats/token",
+        2: "learn does not improve over the initial model: gain 0 nats/token",
+        3: "learn does not improve over the initial model: gain -0.1 nats/token",
     }
     assert found.candidates == [0, 1, 2, 3, 4, 5]
     assert "of 6 complete trials, 4 improve" in found.reason
@@ -229,7 +229,7 @@ def test_a_trial_without_a_seed_or_a_measure_is_left_out():
         ({"rule": "papr"}, "select.rule: expected one of paper, keep_within, knee, got 'papr'"),
         ({"pionts": 1}, "select: unknown key 'pionts'. Did you mean 'points'?"),
         ({"rule": "paper", "points": 1}, "belongs to the rule keep_within"),
-        ({"rule": "keep_within", "points": -1}, "A loss is written without a minus"),
+        ({"rule": "keep_within", "points": -1}, "Write a loss without a minus sign"),
         ({"rule": "keep_within", "points": "much"}, "got 'much'"),
         ({"rule": "keep_within", "points": math.nan}, "got nan"),
         ({"rule": "keep_within", "points": "1.2.3pt"}, "got '1.2.3pt'"),
@@ -335,7 +335,7 @@ def test_validation_chooses_and_the_target_reports(rule, by_target, by_validatio
     assert held_out.kept is not None and held_out.kept.value == pytest.approx(target / 0.5)
     if rule["rule"] == "paper":
         assert "3 improve validation over the start" in held_out.reason
-        assert held_out.dropped[0].reason == "validation does not improve over the start: gain -0.1 nats/token"
+        assert held_out.dropped[0].reason == "validation does not improve over the initial model: gain -0.1 nats/token"
 
 
 def test_validation_chooses_direct_fine_tunings_rate():
@@ -353,6 +353,6 @@ def test_validation_chooses_direct_fine_tunings_rate():
 def test_one_seed_gives_no_stability_and_says_why():
     found = select(one_seed([(0.5, -0.3), (0.4, -0.1)], direct=0, halves=0.01), "paper")
     assert (found.stability, found.stability_none, found.rule_learn, found.rule_keep) == (None,) * 4
-    reason = "the study has one seed, so nothing is known of how far another would change the choice"
+    reason = "the study has one seed, so the effect of another seed on the choice is unknown"
     assert (found.left_out, found.seeds_reason) == ({}, reason)
     assert found.learn.covers == SAMPLES

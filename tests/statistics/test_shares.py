@@ -47,7 +47,10 @@ def test_no_share_where_direct_did_nothing_and_no_interval_where_that_is_open():
     noisy = points_study([[(0.9, -0.1), (0.01, -0.1)], [(0.4, -0.1), (0.3, -0.1)]], halves=0.01, direct=0)
     kept, _ = shares(noisy.trials[1], noisy)
     assert kept.value == pytest.approx(0.35 / 0.455)
-    assert (kept.interval, kept.reason) == (None, "direct fine-tuning's own gain cannot be told from zero")
+    assert (kept.interval, kept.reason) == (
+        None,
+        "direct fine-tuning's own gain is not significantly different from zero",
+    )
     assert kept.open and kept.taken_from(1.0).open
     without = points_study([[(0.5, -0.1)], [(0.4, -0.1)]])
     assert shares(without.trials[1], without)[0].reason == "direct fine-tuning is not finished"

@@ -210,7 +210,7 @@ def found_wrong(**settings: Any) -> list[str]:
             "osf_effective_rank: belongs to orthogonal subspace fine-tuning",
         ),
         ({**OSF, "lora_r": 8}, "lora_r: is LoRA's, and peft_method is osf"),
-        ({**OSF, "load_in_4bit": True}, "load_in_4bit: osf takes whole weights apart"),
+        ({**OSF, "load_in_4bit": True}, "load_in_4bit: osf decomposes whole weight matrices"),
         (
             {**OSF, "osf_effective_rank": 0},
             "osf_effective_rank: expected a whole number of at least 1, or a share above 0 and below 1, got 0.",

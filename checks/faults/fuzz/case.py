@@ -16,7 +16,7 @@ REFUSED, ACCEPTED = "refused", "accepted"
 RAW, NAMELESS, CODE, SILENT, STRICT, HANG, DIED = "raw", "nameless", "code", "silent", "strict", "hang", "died"
 GOOD = (REFUSED, ACCEPTED)
 VERDICTS = (*GOOD, RAW, NAMELESS, CODE, SILENT, STRICT, HANG, DIED)
-FAULT = "This is a fault of holdfast or of a library"
+FAULT = "This is a bug in holdfast or in a library"
 """What the command line says of an exception that nobody thought of."""
 LIMIT = 60.0
 """Seconds that a case may take."""

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from holdfast.runs.rehearsal import Rehearsal
 
 DESCRIPTION = """\
-Checks a training request without training: reads its settings, its model and all its rows, names what is not read, cut,
-dropped, doubled or held out and trained on, and then rehearses the run on a copy of the model with few layers: one step
-of the real trainer, a checkpoint, a resume, one sample of each evaluation. It says that the request is sound after
-that, or what is wrong. Nothing is downloaded, and nothing is written outside a temporary folder.
+Checks a training request without training: reads its settings, its model and all its rows, reports text that is
+ignored or cut, dropped, doubled or held out and trained on, and then rehearses the run on a copy of the model with
+few layers: one step of the real trainer, a checkpoint, a resume, one sample of each evaluation. It says that the
+request is sound after that, or what is wrong. Nothing is downloaded, and nothing is written outside a temporary
+folder.
 """
 EPILOG = """\
 examples
@@ -51,14 +52,13 @@ class CheckFlags:
     """What `holdfast check` takes beside a run's settings."""
 
     for_: Annotated[Literal["here", "gpu"], Meta(section="running")] = "here"
-    """In a check: the settings are for another machine, one with a GPU, in place of this one."""
+    """In a check: the settings are for another machine with a GPU, not for this one."""
     flops_per_second: Annotated[float | None, Meta(gt=0, metavar="F", section="running")] = None
-    """In a check: floating-point operations a second that a device reaches, its peak rate times the
-    share that you expect (4e14: about 40 % of an H100). The plan then says how long training
-    takes."""
+    """In a check: floating-point operations per second that a device reaches, its peak rate times
+    the expected utilisation (4e14: about 40 % of an H100). The plan then estimates the training
+    time."""
     quick: Annotated[bool, Meta(section="running")] = False
-    """In a check: leaves the rehearsal out. The request, the model and the rows are read, and
-    nothing is called sound."""
+    """In a check: skip the rehearsal. Only the request, the model and the rows are read."""
 
 
 def flags(declared: type = CheckFlags) -> tuple[Setting, ...]:

@@ -57,9 +57,9 @@ class Output:
     settings_group: ClassVar[str] = "output"
 
     output_dir: Annotated[Path, Meta(metavar="FOLDER")]
-    """Folder to write; it is complete or absent, whatever happens meanwhile."""
+    """Folder to write; it is either complete or absent, even after an interruption."""
     overwrite: bool = False
-    """Replace the folder if it is there and holdfast wrote it."""
+    """Replace an existing folder that holdfast wrote."""
     dry_run: bool = False
     """Check the request and the checkpoints' headers, show the plan, write nothing."""
     json: bool = False
@@ -67,7 +67,7 @@ class Output:
     workers: Workers = None
     """Threads (all cores)."""
     no_sync: bool = False
-    """Do not wait until the disk has it all: quicker, but a power cut may lose it."""
+    """Do not wait until everything is on disk (fsync): faster, but a power cut may lose data."""
 
 
 def missing_folders(request: Any, *names: str) -> list[str]:
@@ -154,7 +154,7 @@ def _print_ancestry(layers: Sequence[LayerDistance], console: Console) -> None:
     """The distances between a model and its base, from a sample, as a table."""
     from rich.table import Table
 
-    print_line(console, lines("", "  Is it a fine-tune of that base? A sample of every layer:"))
+    print_line(console, lines("", "  Check of the base, on a sample of every layer:"))
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     table.add_column("  layer")
     table.add_column("relative norm", justify="right")

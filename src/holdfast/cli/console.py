@@ -74,7 +74,7 @@ def print_json(value: Any) -> None:
 
 
 @contextlib.contextmanager
-def stoppable(text: str = "Stopped. Nothing was left half written.") -> Iterator[None]:
+def stoppable(text: str = "Stopped. No partial output was left.") -> Iterator[None]:
     """Says what Ctrl-C leaves behind.
 
     Raises:

@@ -76,7 +76,7 @@ class _Where(LoadSettings):
     device_map: Annotated[
         Literal["auto", "balanced", "sequential"] | None, Meta(section="loading")
     ] = None
-    """Spreads each model over all accelerators, for models that one cannot hold."""
+    """Spread each model over all accelerators, for models too large for one."""
     num_processes: Annotated[int, Meta(ge=1, section="loading")] = 1
     """Processes that share the questions, each holding the whole model; on GPUs one per device."""
     cache: Annotated[Path | None, Meta(metavar="FOLDER")] = None
@@ -86,13 +86,13 @@ class _Where(LoadSettings):
     dry_run: bool = False
     """Checks the request and prints the plan."""
     repeat: Annotated[int, Meta(ge=1, metavar="TIMES")] = 1
-    """Measures each model so many times, with other batch sizes and seeds of sampling: how far
-    figures move by themselves."""
+    """Measure each model N times, with different batch sizes and sampling seeds, to show
+    measurement noise."""
     plan: bool = False
-    """Measures a few samples on the first model, and prints the smallest loss that each entry can
-    show, and its seconds."""
+    """Measure a few samples on the first model, and print the smallest loss that each entry can
+    detect, and its time."""
     flips: Annotated[float, Meta(gt=0, le=1, metavar="SHARE", section="plan")] = 0.1
-    """Share of right / wrong answers that --plan takes to differ between two models."""
+    """Share of right / wrong answers that --plan assumes to differ between two models."""
 
 
 @dataclass(frozen=True, kw_only=True)

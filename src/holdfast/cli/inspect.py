@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.summary import Inspection
 
 DESCRIPTION = """\
-Of one checkpoint, adapter or residual folder: parameters, dtypes, files, where it comes from, and whether it is sound:
+For one checkpoint, adapter or residual folder: parameters, dtypes, files, where it comes from, and whether it is sound:
 headers against files, index against shards, configuration against tensors. That reads headers only and takes
 milliseconds. With --verify every byte is read: NaN and infinities are named, and the content is compared with the
 fingerprints that holdfast wrote into provenance.json. Exit code 1 if a check fails.
 
-Of two checkpoints: how far the weights moved from A to B, for every layer (or tensor) and in total:
+For two checkpoints: how far the weights moved from A to B, for every layer (or tensor) and in total:
 
   relative      norm of the difference over the norm of A
   L2            norm of the difference, |B - A|
@@ -70,9 +70,9 @@ class InspectRequest:
         if count > 2:
             problems.append(Problem("checkpoints", f"expected one or two checkpoints, got {count}"))
         if self.verify and count == 2:
-            problems.append(Problem("verify", "is of one checkpoint; name one of the two"))
+            problems.append(Problem("verify", "applies to one checkpoint; give one of the two"))
         if self.plot is not None and count != 2:
-            problems.append(Problem("plot", "is of two checkpoints; name the other one, too"))
+            problems.append(Problem("plot", "applies to two checkpoints; give a second one"))
         if self.plot is not None and not self.plot.endswith(".html"):
             problems.append(
                 Problem("plot", f"expected a file that ends with .html, got {self.plot}")

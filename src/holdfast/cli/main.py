@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if debug:
             _print_traceback()
-        _say("stopped", "Interrupted. The same command continues where it was.", color="33")
+        _say("stopped", "Interrupted. Run the same command to continue.", color="33")
         return 130
     except Interrupted as error:
         _say("stopped", str(error), color="33")
@@ -211,8 +211,8 @@ _TORCHVISION = (
     "torchvision`: only processors that read videos ask for it."
 )
 _REPORT = (
-    "This is a fault of holdfast or of a library, not of the request. Add --debug for the full "
-    "traceback, and report it with that and the command."
+    "This is a bug in holdfast or in a library, not a mistake in the request. Please report it "
+    "with the command and the full traceback (--debug)."
 )
 
 

@@ -90,14 +90,14 @@ class _Merge:
     method: Annotated[str, Meta(json_schema=method_schema)] = "linear"
     """One of the methods, or a class of your own, as my_method.py:Name."""
     base: Annotated[str | None, Meta(metavar="BASE")] = None
-    """What the models were tuned from, for methods that work on changes."""
+    """Base that the models were tuned from, for methods that use differences from it."""
     adapter_base: Annotated[str | None, Meta(metavar="MODEL")] = None
     """The model that adapters belong to (--base, else the one each adapter names)."""
     layout: Annotated[str | None, Meta(metavar="PARENT", section="result")] = None
-    """Whose names, dtypes, shards and config the result takes: base, 1, 2, ... or its folder (base,
-    else 1)."""
+    """Model whose names, dtypes, shards and config the result has: base, 1, 2, ... or its folder
+    (base, else 1)."""
     tokenizer: Annotated[str | None, Meta(metavar="PARENT", section="result")] = None
-    """Whose vocabulary, tokenizer, chat template and generation settings it takes (the
+    """Model whose vocabulary, tokenizer, chat template and generation settings the result has (the
     layout's)."""
     chat_template: Annotated[str | None, Meta(metavar="TEMPLATE", section="result")] = None
     """Its chat template: auto (the one that most models have), chatml, a .jinja file, or the text
@@ -106,7 +106,7 @@ class _Merge:
     """Dtype of floating-point tensors: bfloat16, float16, float32, ... (the layout's, tensor by
     tensor)."""
     fisher: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
-    """Fisher diagonals, one checkpoint a model, for --method fisher."""
+    """Fisher diagonals, one per model, for --method fisher."""
 
 
 @dataclass(frozen=True, kw_only=True)

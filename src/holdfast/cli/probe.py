@@ -88,7 +88,7 @@ class _Models:
     revisions: Annotated[
         tuple[str, ...], Meta(repeatable=True, metavar="NAME", section="ladders")
     ] = ()
-    """Of the one model that is named: a ladder, each revision saying its tokens
+    """Revisions of the model as a ladder; each revision's name contains its tokens
     (step1000-tokens4B)."""
     ladder: Annotated[
         tuple[Rung, ...],
@@ -112,7 +112,7 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
     """Held-out text such as the model was pre-trained on, in any format that 'holdfast train'
     reads."""
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", hidden=True)] = ()
-    """The same, as 'holdfast evaluate' calls it."""
+    """The same as --corpus, as in 'holdfast evaluate'."""
 
     def problems(self) -> list[str | Problem]:
         """Models that are not there or form no ladder, and what cannot be measured."""

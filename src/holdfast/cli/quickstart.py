@@ -36,7 +36,7 @@ examples
   holdfast quickstart --real           # a real language model, half an hour
 """
 NEXT_STEPS = """\
-MODEL is a folder or a hub id; train.jsonl is what it shall learn; keep.jsonl and learn.jsonl are held-out files.
+MODEL is a folder or a hub id; train.jsonl is the training data; keep.jsonl and learn.jsonl are held-out files.
 
 Fine-tune, and measure what was learnt and what was lost:
 $ holdfast train --model_name_or_path MODEL --dataset_name train.jsonl --output_dir tuned \\
@@ -67,7 +67,7 @@ class QuickstartRequest:
     quick: bool = False
     """Runs a few steps to check the installation; its figures mean little."""
     real: bool = False
-    """With a real language model in place of the small base."""
+    """Use a real language model in place of the small base."""
 
 
 COMMAND = Command(

@@ -77,15 +77,15 @@ class ReproduceRequest:
     recipes: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="RECIPE")] = ()
     """Some of the paper's studies, where it has several (all)."""
     on: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
-    """Check the claims on a study in this folder and run none (several: in the order of
-    --recipes)."""
+    """Check the claims on finished studies in these folders, in the order of --recipes; nothing is
+    run."""
     medium: bool = False
-    """The small twins in whole, with all seeds, arms and steps, in place of a look at them."""
+    """Run the small twins completely, with all seeds, arms and steps."""
     quick: bool = False
-    """A check of a minute or two; its verdicts mean nothing."""
+    """A test of a minute or two; its verdicts mean nothing."""
     theory: bool = False
-    """The paper's theory in place of its studies: closed forms against numbers, in seconds; with
-    --quick on fewer random problems."""
+    """Check the paper's theory instead of running its studies: closed forms against numerical
+    results, in seconds; with --quick on fewer random problems."""
     workers: Annotated[int | None, Meta(ge=1)] = None
     """Fine-tuning runs at the same time (2 on two and more cores, one a GPU)."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None

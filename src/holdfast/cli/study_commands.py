@@ -77,9 +77,9 @@ class StatusRequest(ExistingStudy):
     """`PROG status`."""
 
     watch: bool = False
-    """Stay, and show it anew every few seconds."""
+    """Refresh the display every few seconds."""
     json: bool = False
-    """Print the record of this moment on standard output, as JSON."""
+    """Print the current record as JSON on standard output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class WorkerRequest(_StorageOption, _WorkerPlace):
     """`PROG worker`."""
 
     grace: Annotated[float, Meta(gt=0, finite=False, metavar="SECONDS")] = 60.0
-    """Time without a sign of life after which another worker counts as dead."""
+    """Seconds without a heartbeat after which another worker counts as dead."""
 
     def problems(self) -> list[str]:
         """No storage, or a folder that is to hold one and is not there."""
@@ -145,14 +145,14 @@ from its last checkpoint where the folder is shared, else from the beginning.
     status = Command(
         name=f"{prog} status",
         request=StatusRequest,
-        description="What a study is doing. Reads only.",
+        description="Shows the progress of a study. Reads only.",
         usage="FOLDER [options]",
         yaml=False,
     )
     again = Command(
         name=f"{prog} report",
         request=report,
-        description="Prints a study's table and writes its record and page anew.",
+        description="Prints a study's table and writes its record and page again.",
         epilog=report_epilog,
         usage="FOLDER [options]",
         yaml=False,

@@ -66,8 +66,8 @@ examples
 
 RULES = """\
 rules
-  paper            leave out what does not improve on the start; of the rest, what keeps most
-  keep_within      of those that lose at most --points of what is kept, what learns most
+  paper            the trial that keeps most among those that improve on the initial model
+  keep_within      the trial that learns most among those that lose at most --points on keep
   knee             the bend of the frontier
 
 examples
@@ -81,12 +81,11 @@ class ReportRequest(study_commands.ExistingStudy):
     """`holdfast sweep report`."""
 
     rule: str | None = None
-    """Which trial to take: paper, keep_within or knee (the study's)."""
+    """Rule that chooses the trial: paper, keep_within or knee (default: the study's)."""
     points: Annotated[str | None, Meta(metavar="LOSS")] = None
-    """With keep_within: the loss of what is kept that is allowed, in the metric's unit or as
-    1pt."""
+    """With keep_within: the largest loss allowed on keep, in the metric's unit or as 1pt."""
     strict: bool = False
-    """Whole intervals have to be on the right side, not only the figures."""
+    """Require whole intervals, not only point estimates, to satisfy the rule."""
 
     def adjust(self, opened: Opened) -> None:
         """Selects by the rule of the options."""

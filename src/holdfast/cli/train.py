@@ -73,10 +73,7 @@ For other columns write templates:
   data: {prompt: "Question: {question}\\nAnswer:", completion: " {answer}"}
   data: {text: "{title}\\n{body}"}
 """
-TRL = (
-    "These keys are those of the release; 'holdfast schema train' has those of the TRL that is "
-    "installed."
-)
+TRL = "These are the keys of the release; 'holdfast schema train' lists those of the installed TRL."
 EXAMPLE_PARAMETERS: dict[str, str] = {
     "label_annealing": "weight=1.0",
     "token_weighting": "kind=eaft",
@@ -103,8 +100,8 @@ class Flags(CheckFlags):
     only."""
 
     dry_run: bool = False
-    """Checks and rehearses the request; trains nothing. The same as 'holdfast check', whose options
-    go with it."""
+    """Check and rehearse the request; train nothing. The same as 'holdfast check', whose options
+    are allowed too."""
     debug: Annotated[bool, Meta(section="running")] = False
     """Full tracebacks."""
 
@@ -119,7 +116,7 @@ def run(argv: list[str]) -> int:
     for setting in flags():
         if setting.name in values and not dry_run:
             raise ConfigError(
-                f"--{setting.name}: takes effect with --dry_run only. Add it, or leave this out."
+                f"--{setting.name}: has an effect only with --dry_run. Add it, or leave this out."
             )
     if not words:
         raise ConfigError(

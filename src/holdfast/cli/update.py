@@ -12,14 +12,13 @@ from holdfast.config.help import Section
 from holdfast.studies.update.settings import UpdateSettings
 
 DESCRIPTION = """\
-Keeps an instruct model current without instruction data. To train it on new text ruins how it follows instructions; so
+Keeps an instruct model current without instruction data. Training it on new text damages instruction following, so
 its BASE is trained on the new text, and what instruction tuning had changed is added back:
 
   new instruct model = (base + new text) + scale * (instruct - base)
 
 Documents are packed whole into windows, none sees another one; a part is held out and measured. Base, instruct and
-result are measured alike and held against each other. Interrupted? The same command continues; nothing finished is done
-again.
+result are measured in the same way and compared. Interrupted? Run the same command to continue.
 """
 UPDATE = """\
 update.yaml (every key is an option too)

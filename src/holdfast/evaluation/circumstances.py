@@ -18,12 +18,14 @@ KEYS = ("tokenizer", "chat_template", "context", "dtype", "config")
 """Of `Evaluation.model`: hashes, tokens, and such as "bfloat16"."""
 _NAMES = {"tokenizer": "tokenizer", "chat_template": "chat template", "config": "config.json"}
 _MEANINGS = {
-    "tokenizer": "Other tokenizers before and after (vocabulary, rules or special tokens): the models read the same "
-    "text as other tokens.",
-    "chat_template": "Other chat templates before and after.",
-    "context": "The context has {before:,} tokens before and {after:,} after: what is longer is cut for one model "
-    "alone.",
-    "dtype": "Measured in {before} before and in {after} after: a small difference may come from there.",
+    "tokenizer": "The tokenizers differ before and after (vocabulary, rules or special tokens): "
+    "the models read the same text as different tokens.",
+    "chat_template": "The chat templates differ before and after.",
+    "context": "The context has {before:,} tokens before and {after:,} after: longer text is "
+    "cut for one model only.",
+    "dtype": (
+        "Measured in {before} before and in {after} after: this may explain a small difference."
+    ),
 }
 
 
@@ -85,7 +87,7 @@ def remarks_on_circumstances(pairs: Sequence[tuple[Evaluation, Evaluation]]) -> 
         )
     elif is_known:
         notes.append(
-            "Both are the same model (equal hashes): every difference is the measurement's own."
+            "Both are the same model (equal hashes): every difference is measurement noise."
         )
     else:
         notes.append(

@@ -238,7 +238,7 @@ class DataEntry(Entry):
     config: WordOrNone = None
     """Configuration name of a hub data set."""
     max_documents: CountOrNone = None
-    """Only the first so many rows; null: all."""
+    """Only the first N rows; null: all."""
 
     def local_files(self) -> list[Path]:
         """The data file, where it is no hub id."""
@@ -297,11 +297,11 @@ class Along:
     steps: Annotated[tuple[int, ...], Meta(ge=1)] = ()
     """After these optimiser steps."""
     every: CountOrNone = None
-    """After every so many optimiser steps."""
+    """Every N optimiser steps."""
     shares: Annotated[tuple[float, ...], Meta(gt=0, lt=1)] = ()
     """After these shares of all steps, each at the nearest step."""
     entries: tuple[str, ...] = ()
-    """Entries by name, suite/name, or whole suites; empty: all of them."""
+    """Entries by name, suite/name, or whole suites; default: all."""
 
     def problems(self) -> list[str]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
@@ -340,21 +340,20 @@ class PlanSettings:
     """What all entries of a plan share."""
 
     batch_size: Annotated[int, Meta(ge=1)] = 8
-    """Texts a forward pass where they are generated, or where a model cannot share beginnings.
-    Fixed, never automatic: figures depend on it in the last digits, so that comparisons need the
-    same."""
+    """Batch size for generation, and for models that cannot share prefixes. Never automatic:
+    results depend on it in the last digits, so compare models at the same batch size."""
     before: bool = True
-    """Measures the start model too (`holdfast train`), which comparisons need."""
+    """Also measure the initial model (`holdfast train`), which comparisons need."""
     confidence: Annotated[float, Meta(gt=0, lt=1)] = 0.95
-    """Level of all intervals."""
+    """Confidence level of all intervals."""
     seed: Seed = 0
-    """Of resampling, of the choice of few-shot examples and of sampled generation."""
+    """Random seed of resampling, few-shot examples and sampled generation."""
     allow_code_execution: bool = False
-    """Runs programs that the model writes, in a sandbox. Without it tasks with programs for answers
-    are refused."""
+    """Allow programs written by the model, in a sandbox. Without it, tasks whose answers are
+    programs are refused."""
     along: Along | None = None
-    """Measures while the model is trained, too (`holdfast train`; in several processes from weights
-    that are kept until its end): `{steps: [1, 2, 5], every: 50}`."""
+    """Also measure during training (`holdfast train`; with several processes, after training from
+    saved weights): `{steps: [1, 2, 5], every: 50}`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,7 +362,7 @@ class EvaluationPlan(PlanSettings):
 
     entries: tuple[Entry, ...] = ()
     averages: tuple[Average, ...] = ()
-    """Means of the entries' figures; compared as such, too."""
+    """Averages of entries, which are compared like entries."""
 
     def record(self) -> dict[str, Any]:
         """The fields by name, for records and fingerprints; without `along` where it is off, so

@@ -16,11 +16,11 @@ class LoadSettings:
     settings_section: ClassVar[str] = "loading"
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the weights; auto: as they were saved."""
+    """Dtype of the weights; auto: as they were saved."""
     device: str | None = None
-    """Such as cpu or cuda:1 (the first accelerator, else the CPU)."""
+    """Device, such as cpu or cuda:1 (default: the first accelerator, else the CPU)."""
     trust_remote_code: bool = False
-    """Runs Python code that comes with a model."""
+    """Allow Python code that comes with a model."""
 
 
 @dataclass(frozen=True, kw_only=True)

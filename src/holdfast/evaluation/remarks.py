@@ -52,7 +52,7 @@ def remarks_on_samples(rows: Rows) -> list[str]:
     remarks = []
     if distinct < len(rows) and any("cluster" in row for row in rows):
         remarks.append(
-            f"{len(rows):,} samples in {distinct:,} clusters: intervals and comparisons take "
+            f"{len(rows):,} samples in {distinct:,} clusters: intervals and comparisons treat "
             "clusters, not samples, as independent."
         )
     elif distinct < len(rows):
@@ -81,8 +81,8 @@ def remarks_on_part(rows: Any, limit: int | None, *, setting: str) -> list[str]:
     text = f"The first {limit:,} of {len(rows):,} rows ({setting})."
     if different:
         text += (
-            f" They are no random part of the whole: other {', '.join(different)}. Shuffle the "
-            "file, or take all."
+            f" They are not a random sample of the whole: {', '.join(different)} differ. Shuffle "
+            "the file, or use all rows."
         )
     return [text]
 
@@ -145,7 +145,7 @@ def remarks_on_cut(cut: int, prompts: int, room: int) -> list[str]:
         return []
     return [
         f"{cut:,} of {prompts:,} prompts are longer than the {room:,} tokens that the model's "
-        "context leaves for them, and lost their beginning."
+        "context leaves for them, and were cut at the beginning."
     ]
 
 
@@ -165,7 +165,7 @@ def remarks_on_examples(asked: Iterable[tuple[str, str]], pool: Iterable[str]) -
             among_own += 1
     if among_own:
         remarks.append(
-            f"{among_own:,} of {prompts:,} questions stand among their own examples, with their "
+            f"{among_own:,} of {prompts:,} questions are among their own examples, with their "
             "answers."
         )
     examples = [" ".join(text.split()) for text in pool]

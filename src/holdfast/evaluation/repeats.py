@@ -76,7 +76,7 @@ def _keys(place: Path, plan: EvaluationPlan) -> dict[str, str]:
     keys = {}
     for entry in plan.entries:
         evaluation = EvaluationFolder(place).find(entry.suite, entry.name)
-        assert evaluation is not None, "it was just measured"
+        assert evaluation is not None, "it was measured a moment ago"
         keys[entry.path] = evaluation.key
     return keys
 
@@ -96,7 +96,7 @@ def _figures(place: Path, entry: Entry, times: int) -> dict[str, list[float]]:
     figures: dict[str, list[float]] = {}
     for folder in folders:
         evaluation = EvaluationFolder(folder).find(entry.suite, entry.name)
-        assert evaluation is not None, "it was just measured"
+        assert evaluation is not None, "it was measured a moment ago"
         for name, metric in evaluation.metrics.items():
             figures.setdefault(name, []).append(metric.value)
     return figures

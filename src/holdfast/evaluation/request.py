@@ -60,14 +60,14 @@ class WhatSettings:
         tuple[str, ...],
         Meta(repeatable=True, metavar="TASK", section="entries", former=("answers",)),
     ] = ()
-    """Tasks of which the distribution at the answer position is measured: mass on the options,
+    """Tasks for which the distribution at the answer position is measured: mass on the options,
     entropy."""
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
     """Held-out text, in any format that 'holdfast train' reads."""
     memorisation: Annotated[
         tuple[str, ...], Meta(repeatable=True, metavar="FILE", section="entries")
     ] = ()
-    """Text whose share of tokens that are the model's most likely ones is counted."""
+    """Text for memorisation: the share of tokens that are the model's most likely ones."""
     skip: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="ENTRY", section="entries")] = ()
     """Entries of the suites that are left out."""
 
@@ -86,21 +86,22 @@ class HowSettings:
     limit: Annotated[int | None, Meta(ge=1)] = None
     """Only the first N questions of each task (and subtask), the first N documents of texts."""
     num_fewshot: Annotated[int | None, Meta(ge=0)] = None
-    """Examples before each question, for all tasks (what suite and task say)."""
+    """Examples before each question, for all tasks (default: as in suite and task)."""
     apply_chat_template: bool | None = None
-    """Puts the questions in the tokenizer's chat template (what suite and task say)."""
+    """Put the questions in the tokenizer's chat template (default: as in suite and task)."""
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, Meta(metavar="'{enable_thinking: false}'")
     ] = None
-    """Variables of the chat template, for all entries (what the suite says)."""
+    """Variables of the chat template, for all entries (default: as in the suite)."""
     allow_code_execution: bool | None = None
-    """Runs programs that the model writes, in the sandbox (what the suite says, else false)."""
+    """Allow programs written by the model, in the sandbox (default: as in the suite, else
+    false)."""
     batch_size: Annotated[int | None, Meta(ge=1)] = None
-    """Texts generated at once; comparisons need the same (what the suite says, else 8)."""
+    """Batch size of generation; comparisons need the same (default: as in the suite, else 8)."""
     confidence: Annotated[float | None, Meta(gt=0, lt=1)] = None
-    """Level of the intervals (what the suite says, else 0.95)."""
+    """Confidence level of the intervals (default: as in the suite, else 0.95)."""
     seed: Annotated[int | None, Meta(ge=0, le=MAX_SEED)] = None
-    """Of examples, sampling and resampling (what the suite says, else 0)."""
+    """Random seed of examples, sampling and resampling (default: as in the suite, else 0)."""
 
 
 NOTHING = "nothing to measure: expected --suite NAME, --tasks TASK ... or --perplexity FILE ..."

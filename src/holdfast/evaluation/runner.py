@@ -257,7 +257,7 @@ def _why_not_finite(model: Any) -> str:
                 "checkpoint."
             )
     return (
-        "Look at the model: its weights ('holdfast inspect --verify'), and its dtype (float16 "
+        "Check the model's weights ('holdfast inspect --verify') and its dtype (float16 "
         "overflows where bfloat16 and float32 do not)."
     )
 
@@ -319,8 +319,8 @@ def check_whole(folder: EvaluationFolder, plan: EvaluationPlan) -> None:
     gone = ["/".join(key) for key in _keys(plan) if folder.find(*key) is None]
     if gone:
         raise RunFolderError(
-            f"Expected what was measured of {', '.join(gone)} in {folder.path}, found no file of "
-            "it. It was deleted or moved since: put it back, or measure anew in another output_dir."
+            f"Expected the results of {', '.join(gone)} in {folder.path}, found none: they were "
+            "deleted or moved. Restore them, or measure again in another output_dir."
         )
 
 

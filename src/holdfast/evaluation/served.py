@@ -214,7 +214,7 @@ def connect(name: str, server: ServerSettings) -> Loaded:
     )
     if not isinstance(context, int) or context < 2:
         raise ModelError(
-            f"{endpoint.shown} does not say how many tokens '{served}' reads at once. Say it: "
+            f"{endpoint.shown} does not report the context length of '{served}'. Give it: "
             "--context_length N."
         )
     model = ServedModel(endpoint, served, context=context)
@@ -236,8 +236,8 @@ def _tokenizer(served: str, card: Mapping[str, Any], server: ServerSettings) -> 
         if folder and os.path.isdir(str(folder)):
             return load_tokenizer(str(folder))
     raise ModelError(
-        f"Expected the tokenizer of '{served}', whose folder the server does not name. Name it: "
-        "--tokenizer FOLDER (or a hub id)."
+        f"Expected the tokenizer of '{served}', but the server does not report its folder. Give "
+        "it: --tokenizer FOLDER (or a hub id)."
     )
 
 
@@ -270,8 +270,8 @@ def _recognised(model: ServedModel, tokenizer: Any) -> list[Any]:
     values = [round(value, 4) for value, _ in scores]
     if not all(map(math.isfinite, values)):
         raise NotFinite(
-            f"'{model.name}' gives log-probabilities that are not finite. Look at its weights and "
-            "its dtype."
+            f"'{model.name}' gives log-probabilities that are not finite. Check its weights and "
+            "dtype."
         )
     return values
 

@@ -350,7 +350,7 @@ class _Session:
         except KeyboardInterrupt:
             ended = "interrupted"
             raise Interrupted(
-                f"Interrupted; what was finished is in {self.out}. The same command continues."
+                f"Interrupted; finished work is in {self.out}. Run the same command to continue."
             ) from None
         finally:
             record.status, record.finished = ended, now() if ended == "finished" else None

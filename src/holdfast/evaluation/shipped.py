@@ -98,10 +98,10 @@ def read_suites(
                 first = sources.setdefault(title, path.stem)
                 if first != path.stem and title not in decided:
                     problems.append(
-                        f"{first} and {path.stem} have different settings for {title}. Say which "
-                        "one holds for both, by the option of that name or beside `suites:` in a "
-                        "configuration, or measure the two suites one after the other, each into "
-                        "an --output_dir of its own."
+                        f"{first} and {path.stem} have different settings for {title}. Set it "
+                        "for both, by the option of that name or beside `suites:` in a "
+                        "configuration, or measure the two suites separately, each with its own "
+                        "--output_dir."
                     )
     return merged, problems
 

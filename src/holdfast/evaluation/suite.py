@@ -101,7 +101,7 @@ class SuiteSettings(PlanSettings):
         dict[str, Annotated[tuple[str, ...], Meta(least=1)]],
         Meta(expected="a name and a list of entries for each, as in `knowledge: [mmlu, arc_easy]`"),
     ] = dataclasses.field(default_factory=dict)
-    """Means of several figures, each counting once, by name. Members are entries, entry/metric or
+    """Averages by name: unweighted means of several metrics. Members are entries, entry/metric or
     suite/entry/metric."""
     suites: Annotated[tuple[str, ...], Meta(expected="names such as [knowledge]")] = ()
     """Shipped suites by name, or YAML files; their entries are added to those of the section."""
@@ -114,7 +114,7 @@ class SuiteSettings(PlanSettings):
     ] = dataclasses.field(default_factory=dict)
     """A local file by task or entry, with the examples shown before each question."""
     limit: Annotated[int | None, Meta(ge=1)] = None
-    """Only the first so many questions of every task, and documents of every text."""
+    """Only the first N questions of every task, and the first N documents of every text."""
     skip: Annotated[tuple[str, ...], Meta(expected="names of entries")] = ()
     """Entries that are left out; averages that need them go, too."""
 
@@ -213,8 +213,9 @@ def _plan_problems(plan: EvaluationPlan) -> list[Problem]:
     for entry in plan.entries:
         if entry.against_start and not plan.before:
             text = (
-                f"'{entry.name}' is held against the start's replies, which `before: false` leaves "
-                "unmeasured. Leave that out, or name a file of replies as its `reference`."
+                f"'{entry.name}' is compared with the initial model's replies, which `before: "
+                "false` does not measure. Leave that out, or give a file of replies as its "
+                "`reference`."
             )
             problems.append(Problem(entry.suite, text))
         if entry.runs_code and not plan.allow_code_execution:
@@ -247,8 +248,8 @@ def _along_problems(plan: EvaluationPlan) -> list[Problem]:
         problems.append(Problem("along", text))
     if not plan.before:
         text = (
-            "begins with the start model, which `before: false` leaves unmeasured. Leave one of "
-            "the two out."
+            "begins with the initial model, which `before: false` does not measure. Leave one "
+            "of the two out."
         )
         problems.append(Problem("along", text))
     return problems

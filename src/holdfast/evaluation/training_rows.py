@@ -43,8 +43,8 @@ def remarks_on_training_rows(
         for entry, contents in held_out:
             if count := sum(not known.isdisjoint(forms) for forms in contents):
                 remarks.append(
-                    f"{entry.path}: {count:,} of {len(contents):,} rows are {name}, so this is no "
-                    "figure of held-out data."
+                    f"{entry.path}: {count:,} of {len(contents):,} rows are {name}, so this "
+                    "entry is not held-out data."
                 )
     for (kept_entry, contents), (learnt_entry, others) in itertools.permutations(held_out, 2):
         if (kept_entry.suite, learnt_entry.suite) != ("keep", "learn"):
@@ -52,8 +52,8 @@ def remarks_on_training_rows(
         known = set[int]().union(*contents)
         if count := sum(not known.isdisjoint(forms) for forms in others):
             remarks.append(
-                f"{learnt_entry.path}: {count:,} of {len(others):,} rows are rows of "
-                f"{kept_entry.path}, too: what is to be learnt is what is to be kept."
+                f"{learnt_entry.path}: {count:,} of {len(others):,} rows are also in "
+                f"{kept_entry.path}: learn and keep measure the same data."
             )
     return remarks
 

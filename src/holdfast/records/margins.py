@@ -98,7 +98,7 @@ def _parsed(word: str) -> tuple[float, str]:
     number = float(match[1]) if match else math.nan
     unit = match[2] if match else ""
     if not math.isfinite(number) or (not unit and number != 0.0):
-        raise ValueError(f"{EXPECTED}; got {word!r}")
+        raise ValueError(f"{EXPECTED}, got {word!r}")
     return number, "pt" if unit.lower() in _POINTS else unit
 
 

@@ -301,7 +301,7 @@ def summary(comparisons: Sequence[Comparison]) -> str:
     if guessed:
         sentences.append(f"Both models answer by chance on {len(guessed)}{_listed(guessed)}.")
     if open_:
-        sentences.append(f"Cannot be told on {len(open_)}{_listed(open_)}.")
+        sentences.append(f"Undecided on {len(open_)}{_listed(open_)}.")
     return " ".join(sentences)
 
 
@@ -357,7 +357,7 @@ def difference_note(rows: Rows) -> Paragraph:
     """What difference, interval and verdict mean, below the tables."""
     return Paragraph(
         f"{difference_words(rows)} Flips: samples right before and wrong after, and the reverse. "
-        "How far another training run would move the figures is not in the intervals.",
+        "The intervals do not cover variation between training runs.",
         "note",
     )
 
@@ -365,10 +365,11 @@ def difference_note(rows: Rows) -> Paragraph:
 def difference_words(rows: Rows) -> str:
     """What differences and verdicts are."""
     return (
-        f"Difference: after \u2212 before, with its paired {100 * rows[0].raw.confidence:g} % "
-        "interval over the evaluated samples. Gained or lost: the interval excludes zero, and p of "
-        "the same test is below its level; within the margin: all of it is too small to matter. "
-        "Kept: the interval leaves no room for a loss beyond the margin. Not shown: none of these."
+        f"Difference: after − before, with its paired {100 * rows[0].raw.confidence:g} % "
+        "interval over the evaluated samples. Gained or lost: the interval excludes zero, and p "
+        "of the same test is below its level; within the margin: all of it is too small to "
+        "matter. Kept: the interval rules out a loss larger than the margin. Not shown: none of "
+        "these."
     )
 
 

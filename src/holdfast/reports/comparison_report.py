@@ -214,11 +214,11 @@ def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:
 # ----------------------------------------------------------------------------------------- sections
 
 RULE_WORDS = (
-    "A rule is judged on the interval of the change, signed as the rule words it: failed where the "
-    "whole interval lies beyond the threshold, and still does when all tests are accounted for "
-    "(adjusted p, one-sided); passed where all of it lies within; else undecided. Not finite: a "
-    "figure or a sample is NaN or infinite; not measured: not of both models; the rule is not "
-    "passed."
+    "A rule is judged on the interval of the change, signed as the rule words it: failed if the "
+    "whole interval is beyond the threshold, also after adjustment for all tests (adjusted p, "
+    "one-sided); passed if the whole interval is within it; otherwise undecided. A rule also "
+    "does not pass if a metric or a sample is NaN or infinite (not finite) or if one of the "
+    "models was not measured (not measured)."
 )
 
 
@@ -302,8 +302,8 @@ def _changed_groups(breakdown: Breakdown) -> str:
     level = 1 - breakdown.groups[0].confidence
     changed = sum(p < level for p in breakdown.p_adjusted)
     return (
-        f"{plural(len(breakdown.groups), 'group')}; {changed} changed beyond chance when all are "
-        f"accounted for (Holm, two-sided, at {100 * level:.3g} %)."
+        f"{plural(len(breakdown.groups), 'group')}; {changed} changed significantly after "
+        f"adjustment for all groups (Holm, two-sided, at {100 * level:.3g} %)."
     )
 
 

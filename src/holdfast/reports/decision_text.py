@@ -68,11 +68,11 @@ def reason_in_words(gate: GateOutcome) -> str:
         where = f"the whole interval is {beyond}{_adjusted(gate)}"
     elif gate.why == ON_ITS_OWN:
         where = (
-            f"the whole interval is {beyond} on its own; of {gate.tests:,} tests chance alone does "
-            f"that (adjusted p {gate.p_adjusted:.3f}); {_more_samples(gate)}"
+            f"the whole interval is {beyond} before adjustment, but among {gate.tests:,} tests "
+            f"this may be chance (adjusted p {gate.p_adjusted:.3f}); {_more_samples(gate)}"
         )
     elif gate.why == WITHIN:
-        where = f"none of the interval is {beyond}"
+        where = f"no part of the interval is {beyond}"
     elif gate.why == ACCEPTED:
         where = f"not shown to be more than what was accepted ({_accepted(gate)})"
     else:

@@ -142,7 +142,7 @@ def _heat_map(tensors: Sequence[TensorDistance]) -> Chart | None:
         marks=[Mark(kind="heat", y="z")],
         x=Axis(title="layer", more=across),
         y=Axis(names=list(modules), length=28, more=across | {"range": [len(rows) - 0.5, -0.5]}),
-        caption="The stronger the colour, the further from the start, as a share of the tensor's norm.",
+        caption="Colour: distance from the start, as a share of the tensor's norm.",
         height=92 + 21 * len(rows),
     )
 

@@ -64,11 +64,11 @@ from holdfast.reports.study_page import TONES
 
 BANNERS = {
     "failed": (
-        "The evaluation failed. What was finished before is shown; the same command continues.",
+        "The evaluation failed. Finished results are shown; run the same command to continue.",
         "bad",
     ),
     "interrupted": (
-        "The evaluation was interrupted. The same command continues with what is missing.",
+        "The evaluation was interrupted. Run the same command to continue.",
         "warn",
     ),
     "running": ("The evaluation had not ended when this page was written.", "flat"),
@@ -109,7 +109,7 @@ def evaluation_page(
         blocks=[
             _state_banner(record),
             *problems(
-                "NaN or infinity: the figures of these entries mean nothing.", scores.broken, "bad"
+                "NaN or infinity: the results of these entries are invalid.", scores.broken, "bad"
             ),
             *problems("Some files could not be used.", list(unusable)),
             *_overview(record, scores),

@@ -72,7 +72,7 @@ from holdfast.reports.study_page import TONES, lines
 MEANING = (
     "Cost: what a figure loses when the weights are changed, against the model as it is, on the "
     "same documents or questions; positive is worse. Intervals cover the samples, which are "
-    "paired, and where noise was drawn several times the draws too; they say nothing of other "
+    "paired, and where noise was drawn several times the draws too; they do not cover other "
     "training runs of the same model."
 )
 KINDS = {
@@ -91,10 +91,10 @@ TURNS = {
 }
 TURN_TONES = {"turns": "bad", "does not turn": "good", "cannot tell": "flat"}
 TURNING = (
-    "The inflection point (definition 4.2): the budget at which the changed model is at its best. "
-    "Its interval are the budgets that are not shown to be worse, over documents or questions and "
-    "seeds of the noise, paired; it says nothing of other pre-trainings. Few draws of noise seldom "
-    "tell: three have two degrees of freedom."
+    "The inflection point (definition 4.2): the budget at which the changed model is at its "
+    "best. Its interval are the budgets that are not shown to be worse, over documents or "
+    "questions and seeds of the noise, paired; it does not cover other pre-training runs. Few "
+    "draws of noise are seldom enough: three have two degrees of freedom."
 )
 TREND_TONES = {"grows": "bad", "shrinks": "good", "cannot tell": "flat"}
 LADDER = (

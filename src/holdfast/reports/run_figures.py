@@ -147,8 +147,7 @@ class RunFigures:
         """Of these what concerns evaluations."""
         if not self.rows and not self.levels:
             return [
-                "No evaluation lies in this folder: what the model learnt and lost was not "
-                "measured."
+                "This folder has no evaluation: what the model learnt and lost was not measured."
             ]
         if not self.rows:
             return [
@@ -156,7 +155,7 @@ class RunFigures:
                 "figures below stand alone."
             ]
         absent = [suite for suite in GROUPS if suite not in by_suite(self.rows)]
-        words = "No {} measure was compared, so this report cannot say anything about {}."
+        words = "No {} measure was compared, so this report has no result for {}."
         return [words.format(suite, PURPOSE[suite]) for suite in absent]
 
 
@@ -283,6 +282,6 @@ def verdict_sentence(record: RunRecord, rows: Rows) -> str:
             "model yet."
         )
     return (
-        "Training finished, but start and result were not compared, so what was learnt and what "
-        "was lost is not known."
+        "Training finished, but start and result were not compared, so it is unknown what was "
+        "learnt and what was lost."
     )

@@ -135,9 +135,7 @@ def _state_banners(run: RunFigures) -> list[Block]:
     for row in run.rows:
         if row.raw.failed is not None:
             broken[f"{row.raw.suite}/{row.name}: {row.raw.failed}"] = None
-    banners += problems(
-        "NaN or infinity: nothing follows from these comparisons.", list(broken), "bad"
-    )
+    banners += problems("NaN or infinity: these comparisons are invalid.", list(broken), "bad")
     return banners + problems("Some files could not be read.", run.problems)
 
 
@@ -170,8 +168,8 @@ def change_tables(run: RunFigures) -> list[Block]:
         note = decision_note(loss_decision([row.raw for row in run.rows]))
         first, again = one_unit(run.rows)
         text = (
-            f"{difference_words(run.rows)} One training run is behind these figures: how far "
-            "another seed would move them is not in the intervals."
+            f"{difference_words(run.rows)} These are results of one training run: the intervals "
+            "do not cover other seeds."
         )
         blocks = [note] if note is not None else []
         blocks += [*measures_by_suite(first), Paragraph(text, "note")]

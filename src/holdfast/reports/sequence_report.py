@@ -51,17 +51,17 @@ MOST_LOST = 0.25
 less."""
 READING = (
     "The first task is trained in the same way in every arm, so its model is made once.",
-    "An arm's methods hold on to the model after the task before; replay draws on all earlier "
-    "tasks' data.",
+    "An arm's methods use the model after the previous task as reference; replay uses the data "
+    "of all earlier tasks.",
     "Better than sequential: paired by seed and sample, above 0 is better, whatever the task's "
     "metric.",
     "Forgetting is the best score of a task before the last stage minus its last one, mean over "
     "earlier tasks. In the tables of tasks by stage losses are negative, so that higher is better "
     "everywhere.",
-    "Multitask training has all data at once and is the upper line; merges are of the single-task "
-    "models.",
-    "With one seed intervals cover evaluated samples alone. No figure is corrected for the number "
-    "of arms.",
+    "Multitask training sees all data at once and is the upper bound; merges combine the "
+    "single-task models.",
+    "With one seed, intervals cover evaluated samples only. Intervals are not corrected for the "
+    "number of arms.",
 )
 
 

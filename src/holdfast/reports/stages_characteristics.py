@@ -71,8 +71,8 @@ def _changing(record: StagesRecord, arm: str, entry: str) -> str:
     if len(shares) < 2:
         return ""
     return (
-        f"between neighbouring points of the fine-tuning {min(shares):.1%} to {max(shares):.1%} of "
-        "the questions are answered otherwise."
+        f"between neighbouring points of the fine-tuning {min(shares):.1%} to {max(shares):.1%} "
+        "of the questions get a different answer."
     )
 
 

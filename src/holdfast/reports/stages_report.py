@@ -95,21 +95,20 @@ PATTERN = (
     "fine-tuning, and after restoring."
 )
 READING = (
-    "The control is the base put through the same restoring: what restoring costs, or teaches, it "
-    "shows too.",
-    "A loss of no more than the margin counts as none. Verdicts follow from one-sided paired tests "
-    "over the questions (exact for right and wrong answers), adjusted over all checkpoints and "
-    "tasks: losses are looked at from the last checkpoint back, what is kept or comes back from the "
-    "first one on.",
-    "Pseudo forgetting: the score fell, the text pattern is back after restoring, and the score is "
-    "at the base's and at the control's. Actual forgetting: the pattern is back, the score is below "
-    "both, and the last step of several doses of restoring brought nothing more back. Not yet "
-    "restored: that step still brought something back. With one dose, all that the paper has, "
-    "actual forgetting is said of what is left at that dose. A part of the fall may have come back "
-    "all the same; its share is given.",
-    "Inconclusive is no verdict: the reason says what would decide.",
-    "The choice of a checkpoint by this page is a choice among several; measure it anew on other "
-    "questions.",
+    "The control is the base after the same restoring: it shows what restoring itself costs or "
+    "teaches.",
+    "A loss within the margin counts as none. Verdicts come from one-sided paired tests over "
+    "the questions (exact for right and wrong answers), adjusted over all checkpoints and "
+    "tasks: losses are looked at from the last checkpoint back, what is kept or comes back from "
+    "the first one on.",
+    "Pseudo forgetting: the score fell, the text pattern is back after restoring, and the score "
+    "is at the base's and at the control's. Actual forgetting: the pattern is back, the score "
+    "is below both, and the last of several doses of restoring brought nothing more back. Not "
+    "yet restored: the last dose still brought something back. With one dose, as in the paper, "
+    "the loss left at that dose counts as actual forgetting. A part of the fall may have come "
+    "back all the same; its share is given.",
+    "Inconclusive: the reason says what would decide.",
+    "If you choose a checkpoint from this page, measure it again on other questions.",
 )
 
 
@@ -216,12 +215,12 @@ def advice(
         for verdict in verdicts:
             if verdict.verdict in (GAINED, NONE):
                 earlier = f", and {labels[verdict.place - 1]} still shows it as it is"
-        return f"The knowledge is there: an epoch of plain text on top shows it again{earlier}."
+        return f"The knowledge is still there: an epoch of plain text restores it{earlier}."
     if last.verdict == NOT_YET:
-        return "Restoring has not ended: a larger dose (doses) tells whether the rest comes back."
+        return "Restoring is not complete: try a larger dose (doses)."
     if last.verdict != ACTUAL:
         return ""
-    stop = "No checkpoint is free of it: fine-tune more gently"
+    stop = "Every checkpoint shows it: fine-tune with a lower rate or for fewer steps"
     for verdict in itertools.takewhile(lambda v: v.verdict != ACTUAL, verdicts):
         if verdict.verdict != INCONCLUSIVE:
             stop = f"Stop at {labels[verdict.place - 1]}"
@@ -381,8 +380,8 @@ def _score_by_pattern(record: StagesRecord, arm: str, task: TaskAbout) -> Chart 
         rows.append({"line": line, "dose": restored, "x": text.value, "y": value})
     columns = {"line": "Checkpoint", "dose": "Restored", "x": TEXT.name, "y": task.name}
     caption = (
-        "From the fine-tuned model through every dose of restoring. Knowledge that stops coming "
-        "back while plain text goes on getting cheaper is lost."
+        "From the fine-tuned model through every dose of restoring. Knowledge is lost if it "
+        "stops coming back while the loss on plain text still falls."
     )
     x, y = Axis(title=TEXT.axis), Axis(title=measure.axis)
     return lines(
@@ -458,8 +457,8 @@ def _along(record: StagesRecord, arm: str) -> b.Section | None:
                 evaluations[key] = evaluation
         trajectory.append((measured.step, evaluations))
     intro = (
-        "Measured on the way, at the steps that were asked for. The format of the answers is "
-        "learnt within a few."
+        "Measured during fine-tuning, at the requested steps. The format of the answers is "
+        "learnt within a few steps."
     )
     return section(
         f"Along fine-tuning: {arm}", *along_charts(trajectory), intro=intro, anchor=f"along-{arm}"
@@ -524,8 +523,8 @@ def reason_in_words(v: StageVerdict) -> str:
         "came back": lambda v: f"It fell by {_lost(v.tuned)} and came back: {_beside(v)}.",
         "loss left": _loss_left,
         "loss left, one dose": lambda v: (
-            f"{_loss_left(v)} Restored at one dose: whether more brings more back was not looked "
-            "at (doses: [1, 4] does)."
+            f"{_loss_left(v)} Restored at one dose only: use doses: [1, 4] to see whether more "
+            "restoring brings more back."
         ),
         "still coming back": lambda v: (
             f"It fell by {_lost(v.tuned)}, and a loss is left at {v.dose} times the dose: "
@@ -533,7 +532,7 @@ def reason_in_words(v: StageVerdict) -> str:
         ),
         "tuned not scored": lambda v: f"It cannot be scored: {v.tuned.failed}",
         "base at chance": lambda v: (
-            "The base is not shown to do better than chance, so that there is nothing to forget."
+            "The base is not shown to do better than chance, so there is nothing to forget."
         ),
         "within noise": lambda v: (
             f"A change of {_signed(v.tuned)} is within noise{_would_decide(v.tuned)}."
@@ -646,7 +645,7 @@ def _would_decide(c: Comparison) -> str:
         return ""
     times = test.needed(c.tolerated, level_of(c.confidence))
     return (
-        f"; some {math.ceil(times * c.n):,} questions would decide, there are {c.n:,}"
+        f"; some {math.ceil(times * c.n):,} questions would decide (now {c.n:,})"
         if 1.0 < times < 1e6
         else ""
     )

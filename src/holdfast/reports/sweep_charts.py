@@ -30,8 +30,8 @@ Gains = dict[int, tuple[Gain, Gain]]
 """Trial -> (keep gain, learn gain)."""
 Range = tuple[float, float]
 BARS = (
-    "Bars: 95 % intervals of the change from the start. Broad line: not exceeded on both sides by "
-    "any other trial. Curves join trials of one method in the order of its strength."
+    "Bars: 95 % intervals of the change from the initial model. Broad line: the Pareto "
+    "frontier. Curves join trials of one method in the order of its strength."
 )
 WIDE: dict[str, Any] = {"height": 540, "width": "full", "legend": True}
 NARROW: dict[str, Any] = {"height": 340, "width": "half", "legend": False}

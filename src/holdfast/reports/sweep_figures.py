@@ -174,7 +174,7 @@ def summary(record: StudyRecord, selections: Sequence[Selection]) -> str:
             f"The study {status}: {counting} of {plural(len(record.trials), 'trial')} count so far."
         )
     if not counting:
-        sentences.append("No trial is complete with all its seeds yet, so nothing can be chosen.")
+        sentences.append("No trial has finished all its seeds yet, so none can be chosen.")
     elif not selections:
         sentences.append(f"{plural(counting, 'trial')} can be compared below.")
     else:
@@ -198,7 +198,7 @@ def _chosen_by(record: StudyRecord) -> str:
         return ""
     return (
         f"Direct fine-tuning's rate and the trial are chosen by {record.validation.label} "
-        f"(validation), which is in no figure of what is learnt, {record.learn.label}."
+        f"(validation), which is not part of the reported {record.learn.label}."
     )
 
 
@@ -209,16 +209,16 @@ def _optimism(selection: Selection) -> str:
     learn, keep = selection.learn, selection.keep
     if count < 2 or selection.chosen is None or learn is None or keep is None:
         return ""
-    text = f"It is the best of {count} trials {chosen_on(selection)}, so its figures are optimistic"
+    text = f"It is the best of {count} trials {chosen_on(selection)}, so its results are optimistic"
     if selection.rule_learn is None or selection.rule_keep is None:
-        return f"{text}; by how much, one seed does not tell."
+        return f"{text}; one seed cannot show by how much."
     unseen = []
     for side, rule, chosen in (
         ("learn", selection.rule_learn, learn),
         ("keep", selection.rule_keep, keep),
     ):
         unseen.append(f"{gain_texts(rule)[0]} on {side} ({gain_texts(chosen)[0]} here)")
-    return f"{text}: on seeds that it did not choose by, the rule gains {' and '.join(unseen)}."
+    return f"{text}: on held-out seeds, the rule gains {' and '.join(unseen)}."
 
 
 # --------------------------------------------------------------------------------------- parameters

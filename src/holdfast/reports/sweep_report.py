@@ -56,27 +56,27 @@ MOST_PLOTS = 12
 MOST_STABLE = 4
 """Trials that are named among those that a rule chooses from draw to draw."""
 READING = (
-    "A gain is the change from the start, its sign turned so that more is better, mean over the "
-    "side's measures and over the seeds.",
-    "A trial is on the Pareto frontier when no other is at least as good on both sides and better "
-    "on one. The start is a point of it too.",
-    "Gain kept and loss avoided are shares of what direct fine-tuning did, with Fieller's "
-    "intervals; none where direct's own change may be zero.",
+    "A gain is the change from the initial model, signed so that more is better, averaged over "
+    "the side's metrics and over the seeds.",
+    "A trial is on the Pareto frontier if no other trial is at least as good on both sides and "
+    "better on one. The initial model counts as a point.",
+    "Gain kept and loss avoided are shares of what direct fine-tuning did, with Fieller "
+    "intervals; none if direct fine-tuning's own change may be zero.",
     "Only complete trials with every seed and measure count; pruned, failed and lost ones are in "
     "the table with their reason.",
 )
 ONE_SEED = (
-    f"Intervals are at 95 % and cover {SAMPLES}, because there is one seed: another seed may land "
+    f"Intervals are at 95 % and cover {SAMPLES}, because there is one seed: other seeds may fall "
     "outside.",
 )  # fmt: skip
 SEVERAL_SEEDS = (
     "Intervals are at 95 % and cover training seeds (t distribution) and evaluated samples "
     "together.",
-    "The chosen trial looks a little better than it is, because noise helped to choose it. “On "
-    "seeds it did not choose by” scores the rule instead: it chooses on all seeds but one and is "
-    "scored on that one, in turn. Take that figure for what to expect.",
-    "Stability: the rule chooses again on seeds drawn with replacement. A choice that changes from "
-    "draw to draw is one among equals.",
+    "The chosen trial's result is optimistic, because noise influenced the choice. “On held-out "
+    "seeds” scores the rule instead: it chooses on all seeds but one and is scored on that one, "
+    "in turn. Expect that result.",
+    "Stability: the rule chooses again on seeds drawn with replacement. If the choice changes "
+    "from draw to draw, several trials are equally good.",
 )
 SHARES_OF_DIRECT = (
     "Gain kept: the trial's learn gain over direct fine-tuning's. Loss avoided: 1 minus the "
@@ -196,7 +196,7 @@ def _rule(s: Selection, record: StudyRecord, *, own: bool) -> Panel:
             ("Learn", figure(*gain_texts(s.rule_learn))),
             ("Keep", figure(*gain_texts(s.rule_keep))),
         ]
-        blocks += [Heading("On seeds it did not choose by"), b.Facts(unseen)]
+        blocks += [Heading("On held-out seeds"), b.Facts(unseen)]
     if s.seeds_reason is not None:
         blocks.append(Paragraph(f"No stability: {s.seeds_reason}.", "note"))
     if s.dropped:
@@ -291,8 +291,8 @@ def _legend(record: StudyRecord, trials: Sequence[TrialFigures]) -> str:
         better = direction(side.higher_is_better)
         sides.append(f"{side.side} {side.label} ({side.unit}, {better} in itself)")
     text = (
-        f"Gains are against the start, more is better: {', '.join(sides)}, means over the seeds "
-        "with 95 % intervals."
+        f"Gains are against the initial model, more is better: {', '.join(sides)}, means over "
+        "the seeds with 95 % intervals."
     )
     samples = ""
     for t in trials:

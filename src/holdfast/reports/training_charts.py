@@ -52,9 +52,8 @@ ACCURACY = (
 )
 BUDGET = (Curve("budget_constraint", "measured", "second"), Curve("budget_limit", "budget", "bad"))
 ON_THE_WAY = (
-    "The budget holds for the end of the run. On the way the measured value may lie above it, as "
-    "it does in a run whose strength is right from the start, and sinks to it with the learning "
-    "rate."
+    "The budget holds for the end of the run. During training the measured value may exceed it, "
+    "even with the right strength, and falls to it as the learning rate falls."
 )
 
 
@@ -155,7 +154,7 @@ def logged_curves(
     y = Axis(title=unit, log=log, ticks=log_ticks(lowest, highest) if log else ())
     value_is = "value is" if gaps == 1 else "values are"
     notes = [options.pop("caption", ""), "Logarithmic axis." if log else ""]
-    notes.append(f"{gaps} logged {value_is} not finite and shown as gaps." if gaps else "")
+    notes.append(f"{gaps} logged {value_is} not finite and are shown as gaps." if gaps else "")
     return Chart(
         title=title,
         rows=rows,

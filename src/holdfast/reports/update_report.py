@@ -477,10 +477,9 @@ READING = [
     "following back without instruction data (Balancing Continuous Pre-Training, equations 1 and "
     "2).",
     "Verdicts are of paired comparisons: both models answered the same samples. Gained or lost: "
-    "the interval of the difference excludes 0. No change beyond noise is not proof of no change; "
-    "the interval says how large one may be.",
-    "Where one training run stands behind a model, how far another seed would move it is in no "
-    "interval.",
+    "the interval of the difference excludes 0. No significant change is not proof of no "
+    "change; the interval shows how large a change may be.",
+    "The intervals do not cover variation between training runs.",
     "Tokens read are those trained on, as counted, with every repetition of several epochs. FLOPs "
     "are those of the training behind a model.",
 ]

@@ -105,8 +105,8 @@ class TrainConfig:
     source_file: Path | None = None
     """The YAML, None without one."""
     resolved: dict[str, Any] = field(default_factory=dict)
-    """What was set and the main defaults as plain JSON, secrets left out. Itself a valid
-    configuration of the same run."""
+    """Settings and main defaults as plain JSON, without secrets; a valid configuration of the same
+    run."""
     key: str = ""
     """Fingerprint of what decides the trained weights (SHA-256, hex): not the output folder,
     logging, saving, hub or evaluation settings. Settings only: whether a file's content changed is
@@ -364,8 +364,7 @@ class _Request:
         self.add(config_checks.check_split_off(values, held_out))
         if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":
             text = (
-                "test_split_size: nothing reads the rows that it takes out. Add eval_strategy: "
-                "epoch."
+                "test_split_size: the held-out rows are never evaluated. Add eval_strategy: epoch."
             )
             self.notes.append(Note("unread_split", text))
         self.add(config_checks.check_streaming(values, self.methods, self.raw))
@@ -454,7 +453,7 @@ class _Request:
         if self.holdfast.train_only and values.get("use_peft"):
             self.add(
                 [
-                    "train_only: with use_peft an adapter decides what is trained "
+                    "train_only: with use_peft the adapter decides which weights are trained "
                     "(lora_target_modules). Leave one out."
                 ]
             )

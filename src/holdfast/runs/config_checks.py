@@ -186,22 +186,28 @@ def check_data(values: Mapping[str, Any], *, beside: Path | None = None) -> list
             problems.append(
                 Problem(
                     "dataset_name",
-                    "expected one of this and datasets, got both. Leave one out, or name the data "
-                    "under datasets: as one entry more.",
+                    "expected one of dataset_name and datasets, got both. Leave one out, or add "
+                    "this data as an entry under datasets:.",
                 )
             )
         if values.get("dataset_config"):
             problems.append(
                 Problem(
                     "dataset_config",
-                    "belongs to dataset_name. Under datasets: each entry has a name: of its own.",
+                    (
+                        "applies to dataset_name only. Under datasets:, give each entry its own "
+                        "name:."
+                    ),
                 )
             )
         if values.get("dataset_train_split") not in (None, "train"):
             problems.append(
                 Problem(
                     "dataset_train_split",
-                    "belongs to dataset_name. Under datasets: each entry has a split: of its own.",
+                    (
+                        "applies to dataset_name only. Under datasets:, give each entry its own "
+                        "split:."
+                    ),
                 )
             )
     for number, entry in enumerate(datasets):
@@ -288,7 +294,7 @@ def check_turns(keys: RunSettings, values: Mapping[str, Any]) -> list[Problem]:
             problems.append(
                 Problem(
                     key,
-                    "only applies where the assistant's words alone are trained. Set "
+                    "applies only if the assistant's messages alone are trained. Set "
                     "assistant_only_loss: true, or train_on.",
                 )
             )
@@ -321,7 +327,7 @@ def check_split_off(values: Mapping[str, Any], held_out: str | None) -> list[Pro
         problems.append(
             Problem(
                 "test_split_size",
-                "a streamed data set has no end to split. Name rows by eval_dataset_name.",
+                "a streamed data set cannot be split. Give held-out rows with eval_dataset_name.",
             )
         )
     return problems
@@ -349,15 +355,14 @@ def check_streaming(
         found.append(
             Problem(
                 "max_steps",
-                f"expected a number of steps, because with {key} nobody knows how many rows there "
-                "are.",
+                f"expected a number of steps, because with {key} the number of rows is unknown.",
             )
         )
     if "num_train_epochs" in lines:
         found.append(
             Problem(
                 "num_train_epochs",
-                f"a stream is read again and again until max_steps. Leave it out, or {key}.",
+                f"has no effect with {key}: a stream is repeated until max_steps. Leave one out.",
             )
         )
     strategy = str(values.get("train_sampling_strategy") or "random")
@@ -365,7 +370,7 @@ def check_streaming(
         found.append(
             Problem(
                 "train_sampling_strategy",
-                f"{strategy} sorts all rows, which {key} never has. Leave it out.",
+                f"{strategy} sorts all rows, which is impossible with {key}. Leave one out.",
             )
         )
     workers, most = (
@@ -376,15 +381,16 @@ def check_streaming(
         found.append(
             Problem(
                 "dataloader_num_workers",
-                f"expected at most {most} with {key}{'' if most else ' and shuffle_dataset'}, got "
-                f"{workers}: the order of rows would hang on it.",
+                f"expected at most {most} with {key}{('' if most else ' and shuffle_dataset')}, "
+                f"got {workers}: the order of rows would depend on it.",
             )
         )
     for method in methods:
         if not method.off and changes_data(method):
             found.append(
                 Problem(
-                    ("retention", method.name), f"mixes rows that it has to count. Leave out {key}."
+                    ("retention", method.name),
+                    (f"has to count the rows that it mixes in. Leave out {key}."),
                 )
             )
         term = None if method.off else method.token_loss()
@@ -392,8 +398,8 @@ def check_streaming(
             found.append(
                 Problem(
                     ("retention", method.name, "teacher"),
-                    "cached keeps the states of rows that are known beforehand. Use "
-                    f"online or adapter_off, or leave out {key}.",
+                    "cached needs all rows before training. Use online or adapter_off, or leave "
+                    f"out {key}.",
                 )
             )
     return found
@@ -408,7 +414,8 @@ def check_early_stopping(
     if held_out is not None and str(values.get("eval_strategy") or "no") == "no":
         problems.append(
             Problem(
-                "eval_dataset_name", "nothing reads it. Add eval_strategy: epoch, or leave it out."
+                "eval_dataset_name",
+                ("has no effect without eval_strategy. Add eval_strategy: epoch, or leave it out."),
             )
         )
     if held_out is None and part is not None:
@@ -425,7 +432,7 @@ def check_early_stopping(
         Problem(
             "early_stopping_patience",
             "expected load_best_model_at_end: true with it (and eval_strategy and save_strategy "
-            "alike): the model that stopping early is for is the best one, not the last.",
+            "alike): early stopping keeps the best model, not the last one.",
         ),
     ]
 
@@ -452,7 +459,7 @@ def check_best(
     return [
         Problem(
             (),
-            "changes the weights after the last step, so that no earlier checkpoint is its "
+            "changes the weights after the last step, so no earlier checkpoint can be the "
             f"result. Leave out {key}.",
         )
     ]
@@ -481,7 +488,10 @@ def check_stopping(
     )
     others += ["early_stopping_patience"] if patience is not None else []
     return [
-        Problem("early_stopping", f"chooses the result, and so does {name}. Leave one of them out.")
+        Problem(
+            "early_stopping",
+            (f"chooses the final model, and {name} does too. Leave one of them out."),
+        )
         for name in others
     ]
 
@@ -511,8 +521,8 @@ def check_stopping_processes(launching: Mapping[str, Any]) -> list[Problem]:
     return [
         Problem(
             "early_stopping",
-            f"decides by what is measured in runs of one process, got {count} processes, which "
-            "measure when the run has ended. Leave it out, or train in one process.",
+            f"expected one process, got {count}: several processes measure only after training. "
+            "Leave it out, or train in one process.",
         )
     ]
 
@@ -566,7 +576,7 @@ def check_combinations(
             on("save_on_each_node"),
             Problem(
                 "save_on_each_node",
-                "checkpoints and records are those of one folder that all nodes see. Leave it out.",
+                "all nodes share one folder for checkpoints and records. Leave it out.",
             ),
         ),
         (
@@ -597,17 +607,17 @@ def check_combinations(
         problems.append(
             Problem(
                 "resume_from_checkpoint",
-                "a run goes on from the newest whole checkpoint of its own output_dir, and needs "
-                "no path. Leave it out; to begin with the weights of another checkpoint, name it "
-                "as model_name_or_path.",
+                "expected true or nothing: a run continues from the newest complete checkpoint "
+                "in its output_dir. Leave it out; to start from the weights of another "
+                "checkpoint, give that as model_name_or_path.",
             )
         )
     elif on("resume_from_checkpoint") is False:
         problems.append(
             Problem(
                 "resume_from_checkpoint",
-                "expected true or nothing, got false: a run goes on from the newest whole "
-                "checkpoint of its own output_dir. Leave it out; to begin anew, give another "
+                "expected true or nothing, got false: a run continues from the newest complete "
+                "checkpoint in its output_dir. Leave it out; to start over, give another "
                 "output_dir or remove this one.",
             )
         )
@@ -666,8 +676,8 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
     found += [
         Problem(
             key,
-            f"osf takes whole weights apart into singular vectors. Leave {key} out, or use "
-            "peft_method: lora.",
+            f"osf decomposes whole weight matrices into singular vectors. Leave {key} out, or "
+            "use peft_method: lora.",
         )
         for key in bits
     ]

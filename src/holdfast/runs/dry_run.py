@@ -95,29 +95,29 @@ def look(config: TrainConfig) -> Look:
     notes += remarks_on_rounding(config)
     if config.script.dataset_streaming or config.mixture.streaming:
         notes.append(
-            "rows are streamed: the first ones were looked at, and how many tokens there are is "
-            "not known"
+            "rows are streamed: only the first rows were checked, and the number of tokens is "
+            "unknown"
         )
         return Look(tokenizer=tokenizer, notes=tuple(notes))
     if TRAINERS[config.holdfast.trainer].reader:
         layout = TRAINERS[config.holdfast.trainer].layout
         good = f", {sum(rows['label']):,} of them good" if "label" in rows.column_names else ""
         notes += pair_notes(config, tokenizer, rows)
-        notes.append(f"{len(rows):,} {layout}{good}; their memory and time are not counted")
+        notes.append(f"{len(rows):,} {layout}{good}; memory and time are not estimated")
         return Look(tokenizer=tokenizer, notes=tuple(notes))
     if config.holdfast.on_policy is not None or config.holdfast.trainer == "grpo":
         longest, room = check_lengths(config, rows, tokenizer, limit), completion_length(config)
         notes.append(
-            f"{len(rows):,} prompts of up to {longest} tokens; answers of up to {room} are sampled "
-            "while it trains, so neither tokens nor time are known beforehand"
+            f"{len(rows):,} prompts of up to {longest} tokens; answers of up to {room} tokens "
+            "are sampled during training, so tokens and time are not estimated"
         )
         return Look(tokenizer=tokenizer, notes=tuple(notes))
     vocabulary = getattr(shape.get_text_config(), "vocab_size", None)
     data_preview = preview(config, processor or tokenizer, rows, vocabulary=vocabulary)
     if processor is not None:
         notes.append(
-            "memory and time of a vision-language model are not counted; tokens are, those of "
-            "images too"
+            "memory and time of a vision-language model are not estimated; tokens, including "
+            "those of images, are counted"
         )
     sample = "" if data_preview.noted == data_preview.of else f"by {data_preview.noted:,} rows: "
     notes += [f"{sample}{note}" for note in data_preview.notes]
@@ -219,10 +219,10 @@ def remarks_on_rounding(config: TrainConfig, folder: Path | None = None) -> list
     if above <= 0.5 * total:
         return []
     return [
-        f"About {above / total:.0%} of the weights do not move: they are trained in {dtype}, where "
-        f"a change of less than about 1/{ROUNDED[dtype]} of a weight is rounded away, and a step is "
-        f"about the learning rate, {args.learning_rate:g}. Train with dtype: float32 (bf16: true "
-        "computes in bfloat16 all the same), or at a higher learning_rate."
+        f"About {above / total:.0%} of the weights will not change: in {dtype} a change of less "
+        f"than about 1/{ROUNDED[dtype]} of a weight is rounded away, and one step changes a "
+        f"weight by about the learning rate, {args.learning_rate:g}. Train with dtype: float32 "
+        "(bf16: true computes in bfloat16 all the same), or at a higher learning_rate."
     ]
 
 

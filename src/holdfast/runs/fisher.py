@@ -46,13 +46,14 @@ class FisherSettings:
     """How a Fisher diagonal is computed."""
 
     samples: Annotated[int, Meta(ge=1)] = 256
-    """Samples of the data, at most."""
+    """Maximum number of samples of the data."""
     estimator: Estimator = "empirical"
-    """Whose labels: the data's own, or drawn from the model."""
+    """Labels: those of the data, or sampled from the model."""
     seed: int = 0
-    """Seed of which samples are taken, and of the drawn labels."""
+    """Random seed of the choice of samples and of sampled labels."""
     max_length: Annotated[int | None, Meta(ge=2)] = None
-    """Tokens that samples are cut to (1024, at most the model's context)."""
+    """Maximum length of a sample in tokens; longer ones are cut (1024, at most the model's
+    context)."""
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     """Dtype of weights and gradients; sums are in float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -125,7 +126,7 @@ def compute_fisher(
             model=described,
         )
         if (folder / RECORD).is_file() and _made_of(folder) == record["made_of"]:
-            say(f"{folder} holds it already. Nothing to do.")
+            say(f"{folder} already has this Fisher diagonal. Nothing to do.")
             return SavedFisher(folder)
         refuse_folder(folder, overwrite=overwrite)
         say(f"Fisher information of {name} on {len(rows)} samples of {data} ({settings.estimator})")

@@ -100,9 +100,9 @@ class _Usable:
                 self.tokens.append(sum(len(passage.ids) for passage in usable))
         if drawn.drawn >= LOOKED_AT and len(self.tokens) < LEAST_USABLE * drawn.drawn:
             raise ModelError(
-                f"{TITLE}: only {len(self.tokens):,} of {drawn.drawn:,} texts can be used; the "
-                f"others have fewer than {self._selection.minimum_tokens} tokens or repeat an "
-                f"earlier one. Lower minimum_tokens (select). {ADVICE}"
+                f"{TITLE}: only {len(self.tokens):,} of {drawn.drawn:,} texts are usable; the "
+                f"others have fewer than {self._selection.minimum_tokens} tokens or are "
+                f"duplicates. Lower minimum_tokens (select). {ADVICE}"
             )
         return self._needed() - sum(self.tokens)
 
@@ -201,12 +201,12 @@ def _drawing_from(loaded: Loaded) -> Callable[[Sequence[Sequence[int]], int, int
             prompts,
             max_new_tokens=tokens,
             sampling=Sampling(seed=seed),
-            advice="Lower batch_tokens (select), of which max_length a text; what was drawn is "
-            "kept.",
+            advice="Lower batch_tokens (select); one text takes max_length of them. Finished "
+            "texts are kept.",
         )
         if any(text.broken for text in texts):
             raise ModelError(
-                f"{TITLE}: the model's logits are NaN or infinite. Look at its weights and dtype."
+                f"{TITLE}: the model's logits are NaN or infinite. Check its weights and dtype."
             )
         return [Sample(ids=tuple(text.ids), ended=text.ended) for text in texts]
 

@@ -181,9 +181,8 @@ def check_world(environ: Mapping[str, str] = os.environ) -> None:
     tasks = int(environ.get("SLURM_STEP_NUM_TASKS") or 1)
     if tasks > 1 and "WORLD_SIZE" not in environ:
         raise ConfigError(
-            f"srun started {tasks} tasks, which do not know of each other: each would train alone. "
-            "Start one task a node (--ntasks-per-node 1), and torchrun in it, as "
-            "configs/cluster/slurm.sh does."
+            f"srun started {tasks} independent tasks: each would train alone. Start one task per "
+            "node (--ntasks-per-node 1), and torchrun in it, as configs/cluster/slurm.sh does."
         )
     expected, started = int(environ.get(LAUNCHED) or 0), int(environ.get("WORLD_SIZE") or 1)
     if expected > 1 and started != expected:

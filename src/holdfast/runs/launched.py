@@ -60,7 +60,7 @@ def train_in_processes(
             process.wait()
         raise
     if code == Interrupted.exit_code:
-        raise Interrupted(f"Interrupted; what is done stays in {folder}.")
+        raise Interrupted(f"Interrupted; finished work is kept in {folder}.")
     if code != 0:
         if (folder / ENDED).is_file():
             failure = read_object(folder / ENDED)

@@ -155,7 +155,7 @@ def load_processor(config: TrainConfig) -> Any:
         (
             config.script.dataset_streaming,
             "dataset_streaming: expected false with a vision-language model: its images are "
-            "looked at beforehand.",
+            "checked before training.",
         ),
     )
     if problems := [text for broken, text in rules if broken]:
@@ -181,14 +181,14 @@ def check_images(config: TrainConfig, rows: Any) -> None:
     rules = (
         (
             any(term.teacher.kind == "cached" for term in terms),
-            "retention.label_annealing.teacher: expected online or adapter_off where rows hold "
-            "images, got cached: states are kept by a row's tokens, which do not tell one image "
-            "from another.",
+            "retention.label_annealing.teacher: expected online or adapter_off for rows with "
+            "images, got cached: states are looked up by a row's tokens, which do not depend on "
+            "its images.",
         ),
         (
             config.training.truncation_mode == "keep_end",
-            "truncation_mode: expected keep_start where rows hold images, got keep_end, which "
-            "would cut them off.",
+            "truncation_mode: expected keep_start for rows with images, got keep_end, which "
+            "would cut off the images.",
         ),
     )
     if problems := [text for broken, text in rules if broken]:
@@ -222,16 +222,16 @@ def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> Non
         key = f"assistant_only_loss: expected false{', and no train_on' if train_on else ''}"
         raise ConfigError(
             [
-                f"{key}, because the rows are no conversations "
-                "(messages). Of a prompt and its completion only the completion is trained unless "
-                "completion_only_loss says otherwise."
+                f"{key}, because the rows are not conversations (messages). With prompt and "
+                "completion, only the completion is trained unless completion_only_loss is "
+                "false."
             ]
         )
     if train_on or not config.holdfast.train_thoughts:
         raise ConfigError(
             [
-                "train_on, train_thoughts: expected rows without images that are not streamed, and "
-                "a fast tokenizer, which says where its tokens begin. Leave them out: "
+                "train_on, train_thoughts: expected rows without images that are not streamed, "
+                "and a fast tokenizer, which gives token positions. Leave them out: "
                 "assistant_only_loss alone trains what the chat template marks."
             ]
         )
@@ -386,7 +386,7 @@ def check_files(config: TrainConfig) -> list[str]:
 
     name = str(config.model.model_name_or_path)
     if not os.path.isdir(located(name)):
-        return [f"{name} is on the hub: neither it nor the data was looked at", *_without_network()]
+        return [f"{name} is on the hub: neither it nor the data was checked", *_without_network()]
     models.check_model(name, trust_remote_code=config.training.trust_remote_code)
     if config.holdfast.trainer == "grpo":
         reward_functions(config.script)
@@ -399,7 +399,7 @@ def check_files(config: TrainConfig) -> list[str]:
     if data_is_here(config) and all(map(is_path, of_methods)):
         load_data(config, processor or tokenizer)
     else:
-        notes.append("the data is on the hub and was not looked at")
+        notes.append("the data is on the hub and was not checked")
     # of another machine, or it had been refused: it may have the package
     asking = bool(judges_need(plan))
     local = [
@@ -411,7 +411,7 @@ def check_files(config: TrainConfig) -> list[str]:
     ):
         raise ConfigError(problems, source="evaluation")
     if others := [entry.name for entry in plan.entries if entry not in local]:
-        notes.append(f"{', '.join(others)}: looked at when the run begins")
+        notes.append(f"{', '.join(others)}: checked when the run begins")
     return notes
 
 
@@ -442,7 +442,7 @@ def _without_network() -> list[str]:
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_OFFLINE:
-        return ["HF_HUB_OFFLINE is set: what is not in the hub's cache cannot be had"]
+        return ["HF_HUB_OFFLINE is set: only models and data in the hub's cache are available"]
     return (
         []
         if get_token()
@@ -486,8 +486,8 @@ def _as_trained(held_out: Any, rows: Any) -> Any:
     trains_images = "images" in (getattr(rows, "column_names", None) or ())
     if measures_images and not trains_images:
         raise DataError(
-            "The held-out rows hold images, the training rows none. Measure text by rows without "
-            "images."
+            "The held-out rows have images, but the training rows do not. Use held-out rows "
+            "without images."
         )
     if trains_images and not measures_images:
         held_out = held_out.add_column("images", [[]] * len(held_out)).cast_column(

@@ -187,9 +187,9 @@ class StopEarly(MeasureAt):
         result = self._outcome(state)
         if result.kept is None:
             raise HoldfastError(
-                f"Ended at step {step} of {state.max_steps}: {result.ended}, and nothing that was "
-                "measured before was within the limit. Measure earlier (evaluation.along), lower "
-                "the learning rate, or give a retention method."
+                f"Ended at step {step} of {state.max_steps}: {result.ended}, and no earlier "
+                "measurement was within the limit. Measure earlier (evaluation.along), lower "
+                "the learning rate, or use a retention method."
             )
         if result.kept == step:
             state.best_global_step = step
@@ -202,9 +202,7 @@ class StopEarly(MeasureAt):
                 f"{result.kept}."
             )
         elif last and result.kept != step:
-            self.say(
-                f"The result is step {result.kept}, the best that was measured, and not the last."
-            )
+            self.say(f"The result is step {result.kept}, the best measured step, not the last.")
         return control
 
     def _is_moment(self, step: int, total: int) -> bool:
@@ -242,9 +240,9 @@ class StopEarly(MeasureAt):
             e = folder.find(entry.suite, entry.name)
             if e is None or (hash is not None and e.model.get("hash") != hash):
                 raise RunFolderError(
-                    f"early_stopping: expected what was measured of {entry.suite}/{entry.name} in "
-                    f"{folder.path}, which decides where the run ends, and it is gone. Put it "
-                    "back, or choose a new output_dir."
+                    f"early_stopping: expected the results of {entry.suite}/{entry.name} in "
+                    f"{folder.path}, which decide when to stop, found none. Restore them, or "
+                    "choose a new output_dir."
                 )
             figures[f"{entry.suite}/{entry.name}"] = e.metrics[e.primary]
         return figures

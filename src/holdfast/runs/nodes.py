@@ -63,9 +63,8 @@ def check_shared_folder(folder: Path, args: Any) -> None:
         if len(without) == 1:
             see = f"process {ranks} of {args.world_size} sees"
         raise RunFolderError(
-            "Expected one output_dir that all nodes see, such as a folder on a network file "
-            f"system, but {see} another {folder}. "
-            "Checkpoints and records are those of one folder: name a shared one."
+            "Expected one output_dir shared by all nodes, such as a folder on a network file "
+            f"system, but {see} another {folder}. Give a shared folder."
         )
 
 

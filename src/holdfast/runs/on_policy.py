@@ -67,11 +67,13 @@ class SamplingSettings:
     """How a model answers prompts while it is trained; names as in `trl.DistillationConfig`."""
 
     max_completion_length: Annotated[int, Meta(ge=1)] = 256
-    """Tokens of an answer at most."""
+    """Maximum number of tokens of an answer."""
     temperature: Annotated[float, Meta(gt=0)] = 1.0
-    """Of sampling; that of the divergence is label annealing's, and 1 with self_distillation."""
+    """Sampling temperature; the temperature of the divergence is label annealing's, and 1 with
+    self_distillation."""
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    """Samples from the likeliest tokens that have this probability together."""
+    """Nucleus sampling (top-p): samples from the most likely tokens with this total
+    probability."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +81,9 @@ class OnPolicySettings(SamplingSettings):
     """How a model answers prompts while it is trained, and who its teacher is."""
 
     self_distillation: Literal["forward", "reverse", "jsd"] | None = None
-    """The teacher is the model of the start, which reads the data's answer behind the prompt
-    (SDFT), and this the direction of the divergence; null: the teacher and its divergence are label
-    annealing's."""
+    """Self-distillation (SDFT): the teacher is the initial model, which also reads the data's
+    answer after the prompt; the value is the direction of the divergence. null: teacher and
+    divergence are label annealing's."""
 
 
 def _problems_of(term: TokenLoss) -> Iterator[str]:
@@ -89,13 +91,16 @@ def _problems_of(term: TokenLoss) -> Iterator[str]:
     if term.teacher.kind == "cached":
         yield Problem(
             ("retention", "label_annealing", "teacher"),
-            f"expected online or adapter_off with {_KEY}, got cached: no text is known beforehand.",
+            (
+                f"expected online or adapter_off with {_KEY}, got cached: the text is not known "
+                "before training."
+            ),
         )
     if term.mask_target:
         yield Problem(
             ("retention", "label_annealing", "mask_target"),
-            f"expected false with {_KEY}, got true: the divergence is the whole loss, and nothing "
-            "else would train the token that was written.",
+            f"expected false with {_KEY}, got true: the divergence is the only loss, so the "
+            "masked token would not be trained.",
         )
 
 
@@ -116,17 +121,16 @@ def problems(
         yield (
             Problem(
                 "retention",
-                f"label_annealing has a teacher of its own, and with {_KEY}.self_distillation the "
-                "model of the start is the teacher. Leave one of the two out.",
+                f"label_annealing has its own teacher, and with {_KEY}.self_distillation the "
+                "initial model is the teacher. Leave one of the two out.",
             )
         )
     if not terms and not alone:
         yield (
             Problem(
                 _KEY,
-                "expected label_annealing with a weight above 0 under retention, whose divergence "
-                "from the teacher is what is trained on. Add it, with the model of before as its "
-                "reference.",
+                "expected label_annealing with a weight above 0 under retention: its divergence "
+                "from the teacher is the loss. Add it, with the earlier model as its reference.",
             )
         )
     for term in terms:
@@ -136,14 +140,14 @@ def problems(
             yield (
                 Problem(
                     ("retention", "budget"),
-                    "adapts the weight of label_annealing, whose divergence is the whole loss with "
-                    f"{_KEY}. Leave budget out.",
+                    f"adapts the weight of label_annealing, which is the only loss with {_KEY}. "
+                    "Leave budget out.",
                 )
             )
         if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
             yield Problem(
                 ("retention", method.name),
-                f"acts on labels' losses, and {_KEY} has no labels. Leave one out.",
+                f"acts on the loss of labels, and {_KEY} has no labels. Leave one out.",
             )
         if changes_data(method):
             yield (
@@ -155,7 +159,7 @@ def problems(
             )
     if str(values.get("loss_type") or "nll") == "dft":
         yield Problem(
-            "loss_type", f"dft weighs labels, and with {_KEY} there are none. Leave one out."
+            "loss_type", f"dft weights labels, and with {_KEY} there are none. Leave one out."
         )
     if (
         str(getattr(values.get("eval_strategy"), "value", values.get("eval_strategy")) or "no")
@@ -172,7 +176,7 @@ def problems(
         if key in given and values.get(key, True):
             yield Problem(
                 key,
-                f"has no effect with {_KEY}, where the model writes what is trained on. Leave it "
+                f"has no effect with {_KEY}, which trains on the model's own answers. Leave it "
                 "out.",
             )
 
@@ -264,7 +268,7 @@ def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int |
         trainer = config.holdfast.trainer if config.holdfast.on_policy is None else _KEY
         raise DataError(
             f"{trainer}: the prompt of row {row_of_longest + 1} has {longest} tokens, which with "
-            f"answers of up to {room} are more than the {context} that the model reads. Lower "
+            f"answers of up to {room} tokens exceed the model's context of {context}. Lower "
             "max_completion_length, or leave long prompts out."
         )
     return longest

@@ -88,7 +88,7 @@ def plan_text(
     if not isinstance(rehearsal, str):
         title = "The request is sound"
         if not machine.here:
-            title += " for a machine with a GPU, whose packages are not known here"
+            title += " for a machine with a GPU, whose packages were not checked"
         rows += _rehearsed(rehearsal)
     title += "; nothing was trained."
     return lines(title, "", *(f"  {subject:<11} {text}" for subject, text in rows))
@@ -158,12 +158,12 @@ def drawn_before(config: TrainConfig, look: Look) -> list[str]:
         if draws is None:
             continue
         text = (
-            f"{method.name}: about {draws.tokens:,.0f} tokens of the start model's own text, "
-            "unless they are there"
+            f"{method.name}: about {draws.tokens:,.0f} tokens of text by the initial model, "
+            "unless cached"
         )
         if draws.passes:
             text += f"; {draws.passes:,} passes of up to {min(draws.batch, draws.samples)} samples"
-        sentences.append(f"{text}; how long is said after the first batch")
+        sentences.append(f"{text}; the time is shown after the first batch")
     return sentences
 
 

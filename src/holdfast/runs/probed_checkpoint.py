@@ -144,9 +144,9 @@ class ProbedCheckpoint:
                 stds = init_stds(self.name, trust_remote_code=self.loading.trust_remote_code)
             except ModelError as error:
                 self.notes.append(
-                    f"{self.request.label}: how it was initialised is not known ({error}), so "
-                    "noise is scaled by each tensor's present standard deviation, and its gammas "
-                    "are not those of models where it is."
+                    f"{self.request.label}: its initialisation is unknown ({error}), so noise is "
+                    "scaled by each tensor's present standard deviation, and gammas cannot be "
+                    "compared with models of known initialisation."
                 )
                 self.display.say(self.notes[-1])
                 std = TENSOR
@@ -174,14 +174,14 @@ class ProbedCheckpoint:
         if small and known.dtype in ("bfloat16", "float16"):
             sizes = ", ".join(f"{size:g}" for size in small)
             self.notes.append(
-                f"{self.request.label} is measured in {known.dtype}, whose rounding is of the size "
-                f"of the noise at γ {sizes}: much of it is rounded away. --dtype float32 measures "
-                "it."
+                f"{self.request.label} is measured in {known.dtype}, whose rounding error is as "
+                f"large as the noise at γ {sizes}: much of the noise is rounded away. Use "
+                "--dtype float32."
             )
         if known.origin and any(c.kind == QUANTIZE for c in self.probe.changes):
             self.notes.append(
-                f"{self.request.label} is {known.origin}: rounding its weights once more costs "
-                "something else than rounding the original's."
+                f"{self.request.label} is {known.origin}: rounding its weights again costs a "
+                "different amount than rounding the original's."
             )
         name, label = shown_name(self.request.name), self.request.label
         return dataclasses.replace(known, label=label, name=name, tokens=tokens, stds=self.stds_of)

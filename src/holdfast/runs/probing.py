@@ -157,7 +157,7 @@ def probe_models(
         except KeyboardInterrupt:
             ended = "interrupted"
             raise Interrupted(
-                f"Interrupted; what was finished is in {out}. The same command continues."
+                f"Interrupted; finished work is in {out}. Run the same command to continue."
             ) from None
         finally:
             record = dataclasses.replace(record, status=ended)
@@ -190,8 +190,8 @@ def check_probe(
             problems.append("curvature: expected text to measure it on. Add --corpus FILE.")
         if loading.dtype not in ("auto", "float32"):
             problems.append(
-                f"curvature: expected --dtype float32, got {loading.dtype}: products of its "
-                "gradients are noise."
+                f"curvature: expected --dtype float32, got {loading.dtype}, whose gradients are "
+                "too imprecise."
             )
         for model in models if loading.dtype == "auto" and not problems else ():
             shape = check_causal_lm(model.name, trust_remote_code=loading.trust_remote_code)

@@ -146,8 +146,8 @@ def rehearse(
             ) from error
     if not moment.taken:
         raise ConfigError(
-            "rehearsal: no step was taken, because the rows fill no batch. Give more rows, or "
-            "lower per_device_train_batch_size."
+            "rehearsal: no step was taken, because there are fewer rows than a batch. Give more "
+            "rows, or lower per_device_train_batch_size."
         )
     return Rehearsal(
         smaller=tuple(small.smaller),

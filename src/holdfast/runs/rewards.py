@@ -58,8 +58,8 @@ def refuse_changed_rewards(
     """
     if before is not None and list(before) != list(now):
         raise ConfigError(
-            f"reward_funcs: expected the rewards that the run began with, {_listed(before)}, got "
-            f"{_listed(now)}. Put the old code back, or choose a new output_dir."
+            f"reward_funcs: expected the rewards with which the run began, {_listed(before)}, "
+            f"got {_listed(now)}. Restore the old code, or choose a new output_dir."
         )
 
 

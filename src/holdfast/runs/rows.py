@@ -45,7 +45,8 @@ def check_batches(config: TrainConfig, rows: Any) -> None:
             Problem(
                 "per_device_train_batch_size",
                 f"expected at least the {needed:,} rows of a batch in the training data, got "
-                f"{len(rows):,}: {why}, so no step would be taken. Lower it, or give more rows.",
+                f"{len(rows):,}: {why}, so no step would be taken. Lower the batch size, or give "
+                "more rows.",
             )
         )
 
@@ -134,8 +135,8 @@ def remarks_on_all_rows(config: TrainConfig, processing: Any, rows: Any) -> list
         distinct.add(hash(repr(row)))
     if copies := len(rows) - len(distinct):
         remarks.append(
-            f"{copies:,} of {len(rows):,} training rows are copies of others, and are trained on "
-            "each time that they are there. Take them out, unless they are to count for more."
+            f"{copies:,} of {len(rows):,} training rows are duplicates of others, so they count "
+            "several times. Remove them, unless that is intended."
         )
     held_out = load_eval_data(config, processing)
     if held_out is not None:
@@ -143,8 +144,8 @@ def remarks_on_all_rows(config: TrainConfig, processing: Any, rows: Any) -> list
         trained = sum(content_of(row) in known for row in held_out)
         if trained:
             remarks.append(
-                f"{trained:,} of {len(held_out):,} held-out rows (eval_strategy) are training rows, "
-                "so what is measured on them is memory. Take them out of one of the two."
+                f"{trained:,} of {len(held_out):,} held-out rows (eval_strategy) are also "
+                "training rows, so they measure memorisation. Remove them from one of the two."
             )
     return remarks
 

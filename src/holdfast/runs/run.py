@@ -151,8 +151,8 @@ def train(
         except KeyboardInterrupt:
             run.end("interrupted")
             raise Interrupted(
-                f"Interrupted during stage '{record.stage}'; what was finished is in "
-                f"{folder.path}. The same command continues."
+                f"Interrupted during stage '{record.stage}'; finished work is in {folder.path}. "
+                "Run the same command to continue."
             ) from None
         except Exception as error:
             error.stage = record.stage  # type: ignore[attr-defined]  # for who runs it to see
@@ -171,8 +171,8 @@ def train(
             trouble = None if isinstance(error, HoldfastError) else file_trouble(error, folder.path)
             if trouble is not None and folder.path.is_dir():
                 stage = (
-                    f"It was in stage '{record.stage}'; what was written before is "
-                    f"whole{run.last_checkpoint()}."
+                    f"It was in stage '{record.stage}'; everything written before is "
+                    f"complete{run.last_checkpoint()}."
                 )
                 raise type(trouble)(f"{trouble} {stage}") from error
             raise
@@ -227,7 +227,7 @@ class _Run:
         self.prepare(trained=trained)
         self.check_evaluation()
         if plan.entries and plan.before:
-            self.stage("evaluate start", f"Evaluating the start model on {entries}")
+            self.stage("evaluate start", f"Evaluating the initial model on {entries}")
             shared = self.cache is not None and self.main
             with wait_for_lock(Path(self.cache) / "start") if shared else contextlib.nullcontext():
                 self.evaluate("start", self.model, self.start_identity())
@@ -241,8 +241,8 @@ class _Run:
             self.save()
             if self.stopped:
                 raise Interrupted(
-                    f"Interrupted after the last step; the trained model is in {self.folder.path}. "
-                    "The same command continues."
+                    "Interrupted after the last step; the trained model is in "
+                    f"{self.folder.path}. Run the same command to continue."
                 )
         kept = self.measure_kept()
         self.note_unmeasured()
@@ -614,9 +614,9 @@ class _Run:
         is_apart = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
         if config.evaluation.along and world == 1 and is_apart:
             raise ConfigError(
-                "evaluation.along: measures a model that one process holds whole, which FSDP and "
-                "DeepSpeed take apart. Leave it out, and measure checkpoints afterwards: 'holdfast "
-                "evaluate RUN/checkpoint-*'."
+                "evaluation.along: needs the whole model in one process, and FSDP and DeepSpeed "
+                "shard it. Leave it out, and measure checkpoints afterwards: 'holdfast evaluate "
+                "RUN/checkpoint-*'."
             )
 
     def note_trainer(self) -> None:
@@ -635,7 +635,7 @@ class _Run:
         if config.holdfast.fused_layers and not config.training.torch_compile:
             self.record.training["fused_layers"] = trainer.fused_layers
             if not trainer.fused_layers and config.training.device.type == "cpu":
-                why = why_not() or "no layer in float32 is one of those that it knows"
+                why = why_not() or "the model has no float32 layer that it supports"
                 self.note(f"fused_layers changed nothing: {why}.")
         if self.start_folder is not None:
             for note in remarks_on_rounding(config, self.start_folder):
@@ -643,8 +643,8 @@ class _Run:
         trained = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
         if any(str(parameter.dtype) == "torch.float16" for parameter in trained):
             self.note(
-                "The trained weights are float16, which nothing scales: small gradients, those of "
-                "the KL first, become 0. Train in bfloat16 (dtype: bfloat16) or float32; see "
+                "The trained weights are float16 without loss scaling: small gradients, those "
+                "of the KL first, become 0. Train in bfloat16 (dtype: bfloat16) or float32; see "
                 "docs/loss.md."
             )
         self.record.model["trainable"] = sum(parameter.numel() for parameter in trained)
@@ -674,9 +674,9 @@ class _Run:
         state = self.trainer.state
         if state.global_step == 0 and not stop.stopped:
             raise ConfigError(
-                "No optimiser step was taken, because the training data fills no batch: what is "
-                "left of it is fewer rows than per_device_train_batch_size times the number of "
-                "processes (dataloader_drop_last, or sampled answers). Give more rows, or lower it."
+                "No optimiser step was taken, because the training data has fewer rows than a "
+                "batch: per_device_train_batch_size times the number of processes "
+                "(dataloader_drop_last, or sampled answers). Give more rows, or lower it."
             )
         logged = [row for row in self.folder.metrics() if "loss" in row]
         seconds = max(
@@ -702,7 +702,7 @@ class _Run:
         if state.global_step < state.max_steps and stop.stopped:
             again = "continues"
             if args.save_only_model:
-                again = "begins anew: save_only_model: true leaves nothing to continue from"
+                again = "starts over: with save_only_model: true there is nothing to continue from"
             raise Interrupted(
                 f"Interrupted at step {state.global_step} of {state.max_steps}; a checkpoint is in "
                 f"{self.folder.path}. The same command {again}."
@@ -804,8 +804,8 @@ class _Run:
         if left:
             listed = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
             self.note(
-                f"Not measured along training: step {listed}. The run has {total} steps, and what "
-                "was over when it was asked for cannot be measured any more."
+                f"Not measured along training: step {listed}. The run has {total} steps; steps "
+                "that had passed before they were requested can no longer be measured."
             )
 
     def note_loss(self, backend: str) -> None:
@@ -1034,7 +1034,7 @@ class _Run:
                 f"No room in {self.folder.path}: the final weights and one checkpoint take "
                 f"{shown_bytes(needed)}, {shown_bytes(free)} are free. Free some space, choose "
                 "another output_dir, or set save_only_model: true or save_strategy: 'no', with "
-                "which an interrupted run begins anew."
+                "which an interrupted run starts over."
             )
 
     def note_rounded_away(self, model: Any) -> None:
@@ -1063,10 +1063,10 @@ class _Run:
         if share < MOST_CHANGE:
             dtype = str(next(iter(half.values())).dtype).removeprefix("torch.")
             self.note(
-                f"Only {100 * share:.2g} % of the trained weights differ from the start's: in "
-                f"{dtype} a change of less than about 1/{ROUNDED[dtype]} of "
-                "a weight is rounded away, step by step. Train with dtype: float32 (bf16: true "
-                "computes in bfloat16 all the same), or at a higher learning_rate."
+                f"Only {100 * share:.2g} % of the trained weights differ from the initial ones: "
+                f"in {dtype} a change of less than about 1/{ROUNDED[dtype]} of a weight is "
+                "rounded away, step by step. Train with dtype: float32 (bf16: true computes in "
+                "bfloat16 all the same), or at a higher learning_rate."
             )
 
     def _distances(self, model: Any) -> list[LayerDistance]:

@@ -104,8 +104,9 @@ def _read(folder: RunFolder) -> RunRecord:
         return folder.read()
     except (DataError, AttributeError, TypeError, ValueError) as error:
         raise RunFolderError(
-            f"Expected the record of a run in {folder.run_file}, but it cannot be read ({error}). "
-            "Put it back, give another output_dir, or delete the folder if the run is not wanted."
+            f"Expected the record of a run in {folder.run_file}, but it cannot be read "
+            f"({error}). Restore it, give another output_dir, or delete the folder if the run is "
+            "not wanted."
         ) from error
 
 
@@ -201,10 +202,10 @@ def refuse_changed_samples(folder: RunFolder, record: RunRecord, data_info: dict
     before = _hashes_of_samples(record.data)
     if before and before != _hashes_of_samples(data_info) and began_training(folder, record):
         raise RunFolderError(
-            f"The start model's own samples are others than those that the run in {folder.path} "
-            "began with: they were drawn again, on another device or with other libraries. Put the "
-            "old ones back (self_replay in $HOLDFAST_CACHE, or cache_dir), or choose a new "
-            "output_dir."
+            f"The initial model's samples differ from those with which the run in {folder.path} "
+            "began: they were generated again, on another device or with other library "
+            "versions. Restore the old samples (self_replay in $HOLDFAST_CACHE, or cache_dir), "
+            "or choose a new output_dir."
         )
 
 
@@ -228,8 +229,8 @@ def refuse_changed_images(folder: RunFolder, record: RunRecord, images: str | No
         and began_training(folder, record)
     ):
         raise RunFolderError(
-            f"Images of the training data changed since the run in {folder.path} began. Expected "
-            "those that the run was trained on: put the old ones back, or choose a new output_dir."
+            f"Images of the training data changed since the run in {folder.path} began. Restore "
+            "the old images, or choose a new output_dir."
         )
 
 
@@ -239,8 +240,7 @@ def refuse_changed_model(
     if record.model.get("hash") not in (None, identity) and began_training(folder, record):
         raise RunFolderError(
             f"The model at {config.model.model_name_or_path} changed since the run in "
-            f"{folder.path} began. Expected the weights that the run started from: put the old "
-            "model back, or choose a new output_dir."
+            f"{folder.path} began. Restore the old model, or choose a new output_dir."
         )
 
 

@@ -31,22 +31,23 @@ class Ranking:
     settings_section: ClassVar[str] = "scoring"
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the weights; auto: as they were saved."""
+    """Dtype of the weights; auto: as they were saved."""
     device: str | None = None
-    """Such as cpu or cuda:1 (the first accelerator, else the CPU)."""
+    """Device, such as cpu or cuda:1 (default: the first accelerator, else the CPU)."""
     batch_tokens: Annotated[int | None, Meta(ge=16)] = None
-    """Tokens scored at once (32768 on an accelerator, 2048 on a CPU). Changes speed and memory."""
+    """Tokens per forward pass (32768 on an accelerator, 2048 on a CPU); affects speed and memory
+    only."""
     scores: Annotated[Path | None, Meta(metavar="FILE.jsonl")] = None
-    """Where scores are kept as they come, which several selections may share (scores.ledger.jsonl
-    in OUTPUT)."""
+    """File of finished scores, which several selections may share (scores.ledger.jsonl in
+    OUTPUT)."""
     trust_remote_code: bool = False
-    """Runs Python code that comes with the model."""
+    """Allow Python code that comes with the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Model:
     model: Annotated[str, Meta(metavar="MODEL")]
-    """What ranks the passages, the base as a rule: a folder or a hub id."""
+    """Model that ranks the passages, usually the base: a folder or a hub id."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -218,21 +218,23 @@ class KeptSettings:
             json_schema=_retention_schema,
         ),
     ] = None
-    """What keeps the old skills, one of the methods. A list of methods with their parameters, or
-    none, which is plain fine-tuning. The option may be repeated and replaces the YAML's list."""
+    """Retention method, which keeps old skills. A list of methods with their parameters; none is
+    plain fine-tuning. The option may be repeated and replaces the YAML's list."""
     evaluation: Annotated[
         dict[str, Any] | None, Meta(metavar="'{batch_size: 4}'", section="evaluation")
     ] = None
-    """What is measured before and after: keep (must be kept) and learn (is learnt). The option
-    replaces the YAML's section."""
+    """What to measure before and after training: keep (should not get worse) and learn (should
+    improve). The option replaces the YAML's section."""
     keep: Annotated[
         tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK", former=("source",))
     ] = ()
-    """What is to be kept; measured before and after. Added to evaluation.keep."""
+    """Entries that should not get worse. They are measured before and after training, and added to
+    evaluation.keep."""
     learn: Annotated[
         tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK", former=("target",))
     ] = ()
-    """What is to be learnt; measured likewise. Added to evaluation.learn."""
+    """Entries that should improve. They are measured before and after training, and added to
+    evaluation.learn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,18 +249,18 @@ class RunSettings:
     """A chat template in place of the model's own, as Jinja text; `chat_template_path` takes it
     from a file."""
     train_on: Annotated[Literal["last", "all", "per_message"] | None, Meta(section="data")] = None
-    """Which messages of a conversation are trained, and nothing else: the assistant's last one, all
-    of its messages, or those that say so (train, weight). Works with every chat template, as
-    assistant_only_loss does."""
+    """Which messages of a conversation are trained: the assistant's last one, all of its messages,
+    or those with train or weight set. Unlike assistant_only_loss, it works with every chat
+    template."""
     train_thoughts: Annotated[bool, Meta(section="data")] = True
-    """Whether thoughts of the assistant are trained: what stands between <think> and </think>, and
-    reasoning_content."""
+    """Train the assistant's thoughts: text between <think> and </think>, and reasoning_content."""
     rewritten_turns: Annotated[Literal["refuse", "whole", "as_written"], Meta(section="data")] = (
         "refuse"
     )
-    """What becomes of a conversation whose earlier turns the chat template rewrites (leaves out
-    their thoughts): it is refused, trained whole (the user's words, too), or trained on what is
-    written of the assistant's messages. Applies where the template marks none."""
+    """What to do with a conversation whose earlier turns the chat template rewrites (for example
+    without thoughts): refuse it, train the whole text (user messages too), or train the
+    assistant's messages as the template writes them. Applies if the template does not mark
+    them."""
     learning_rate_multipliers: Annotated[
         dict[str, float],
         Meta(
@@ -272,8 +274,8 @@ class RunSettings:
             },
         ),
     ] = dataclasses.field(default_factory=dict)
-    """Factors of the learning rate by regular expression, searched in parameters' names; 0 leaves
-    them as they are."""
+    """Factors of the learning rate by regular expression, searched in parameters' names; 0 freezes
+    the parameters."""
     train_only: Annotated[
         tuple[str, ...],
         Meta(
@@ -284,28 +286,28 @@ class RunSettings:
             json_schema=lambda: {"type": ["array", "string"], "items": {"type": "string"}},
         ),
     ] = ()
-    """Regular expressions, searched in parameters' names: what none of them matches stays as it
-    is."""
+    """Regular expressions, searched in parameters' names; parameters that match none are
+    frozen."""
     fused_layers: Annotated[bool, Meta(section="training")] = False
-    """RMSNorms and gated feed-forward layers in one pass each where training is in float32 on CPUs:
-    a small model's step in nine tenths of the time; results differ by rounding."""
+    """Fused RMSNorm and gated feed-forward layers for float32 training on CPUs: about 10 % faster
+    for small models; results differ by rounding."""
     trainer: Annotated[TrainerName, Meta(section="training")] = "sft"
-    """What trains: sft: TRL's supervised fine-tuning; dpo: its preference optimisation, on pairs;
-    kto: the same on answers that were judged one by one; grpo: its reinforcement learning by
-    rewards; on_policy: the model's own answers to prompts, held to a teacher. The keys are those of
-    TRL's settings for it."""
+    """Trainer: sft: supervised fine-tuning; dpo: preference optimisation on pairs; kto: preference
+    optimisation on single labelled answers; grpo: reinforcement learning with rewards; on_policy:
+    distillation from a teacher on the model's own answers. The keys are those of TRL's settings
+    for it."""
     on_policy: Annotated[
         OnPolicySettings | None, Meta(metavar="'{max_completion_length: 256}'", section="training")
     ] = None
-    """Trains on the model's own answers to prompts, held to the teacher of label_annealing; without
-    labels."""
+    """On-policy distillation: trains on the model's own answers with the KL to the teacher of
+    label_annealing, without labels."""
     eval_dataset_name: Annotated[str | None, Meta(metavar="FILE", section="evaluation")] = None
     """Held-out rows that `eval_strategy` reads, in place of a split of the training data."""
     eval_dataset_split: Annotated[str, Meta(metavar="SPLIT", section="evaluation")] = "train"
-    """Which of them, such as train[:500]; a file is the split "train"."""
+    """Split of eval_dataset_name, such as train[:500]; a file has the split "train"."""
     early_stopping_patience: Annotated[int | None, Meta(ge=1, section="evaluation")] = None
-    """Ends training after so many evaluations (`eval_strategy`) in a row that bring no better one;
-    the best checkpoint is the result, so it needs `load_best_model_at_end`."""
+    """Ends training after N evaluations (`eval_strategy`) without improvement; the best checkpoint
+    is the result, so it needs `load_best_model_at_end`."""
     early_stopping: Annotated[
         StopRule | tuple[StopRule, ...] | None,
         Meta(
@@ -314,8 +316,8 @@ class RunSettings:
             expected="a mapping with entry and patience, or a list of such",
         ),
     ] = None
-    """Ends training by what `evaluation` measures along the way: with patience where an entry no
-    longer improves, with max_loss where it has lost more; needs evaluation.along."""
+    """Ends training early by measurements during training: patience: when an entry no longer
+    improves; max_loss: when it has lost more than that. Needs evaluation.along."""
     env: Annotated[
         dict[str, Any],
         Meta(
@@ -357,19 +359,19 @@ COMMON: dict[str, dict[str, str]] = {
     "model and data": {
         "model_name_or_path MODEL": "A local folder or a hub id.",
         "dataset_name DATA": "A file, folder or hub id; see --help data.",
-        "max_length N": "Tokens of a row; longer ones are cut.",
-        "output_dir FOLDER": "Of weights, evaluations and report.html.",
+        "max_length N": "Longest row in tokens; longer ones are cut.",
+        "output_dir FOLDER": "Folder of weights, evaluations and report.html.",
     },
     "training": {
-        "learning_rate X": "Peak; with LoRA set about 1e-4.",
+        "learning_rate X": "Peak rate; about 1e-4 with LoRA.",
         "num_train_epochs X": "Passes over the data.",
         "max_steps N": "Optimiser steps, in place of epochs.",
-        "per_device_train_batch_size N": "Rows that a device reads at once.",
-        "gradient_accumulation_steps N": "Such batches an optimiser step.",
-        "use_peft": "Trains a LoRA adapter, not all weights.",
-        "lora_r N": "Its rank.",
-        "load_in_4bit": "Loads the model in 4 bits (QLoRA).",
-        "num_processes N": "Processes, one a GPU.",
+        "per_device_train_batch_size N": "Batch size per device, in rows.",
+        "gradient_accumulation_steps N": "Batches per optimiser step.",
+        "use_peft": "Train a LoRA adapter, not all weights.",
+        "lora_r N": "Rank of the LoRA adapter.",
+        "load_in_4bit": "Load the model in 4 bits (QLoRA).",
+        "num_processes N": "Number of processes, one per GPU.",
     },
 }
 """Keys of TRL and accelerate that most runs set, with their values' names and short explanations,

@@ -33,13 +33,13 @@ class StopRule:
     """One reason to end training early."""
 
     entry: str
-    """The entry of `evaluation` that is looked at, as suite/name, such as learn/answers."""
+    """Entry of `evaluation`, as suite/name, such as learn/answers."""
     patience: Annotated[int | None, Meta(ge=1)] = None
-    """Ends training after so many measurements in a row without a better one; the best one is the
-    result."""
+    """Ends training after N measurements without improvement; the best one is the result."""
     max_loss: Annotated[float | None, Meta(ge=0)] = None
-    """Ends training where more than this was lost since the start, in the unit of the entry's
-    leading figure (nats a token of text, shares of accuracy); the result was measured before."""
+    """Ends training when the entry has lost more than this against the initial model, in the unit
+    of its first metric (nats per token for text, shares for accuracy); the result is the last
+    measured step within the limit."""
 
     def problems(self) -> list[str]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
@@ -69,8 +69,8 @@ def check_rules(rules: Rules, plan: EvaluationPlan) -> Iterator[str]:
         yield (
             Problem(
                 "early_stopping",
-                "expected evaluation.along, which says when to measure, as in evaluation: {along: "
-                "{every: 50}, learn: [answers.jsonl]}.",
+                "expected evaluation.along, to measure during training, as in evaluation: "
+                "{along: {every: 50}, learn: [answers.jsonl]}.",
             )
         )
     entries = {f"{e.suite}/{e.name}": e for e in plan.entries}
@@ -86,19 +86,22 @@ def check_rules(rules: Rules, plan: EvaluationPlan) -> Iterator[str]:
             yield (
                 Problem(
                     ("early_stopping", "max_loss"),
-                    f"{rule.entry} is measured against the start already. Give patience, or "
-                    "another entry.",
+                    f"{rule.entry} already measures the change from the initial model. Give "
+                    "patience, or another entry.",
                 )
             )
         elif rule.max_loss is not None and not plan.before:
             yield Problem(
                 ("early_stopping", "max_loss"),
-                "expected evaluation.before: true, for a loss is held against the start.",
+                (
+                    "expected evaluation.before: true, because the loss is measured against the "
+                    "initial model."
+                ),
             )
     if sum(rule.patience is not None for rule in rules) > 1:
         yield Problem(
             "early_stopping",
-            "expected one rule with patience, which says which model is the best, got several.",
+            "expected one rule with patience, which decides the best model, got several.",
         )
     limits = Counter(rule.entry for rule in rules if rule.max_loss is not None)
     for name in sorted(limits):

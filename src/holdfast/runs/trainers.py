@@ -69,9 +69,9 @@ TRAINERS: dict[str, TrainerKind] = {
     "grpo": TrainerKind(
         settings="GRPOConfig",
         script="trl.scripts.grpo:GRPOScriptArguments",
-        rows="prompts, whose answers a reward judges",
+        rows="prompts, whose answers are scored by a reward",
         layout="prompts",
-        columns="the column prompt, and those that rewards read",
+        columns="the column prompt, and the columns that rewards read",
     ),
     "on_policy": TrainerKind(settings="SFTConfig", rows="prompts"),
 }
@@ -129,7 +129,10 @@ def problems(
     if values.get("dataset_streaming") or values.get("streaming"):
         yield Problem(
             "dataset_streaming",
-            f"expected false with trainer: {trainer}, whose rows are looked at first, got true.",
+            (
+                f"expected false with trainer: {trainer}, whose rows are checked before training, "
+                "got true."
+            ),
         )
     if trainer == "kto":
         yield from _kto_problems(values)
@@ -138,7 +141,7 @@ def problems(
     ):
         yield Problem(
             "reward_funcs",
-            "expected what judges the answers (or reward_model_name_or_path), got nothing.",
+            "expected a reward function (or reward_model_name_or_path), got nothing.",
         )
     for method in methods:
         if not method.off:
@@ -161,16 +164,16 @@ def _method_problems(method: RetentionMethod, trainer: str) -> Iterator[Problem]
         yield (
             Problem(
                 ("retention", method.name),
-                f"acts on tokens' cross-entropies, and the loss of trainer: {trainer} is not "
-                f"made of them. Leave one out.",
+                f"acts on the cross-entropy of tokens, which the loss of trainer: {trainer} does "
+                "not use. Leave one out.",
             )
         )
     if term is not None and trainer == "grpo":
         yield (
             Problem(
                 ("retention", method.name),
-                "is not computed on sampled answers. GRPO has a KL of its own to the initial "
-                "model: set beta.",
+                "is not computed on sampled answers. GRPO has its own KL to the initial model: "
+                "set beta.",
             )
         )
     elif term is not None and term.teacher.kind == "cached":

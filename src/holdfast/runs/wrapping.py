@@ -148,9 +148,9 @@ def wrap_language_model(
         logits = wrapped(input_ids=written[0]).logits[..., : expected.shape[-1]]
     if not torch.allclose(logits, expected, rtol=1e-2, atol=1e-2):
         raise ModelError(
-            f"Expected a language model whose logits are its head's alone, as LLaVA's are, got "
-            f"{type(text).__name__}: inside of LLaVA it would say something else on text. Take "
-            "another architecture, such as Llama or OLMo."
+            "Expected a language model whose logits are its head's alone, as in LLaVA, got "
+            f"{type(text).__name__}, whose output on text would change inside LLaVA. Use another "
+            "architecture, such as Llama or OLMo."
         )
     aside = out.with_name(f"{out.name}.part")
     shutil.rmtree(aside, ignore_errors=True)

@@ -38,7 +38,7 @@ def parse_points(value: Any) -> tuple[float, bool] | str:
     ):
         return expected
     if number < 0:
-        return f"{expected} A loss is written without a minus."
+        return f"{expected} Write a loss without a minus sign."
     return (number / 100 if hundredths else float(number)), hundredths
 
 

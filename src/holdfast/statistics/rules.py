@@ -60,11 +60,12 @@ class Rule:
     """A rule as a study's `select:` section asks for it."""
 
     rule: RuleName = DEFAULT_RULE
-    """Which trial is taken."""
+    """Rule that chooses the trial."""
     points: float | str | None = None
-    """The keep loss that `keep_within` allows: a number in the metric's unit, or such as "1pt"."""
+    """Largest loss on keep that `keep_within` allows: a number in the metric's unit, or points
+    such as "1pt"."""
     strict: bool = False
-    """Ask for the whole interval instead of the point."""
+    """Require the whole interval, not only the point estimate, to satisfy the rule."""
 
     @property
     def name(self) -> str:
@@ -78,8 +79,8 @@ class Rule:
             wrong = parse_points(self.points)
             if self.rule != "keep_within":
                 text = (
-                    f"belongs to the rule keep_within; {self.rule} has no allowance. Leave it out "
-                    "or change the rule."
+                    f"belongs to the rule keep_within; {self.rule} has no allowed loss. Leave it "
+                    "out or change the rule."
                 )
                 problems.append(Problem("points", text))
             elif isinstance(wrong, str):

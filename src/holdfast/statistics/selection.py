@@ -133,7 +133,7 @@ def select(
     seeds_reason = None
     if len(record.seeds) < 2:
         seeds_reason = (
-            "the study has one seed, so nothing is known of how far another would change the choice"
+            "the study has one seed, so the effect of another seed on the choice is unknown"
         )
     elif not table.trials:
         seeds_reason = "no trial is complete yet"
@@ -178,8 +178,8 @@ def _text(rule: Rule, points: float, record: StudyRecord) -> str:
     if rule.name == "paper":
         noise = " beyond noise" if rule.strict else ""
         return (
-            f"of the trials that improve {record.chooses_by.side} over the start{noise}, the best "
-            "keep"
+            f"the best keep among the trials that improve {record.chooses_by.side} over the "
+            f"initial model{noise}"
         )
     if rule.name == "keep_within":
         noise = ", with its whole interval" if rule.strict else ""
@@ -189,12 +189,12 @@ def _text(rule: Rule, points: float, record: StudyRecord) -> str:
             else ""
         )
         bound = (
-            f"loses at most {points:.3g} {record.keep.unit} against the start{tenth}"
+            f"loses at most {points:.3g} {record.keep.unit} against the initial model{tenth}"
             if points > 0
-            else "loses nothing against the start"
+            else "loses nothing against the initial model"
         )
         return f"the best {record.chooses_by.side} among the trials whose keep {bound}{noise}"
-    return "the trial of the Pareto frontier farthest beyond the line between its ends"
+    return "the knee: the trial of the Pareto frontier farthest beyond the line between its ends"
 
 
 def _judged(
@@ -233,15 +233,20 @@ def _judged_by_gain(
     reasons = {}
     for i in np.flatnonzero(~improves).tolist():
         noise = f" beyond noise (±{half_widths[i]:.3g})" if rule.strict and gains[i] > 0 else ""
-        reasons[i] = f"{side} does not improve over the start{noise}: gain {gains[i]:.3g} {unit}"
+        reasons[i] = (
+            f"{side} does not improve over the initial model{noise}: gain {gains[i]:.3g} {unit}"
+        )
     if place is None:
         i = int(gains.argmax())
         beyond = " beyond noise" if rule.strict else ""
         best = f"the best, {table.trials[i].label}, changes it by {gains[i]:.3g} {unit}"
-        return reasons, f"no trial improves {side} over the start{beyond}: {best}"
+        return reasons, f"no trial improves {side} over the initial model{beyond}: {best}"
     return (
         reasons,
-        f"{int(improves.sum())} improve {side} over the start; it has the best keep of these",
+        (
+            f"{int(improves.sum())} improve {side} over the initial model; it has the best keep of "
+            "these"
+        ),
     )
 
 
@@ -280,7 +285,9 @@ def _judged_by_frontier(table: Table, rule: Rule, place: int | None) -> tuple[di
         if i not in distances:
             x, y = points[i]
             better = next(j for j in distances if points[j][0] >= x and points[j][1] >= y)
-            name = "the start" if better == start else f"trial {table.trials[better].number}"
+            name = (
+                "the initial model" if better == start else f"trial {table.trials[better].number}"
+            )
             reasons[i] = f"beaten on both sides by {name}"
     if place is None:
         return (

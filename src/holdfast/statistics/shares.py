@@ -34,7 +34,7 @@ from holdfast.records.study import StudyRecord, TrialRecord
 from holdfast.statistics.gains import incomplete, mean_gain
 from holdfast.support.quantiles import t_quantile
 
-UNTOLD = "cannot be told from zero"
+UNTOLD = "is not significantly different from zero"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -206,4 +206,4 @@ def test_figures_that_are_no_numbers_are_written_and_shown(tmp_path):
     claims = dataclasses.replace(TWINS, check=lambda records: [claim])
     claims.run_and_judge([], size="quick", output_dir=tmp_path, workers=1, console=None)
     [found] = read_json(tmp_path / "claims.json")["claims"][0]["figures"]
-    assert math.isnan(found["value"]) and "weight 1: share: cannot be had" in (tmp_path / "claims.html").read_text()
+    assert math.isnan(found["value"]) and "weight 1: share: not available" in (tmp_path / "claims.html").read_text()

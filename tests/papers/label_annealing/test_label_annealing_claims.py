@@ -529,7 +529,7 @@ def test_masking_the_target_at_equal_target(number):
     rising = [(w, t, -1 + 0.2 * i) for i, (w, t, _) in enumerate(((0.03, 0.99, 0), (0.3, 0.98, 0), (3, 0.97, 0)))]
     short = claim(number, variants_like(masked=rising))
     assert short.verdict == UNKNOWN
-    assert unmet(short) == ["the grid of label annealing bites or levels off at its strong end"]
+    assert unmet(short) == ["the grid of label annealing is strong enough or levels off"]
     assert "mask_target True" in short.reason and "extend the grid of label annealing beyond 3" in short.reason
     lacking = claim(number, grids())
     assert lacking.verdict == UNKNOWN and "Mask_target does not reach 90 %" in lacking.reason

@@ -224,7 +224,10 @@ def test_arms_may_come_later(asked):
             {"arms": [[{"sfa": {}}, {"train": {"eos_token": "x"}}]]},
             "train.eos_token: is common to all arms; put it under train",
         ),
-        ({"arms": [[{"sfa": {}}, {"train": {"use_peft": True}}]]}, "use_peft: a task begins with the whole model"),
+        (
+            {"arms": [[{"sfa": {}}, {"train": {"use_peft": True}}]]},
+            "use_peft: each task starts from the previous task's full weights",
+        ),
         (
             {"arms": [{"merge": {"method": "ties", "weights": [[1], [0.5, 0.5]]}}]},
             "weights 1: rivers, letters: weights: expected one weight for each of the 2 models, got 1",

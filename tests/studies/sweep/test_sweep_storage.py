@@ -278,7 +278,7 @@ def test_a_record_names_the_storage_from_the_studys_folder(url, recorded, tmp_pa
 
 
 def test_a_study_that_no_class_is_recorded_of_says_what_to_do():
-    with pytest.raises(ConfigError, match=r"does not say which kind of study this is.* Give the command that began it"):
+    with pytest.raises(ConfigError, match=r"does not record the kind of this study.* Run the command that began it"):
         kind_named("")
 
 

@@ -100,7 +100,7 @@ def test_a_trial_that_kills_its_workers_is_given_up(study_of):
     found.storage.take(found.study, "x|1:2:1")
     found.work()
     assert found.states[0] == "failed"
-    assert "3 workers were killed over it" in found.record.trials[0].reason
+    assert "3 workers were killed on it" in found.record.trials[0].reason
 
 
 def with_dev(asked):

@@ -138,10 +138,10 @@ def require_sandbox() -> None:
         machine = f"{platform.system()} {platform.release()} on {platform.machine()}"
         reason = f" ({why})" if why else ""
         raise ConfigError(
-            "Code that a model wrote is run in a sandbox only. Expected Linux 5.13 or newer on "
+            "Code written by a model runs only in a sandbox. Expected Linux 5.13 or newer on "
             f"x86_64 or aarch64 with seccomp and Landlock, got {machine} without "
-            f"{' and '.join(missing)}{reason}. Run these tasks on another machine (a container may "
-            "have to be allowed both), or take them out of the evaluation."
+            f"{' and '.join(missing)}{reason}. Run these tasks on another machine (a container "
+            "may have to be allowed both), or take them out of the evaluation."
         )
 
 

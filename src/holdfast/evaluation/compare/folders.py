@@ -268,8 +268,8 @@ def _worth_knowing(pairs: Sequence[EntryPair]) -> list[str]:
     if changes:
         listed = ", ".join(changes.values())
         notes.append(
-            f"Measured with different library versions: {listed}. A small difference may come "
-            "from there."
+            f"Measured with different library versions: {listed}. This may explain a small "
+            "difference."
         )
     return notes + remarks_on_circumstances([(pair.before, pair.after) for pair in pairs])
 
@@ -350,7 +350,7 @@ def _compare_rows(
 ) -> list[Comparison]:
     sheet, what = joint.sheet(pair.key), "/".join(pair.key)
     if not sheet.n:
-        raise DataError(f"{what}: no samples, so there is nothing to compare. Evaluate it on some.")
+        raise DataError(f"{what}: no samples to compare. Evaluate it on at least one sample.")
     primary = pair.before.primary
     why = sheet.left_out.get(primary, "was not measured")
     if primary not in sheet.figures and "bits_per_byte" in sheet.figures:
@@ -370,7 +370,7 @@ def _compare_rows(
                 f"{what}: {lead.metric} leads ({lead.before:.3g} to {lead.after:.3g}: "
                 f"{lead.verdict}), and {other.metric} reads the same answers ({other.before:.3g} "
                 f"to {other.after:.3g}: {other.verdict}). "
-                f"{form or 'What changed may be the form of the answers alone.'}"
+                f"{form or 'Perhaps only the form of the answers changed.'}"
             )
     return comparisons
 
@@ -387,8 +387,8 @@ def _form_remark(sheet: Sheet, lost: Comparison, other: Comparison) -> str:
     if 2 * right < count:
         return ""
     return (
-        f"A loss of form: {right:,} of the {count:,} answers that {lost.metric} lost are right "
-        f"by {other.metric}."
+        f"Loss of format: {right:,} of the {count:,} answers lost by {lost.metric} are still "
+        f"right by {other.metric}."
     )
 
 

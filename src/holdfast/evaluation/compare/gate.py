@@ -223,9 +223,8 @@ def _parse(text: str) -> Rule | str:
     if direction in ("drop", "gain") and (direction == "drop") == (sign in ("<", "<=")):
         reversed_text = rule.text.replace(sign, sign.translate(str.maketrans("<>", "><")), 1)
         return (
-            "it says what is acceptable, but a rule says what FAILS: this one fails every model "
-            f"that is better. Write '{reversed_text}'; for a model that is to get worse, say so "
-            "with rise or fall"
+            "a rule describes what FAILS, and this one fails every better model. Write "
+            f"'{reversed_text}'; to require a worse value, use rise or fall"
         )
     return rule
 

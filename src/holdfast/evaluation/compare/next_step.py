@@ -131,9 +131,8 @@ def _turns(found: _Found) -> NextStep | None:
     for c in found.lost_of(BEHAVIOUR):
         if c.metric == "turn_ended":
             text = (
-                f"{_name(c)}: turns do not end as before. What ends a turn may not be trained: "
-                "'holdfast check' with the training request names end-of-turn tokens that end "
-                "nothing."
+                f"{_name(c)}: replies end differently than before. The end-of-turn token may not "
+                "be trained: 'holdfast check' with the training request reports this."
             )
             return NextStep(text=text)
     return None
@@ -158,9 +157,9 @@ def _chance(found: _Found) -> NextStep | None:
     if not losses or not all("before" in c.at_chance for c in losses):
         return None
     text = (
-        f"{_names(losses)}: the model before is not shown to do better than chance, so that it had "
-        "nothing to forget there. Ask what it knows, or in another form, such as whole answers in "
-        "place of letters."
+        f"{_names(losses)}: the model before is not shown to be better than chance, so there was "
+        "nothing to forget. Use questions that it can answer, or another form, such as whole "
+        "answers in place of letters."
     )
     return NextStep(text=text)
 
@@ -172,21 +171,24 @@ def _questions(found: _Found) -> NextStep | None:
         return None
     base, tuned = (side.model for side in found.sides)
     if base and tuned and not _is_tuned_from(*found.sides):
-        text = f"{_names(losses)}: {tuned} was not tuned from {base}, so that it forgot nothing."
+        text = (
+            f"{_names(losses)}: {tuned} was not tuned from {base}, so the difference is not "
+            "forgetting."
+        )
         return _on_the_page(found, text)
-    text = f"{_names(losses)}: may be pseudo forgetting, which plain text brings back."
+    text = f"{_names(losses)}: may be pseudo forgetting, which training on plain text reverses."
     entries = _entries(found, losses)
     if not base or not tuned or entries is None:
         return NextStep(
-            text=f"{text} 'holdfast diagnose' tells, given the two models and text like that of "
-            "the base's pre-training."
+            text=f"{text} Run 'holdfast diagnose' with the two models and text like the base's "
+            "pre-training data."
         )
     words = ["holdfast", "diagnose", "--base", base, "--tuned", tuned]
     words += ["--corpus", "generated", "--tokens", str(_tokens(found.sides[-1]))]
     words += ["--keep", *entries]
     return NextStep(
-        text=f"{text} Where there is text like that of the base's pre-training, name it in place "
-        "of generated: what the base writes may teach the answers again.",
+        text=f"{text} If you have text like the base's pre-training data, give it in place of "
+        "generated: text by the base may teach the answers again.",
         command=shlex.join(words),
     )
 
@@ -198,11 +200,14 @@ def _text(found: _Found) -> NextStep | None:
         return None
     if any(kind not in ASIDE for kind in found.kinds.values()):
         text = (
-            f"{_names(lost)}: text was lost, and no loss is shown on what was asked. A retention "
-            "method in training keeps text, such as --retention label_annealing."
+            f"{_names(lost)}: the loss on text rose, and no loss is shown on questions. Train "
+            "with a retention method, such as --retention label_annealing."
         )
         return NextStep(text=text)
-    text = f"{_names(lost)}: text does not say whether knowledge went with it. Ask both models:"
+    text = (
+        f"{_names(lost)}: the loss on text does not show whether knowledge was lost. Ask both "
+        "models questions:"
+    )
     models = [side.model for side in found.sides]
     if not all(models):
         return NextStep(text=f"{text} 'holdfast compare' with two models and --suite knowledge.")
@@ -217,8 +222,8 @@ def _samples(found: _Found) -> NextStep | None:
         return None
     nearest = min(open_, key=lambda c: (c.needed or 0) / c.n)
     text = (
-        f"{_name(nearest)}: cannot be told yet; measure about {nearest.needed_about:,} samples, "
-        f"there are {nearest.n:,}."
+        f"{_name(nearest)}: not decided yet; measure about {nearest.needed_about:,} samples in "
+        f"place of {nearest.n:,}."
     )
     return NextStep(text=text)
 

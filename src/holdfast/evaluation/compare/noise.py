@@ -59,8 +59,8 @@ def remarks_on_repeats(
                 known += [] if spread is None else [spread]
         if known and 0.0 < abs(c.difference) <= max(known):
             remarks.append(
-                f"{c.suite}/{c.name}: the difference in {c.metric} ({abs(c.difference):.3g}) is no "
-                f"larger than what one model's figure moved when it was measured again "
+                f"{c.suite}/{c.name}: the difference in {c.metric} ({abs(c.difference):.3g}) is "
+                "no larger than the difference between repeated measurements of one model "
                 f"({max(known):.3g})."
             )
     return remarks

@@ -67,18 +67,18 @@ class EntryPolicy:
     """What is asked of an entry."""
 
     tier: Tier = CRITICAL
-    """What follows from too large a loss: critical holds, supporting counts, advisory is shown."""
+    """What a loss beyond the margin leads to: critical: HOLD; supporting: counted; advisory: shown
+    only."""
     margin: Annotated[tuple[str, ...], Meta(parse=margin_words, metavar="1pt")] = ()
-    """The loss that does not matter: 1pt of a share, 2% of the value before, '0.02 nats/token', 0;
-    several where a suite has several units. Left out: that of --margin."""
+    """Margin, the largest loss that does not matter: 1pt of a share, 2% of the value before, '0.02
+    nats/token', 0; several if a suite has several units. Default: --margin."""
     alpha: Annotated[float | None, Meta(gt=0, lt=0.5)] = None
-    """The chance of a wrong statement in either direction, one-sided; null: (1 - confidence) /
-    2."""
+    """One-sided error rate of the test; null: (1 - confidence) / 2."""
     required: bool | None = None
-    """Whether it has to be measured of both models, with finite figures; null: unless it is
+    """Whether it has to be measured on both models, with finite values; null: yes unless
     advisory."""
     metric: str | None = None
-    """null: the one that leads."""
+    """Metric to judge; null: the first one."""
 
     @property
     def is_required(self) -> bool:
@@ -120,14 +120,13 @@ class Policy:
             json_schema=_entries_schema,
         ),
     ]
-    """What is asked of each: an entry, suite/entry, a suite (its other entries), or any (all
-    others)."""
+    """Policy of each entry, suite/entry, suite (its other entries), or any (all others)."""
     fail_if: tuple[str, ...] = ()
-    """Further rules, as of --fail_if."""
+    """Further rules, as in --fail_if."""
     supporting_losses: Annotated[int, Meta(ge=1)] = 1
-    """HOLD where so many supporting entries are shown to have lost more than their margin."""
+    """HOLD if this many supporting entries are shown to have lost more than their margin."""
     accepted: Path = Path("accepted.json")
-    """Where --accept records accepted losses, from this file's folder."""
+    """File in which --accept records accepted losses, relative to this file's folder."""
 
     @property
     def rules(self) -> list[Rule]:
@@ -297,9 +296,9 @@ def accepted_losses(policy: Policy, before: Matching) -> tuple[list[AcceptedLoss
             losses.append(loss)
         else:
             notes.append(
-                f"The loss of {loss.suite}/{loss.name} that {loss.by} accepted on {loss.date} was "
-                f"against another model than this one before ({loss.labels[0]}): it does not count "
-                "here."
+                f"The loss of {loss.suite}/{loss.name} that {loss.by} accepted on {loss.date} "
+                f"was measured against another model before ({loss.labels[0]}): it does not "
+                "apply here."
             )
     return losses, notes
 
@@ -316,8 +315,8 @@ def model_of(evaluation: Evaluation) -> str:
     name = evaluation.model.get("name")
     if not name:
         raise ConfigError(
-            f"{evaluation.suite}/{evaluation.name}: nothing tells the model before from others, "
-            "neither weights nor a name, so that no loss against it can be accepted."
+            f"{evaluation.suite}/{evaluation.name}: the model before has neither recorded "
+            "weights nor a name, so no loss against it can be accepted."
         )
     return f"named {name}"
 

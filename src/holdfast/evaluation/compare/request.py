@@ -32,42 +32,42 @@ class CompareSettings:
     models: Annotated[tuple[str, ...], Meta(positional=True, metavar="A B")] = ()
     """Runs, evaluated models, logs, or models; see above."""
     suite: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME", section="models")] = ()
-    """What models are measured on that were not: shipped suites or YAML files, as of 'holdfast
+    """Suites for models that were not measured yet: shipped suites or YAML files, as in 'holdfast
     evaluate'."""
     measured_dir: Annotated[Path, Meta(metavar="FOLDER", section="models")] = Path("evaluated")
-    """Where they are measured, and beside it (FOLDER_prompts) prompts answered; what is there
-    already is not measured again."""
+    """Folder of these measurements, and beside it (FOLDER_prompts) of answers to prompts; finished
+    ones are not repeated."""
     prompts: Annotated[Path | None, Meta(metavar="FILE")] = None
-    """Own prompts, answered by both models side by side. Rows have prompt or messages; answers are
-    shown on the page and in JSON, and are not judged."""
+    """Your prompts, answered by both models side by side. Rows have prompt or messages; answers
+    are shown on the page and in JSON, but not judged."""
     max_new_tokens: Annotated[int, Meta(ge=1, section="models")] = 256
-    """The longest answer to a prompt; decoding is greedy."""
+    """Maximum number of tokens of an answer; decoding is greedy."""
     fail_if: Annotated[tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="RULE")] = ()
-    """Exits with 3 where the rule holds; may be given several times."""
+    """Exit code 3 if the rule holds; may be repeated."""
     policy: Annotated[Path | None, Meta(metavar="GATE.yaml")] = None
-    """A file that says how much each entry may lose; the verdict is SHIP, HOLD or CANNOT TELL."""
+    """File with the loss that each entry may have; the verdict is SHIP, HOLD or CANNOT TELL."""
     strict: bool = False
-    """Rules that the interval leaves undecided fail too."""
+    """Undecided rules fail too."""
     metrics: Literal["primary", "all"] = "primary"
-    """The metric that leads each entry, or all."""
+    """Metric to compare, or all."""
     confidence: Annotated[float, Meta(gt=0, lt=1, metavar="LEVEL", section="statistics")] = 0.95
-    """Level of all intervals. One side of it, 0.025, is the chance of a false alarm over all
-    tests."""
+    """Confidence level of all intervals. At 0.95, the one-sided chance of a false alarm over all
+    tests is 0.025."""
     margin: Annotated[
         tuple[str, ...],
         Meta(repeatable=True, one_word=True, metavar="0|2pt|1%|'0.02 UNIT'", parse=margin_words),
     ] = ()
-    """A loss that does not matter to a verdict: of shares (default 1pt), of all else in % of
-    before, of one unit; 0."""
+    """Largest loss that does not matter: for shares (default 1pt), in % of the value before for
+    other units, for one unit, or 0."""
     allow_unpaired: Annotated[float, Meta(ge=0, le=1, metavar="SHARE", section="statistics")] = 0.01
-    """Of an entry's samples without a partner, how many are named and left out; more is an
-    error."""
+    """Largest share of an entry's samples without a partner; these are named and left out, more is
+    an error."""
     family_wise: Annotated[FamilyWise, Meta(section="statistics")] = "holm"
     """How p-values are adjusted for the number of tests."""
     resamples: Annotated[int, Meta(ge=100, section="statistics")] = 4000
-    """Draws of max_t."""
+    """Number of draws of max_t."""
     seed: Seed = 0
-    """Of the draws."""
+    """Random seed of the draws."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ class ComparisonOptions:
     confidence: float = CONFIDENCE
     """Level of the intervals, in (0, 1)."""
     margins: Margins = field(default_factory=Margins)
-    """Losses that do not matter."""
+    """Margins: the largest losses that do not matter."""
     family_wise: FamilyWise = "holm"
     """How p-values of many entries are adjusted (`statistics.family_wise`)."""
     allow_unpaired: float = 0.0
@@ -61,7 +61,7 @@ class ComparisonOptions:
     resamples: int = 4000
     """Draws of `max_t`."""
     seed: int = 0
-    """Of the draws."""
+    """Random seed of the draws."""
 
 
 def compare_samples(
@@ -392,8 +392,8 @@ class Joined:
             if count:
                 parts.append(f"{count:,} {meaning}")
         return (
-            f"{self.unpaired:,} of {self.n:,} samples ({self.unpaired / self.n:.2%}) have no "
-            f"partner and are left out: {', '.join(parts)}."
+            f"{self.unpaired:,} of {self.n:,} samples ({self.unpaired / self.n:.2%}) were "
+            f"measured on one model only and are left out: {', '.join(parts)}."
         )
 
 

@@ -186,8 +186,9 @@ def _results_of_samples(path: Path) -> Path:
             files.append(file)
     if not files:
         raise DataError(
-            f"{path}: expected the results file of its run beside it (results{date.group(0)}.json),"
-            " found none. It says what was asked and how: keep both together."
+            f"{path}: expected the results file of its run beside it "
+            f"(results{date.group(0)}.json), found none. It records the tasks and settings: keep "
+            "both files together."
             if date
             else f"{path}: expected a date in its name."
         )

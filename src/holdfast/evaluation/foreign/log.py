@@ -43,7 +43,7 @@ class ForeignEntry:
     primary: str
     """The metric that leads."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What must be the same where two are compared."""
+    """Settings that have to be equal in a comparison."""
     notes: Sequence[str] = ()
     """What a reader of the figures should know, a sentence each."""
     versions: Mapping[str, str] = field(default_factory=dict)

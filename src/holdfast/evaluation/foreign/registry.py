@@ -32,9 +32,9 @@ class Reader:
             return self.read(path)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
-                f"{path}: expected a log of {self.tool}: {self.expects}; what is there has another "
-                f"form ({type(error).__name__}: {first_line(error)}). It is damaged, or of a "
-                "version that is not known here: report it with the tool's version."
+                f"{path}: expected a log of {self.tool}: {self.expects}; got another format "
+                f"({type(error).__name__}: {first_line(error)}). It is damaged, or written by an "
+                "unknown version: report it with the tool's version."
             ) from error
 
 

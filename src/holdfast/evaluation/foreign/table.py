@@ -83,7 +83,7 @@ def _entry(path: Path, metric: str, rows: Sequence[tuple[str, Cells]]) -> Foreig
     higher_is_better = not is_lower_better(metric)
     notes = []
     if higher_is_better and not is_share(metric):
-        notes.append(f"{metric} is taken to be better when it is higher.")
+        notes.append(f"a higher {metric} is assumed to be better.")
     return ForeignEntry(
         suite=SUITE,
         name=metric,
@@ -126,9 +126,10 @@ def _check_ids(path: Path, rows: Sequence[Cells]) -> None:
             twice.append(sample)
     if twice:
         raise DataError(
-            f"{path}: expected an id a sample, got {len(twice)} that stand there several times: "
-            f"{', '.join(twice[:5])}{', ...' if len(twice) > 5 else ''}. Give each sample an id of "
-            "its own; several tries at one sample share a `cluster`, other metrics have a `metric`."
+            f"{path}: expected an id a sample, got {len(twice)} ids several times: "
+            f"{', '.join(twice[:5])}{(', ...' if len(twice) > 5 else '')}. Give each sample an "
+            "id of its own; several tries at one sample share a `cluster`, other metrics have a "
+            "`metric`."
         )
 
 

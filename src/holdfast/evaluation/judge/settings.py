@@ -35,7 +35,7 @@ class ReplySettings:
     """What the judge's reply may have."""
 
     max_tokens: Annotated[int, Meta(ge=1)] = 8
-    """Tokens of a reply; hundreds for a judge that reasons first."""
+    """Maximum number of tokens of a judge's reply; hundreds for a judge that reasons first."""
     top_logprobs: Annotated[int, Meta(ge=5, le=20)] = 20
     """Alternatives asked for at each token."""
 

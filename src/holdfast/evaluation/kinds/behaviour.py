@@ -73,8 +73,8 @@ DESCRIBING = {
 
 @dataclass(frozen=True, kw_only=True)
 class BehaviourEntry(DataEntry):
-    """How a model replies to prompts: ends of turns, thoughts, JSON, tool calls, language, refusals,
-    lists and length; rows of prompt (or messages) and what is asked for."""
+    """Form of a model's replies to prompts: ends of turns, thoughts, JSON, tool calls, language,
+    refusals, lists and length; rows of prompt (or messages) and the expected form."""
 
     kind = "behaviour"
     batched = True
@@ -83,7 +83,7 @@ class BehaviourEntry(DataEntry):
     data: Word
     """A data file, a folder, or a hub id; "shipped": 200 prompts that come with holdfast."""
     max_new_tokens: Annotated[int, Meta(ge=1)] = 256
-    """The longest reply; greedy, it ends earlier where the model ends it."""
+    """Maximum number of tokens of a reply (greedy decoding)."""
     apply_chat_template: bool = True
     """Puts a prompt in the tokenizer's chat template; messages always are."""
 
@@ -145,8 +145,8 @@ def _row(prompt: Prompt, reply: Reply) -> dict[str, Any]:
     """What a reply is like, a column a figure."""
     if reply.ended is None:
         raise ModelError(
-            "behaviour: expected a server that says why a reply ended (`finish_reason`), got none. "
-            "Without it nobody knows whether turns end. Use a server that says so, or the weights."
+            "behaviour: expected a server that reports why a reply ended (`finish_reason`), got "
+            "none. Use a server that reports it, or the weights."
         )
     text = reply.text
     refusal = is_refusal(text)

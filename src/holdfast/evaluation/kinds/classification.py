@@ -41,9 +41,9 @@ class ClassificationEntry(DataEntry):
     prompt: Template
     """`str.format` template over the columns: what is given, such as "{text}\\nThis review is"."""
     options: Options
-    """What the classes are called, as the model would continue the prompt: in the order of the
-    labels 0, 1, ..., or by label; or the column with each row's own list of them, for questions
-    whose answers differ (SIQA)."""
+    """Texts of the classes, as continuations of the prompt: in the order of the labels 0, 1, ...,
+    or by label; or a column with each row's own list, for questions whose answers differ
+    (SIQA)."""
     labels: Annotated[tuple[str, ...], Meta(yaml=False)] = ()
     """The label column's values in the order of `options`; empty: whole numbers from 0."""
     label: Word = "label"

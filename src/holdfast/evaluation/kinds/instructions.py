@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionsEntry(DataEntry):
-    """Prompts with instructions whose following a program checks; rows of prompt (or messages),
+    """Prompts with instructions that a program can verify; rows of prompt (or messages),
     instruction_id_list and kwargs, as IFEval has them."""
 
     kind = "instructions"
     batched = True
 
     max_new_tokens: Annotated[int, Meta(ge=1)] = 256
-    """The longest reply; greedy, it ends earlier where the model ends it."""
+    """Maximum number of tokens of a reply (greedy decoding)."""
     apply_chat_template: bool = False
     """Puts a prompt in the tokenizer's chat template; messages always are."""
 

@@ -33,8 +33,8 @@ class PerplexityEntry(DataEntry):
     window: Annotated[int | None, Meta(ge=2)] = None
     """Longest context in tokens; null: the model's maximum."""
     stride: CountOrNone = None
-    """New tokens per window in documents longer than `window`; null: half of it. Cost grows with
-    window / stride."""
+    """New tokens per window in documents longer than `window`; null: half the window. Cost grows
+    with window / stride."""
     text: TemplateOrNone = None
     """`str.format` template over the columns for plain text."""
     prompt: TemplateOrNone = None
@@ -128,8 +128,8 @@ class PerplexityEntry(DataEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class MemorisationEntry(PerplexityEntry):
-    """Text of which the tokens are counted that are the model's most likely ones, beside what
-    perplexity measures."""
+    """Text for which the tokens that are the model's most likely ones are counted, in addition to
+    perplexity."""
 
     kind = "memorisation"
     figures = ("exact_memorisation", "entropy_per_token", *PerplexityEntry.figures)

@@ -51,21 +51,21 @@ class TaskEntry(Entry):
     """A local file with the examples shown before each question; null with `data`: drawn from
     `data` itself, never the question asked."""
     num_fewshot: Annotated[int | None, Meta(ge=0)] = None
-    """Examples shown before each question; null: what the task says."""
+    """Number of examples before each question; null: the task's default."""
     limit: CountOrNone = None
-    """Only the first so many questions (of each subtask of a group); null: all."""
+    """Only the first N questions (of each subtask of a group); null: all."""
     apply_chat_template: bool = False
     """Puts the questions in the tokenizer's chat template."""
     metric: WordOrNone = None
-    """The metric to lead with; null: accuracy where there is one, else exact match, else the task's
-    first."""
+    """First metric; null: accuracy if the task has it, else exact match, else the task's first
+    metric."""
     answers: Annotated[bool, Meta(yaml=False)] = False
-    """Looks at the distribution at the answer position in place of the task's own metrics."""
+    """Measure the distribution at the answer position in place of the task's own metrics."""
     samples: CountOrNone = None
-    """Programs a problem, of tasks whose answers are programs; null: 1."""
+    """Programs per problem, for tasks whose answers are programs; null: 1."""
     temperature: Annotated[float | None, Meta(gt=0, lt=100)] = None
-    """Of sampling where there are several programs a problem; null: 0.8 (Chen et al. 2021 take 0.8
-    for pass@100 and 0.2 for pass@1)."""
+    """Sampling temperature if there are several programs per problem; null: 0.8 (Chen et al. 2021
+    use 0.8 for pass@100 and 0.2 for pass@1)."""
 
     @property
     def is_file(self) -> bool:

@@ -38,8 +38,8 @@ MOST_FAILURES = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class WinRateEntry(DataEntry, ReplySettings):
-    """Prompts whose replies a judge, a language model behind an OpenAI-compatible endpoint, holds
-    against other replies to them, in both orders; rows with a prompt."""
+    """Prompts whose replies a judge (a language model behind an OpenAI-compatible endpoint)
+    compares with other replies, in both orders; rows with a prompt."""
 
     kind = "win_rate"
     without = ("split", "config")
@@ -52,10 +52,10 @@ class WinRateEntry(DataEntry, ReplySettings):
     api_key_env: WordOrNone = None
     """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
     reference: WordOrNone = None
-    """A file with the replies that a model's are held against; null: those of the model that it was
-    tuned from, or of the first of several models."""
+    """File with the replies to compare with; null: the replies of the model that it was tuned
+    from, or of the first of several models."""
     max_new_tokens: Annotated[int, Meta(ge=1)] = 512
-    """The longest reply; greedy, it ends earlier where the model ends it."""
+    """Maximum number of tokens of a reply (greedy decoding)."""
     apply_chat_template: bool = False
     """Puts a prompt in the tokenizer's chat template."""
 
@@ -191,8 +191,8 @@ class WinRateEntry(DataEntry, ReplySettings):
             return self._replies_of_file(self.reference, prompts)
         if on.start is None or on.folder is None:
             raise DataError(
-                "expected replies to hold the model's against: name a file as `reference`, or "
-                "measure the model that it was tuned from first."
+                "expected replies to compare with: give a file as `reference`, or measure the "
+                "model that it was tuned from first."
             )
         if on.start.path == on.folder.path:
             return candidates

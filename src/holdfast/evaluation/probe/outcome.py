@@ -193,9 +193,9 @@ def comparable_over_rungs(
     if not labels or len(others) == len(along):
         return list(along), []
     note = (
-        f"Noise was scaled by the present standard deviations of {', '.join(labels)}. They grow in "
-        "training, so that the same γ is a different change at every rung: no trend and no turning "
-        "point of its cost is reported."
+        f"Noise was scaled by the present standard deviations of {', '.join(labels)}. These grow "
+        "in training, so the same γ is a different change at every rung: no trend and no "
+        "inflection point is reported."
     )
     return others, [note]
 

@@ -30,7 +30,7 @@ class ChangeSettings:
     noise: Sizes = ()
     """Gaussian noise: gamma, times the standard deviation that --std says."""
     noise_seeds: Annotated[int, Meta(ge=1, section="noise_draws")] = 3
-    """Draws of noise, each at all gammas; intervals cover them."""
+    """Number of noise seeds, each at all gammas; intervals cover them."""
     std: Annotated[
         str | dict[str, float],
         Meta(
@@ -41,15 +41,15 @@ class ChangeSettings:
             json_schema=lambda: {"type": ["string", "object"]},
         ),
     ] = INIT
-    """What gamma multiplies: each tensor's standard deviation when a model of its configuration is
-    initialised (init), its present one (tensor), that of the model before its training (MODEL), or
-    a table of them by pattern of names, also a YAML file's `std:`. OLMo-1B, for one, was not
-    initialised as its configuration says."""
+    """Standard deviation that gamma multiplies: each tensor's at initialisation by its
+    configuration (init), its present one (tensor), that of the model before training (MODEL), or a
+    table by pattern of names, also as `std:` in a YAML file. Some models, such as OLMo-1B, were
+    not initialised as their configuration says."""
     quantize: Annotated[tuple[Literal["int8", "int4", "nf4"], ...], Meta(repeatable=True)] = ()
     """Rounding of the matrices to 8 bits a row, 4 bits in groups of 128, or QLoRA's 4-bit floats in
     blocks of 64."""
     prune: Shares = ()
-    """Share of each matrix's elements, the smallest ones, that become 0."""
+    """Share of each matrix's elements, the smallest ones, that are set to 0."""
     toward: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="MODEL")] = ()
     """Models to step towards, such as fine-tuned ones: theta + share (MODEL - theta)."""
     steps: Sizes = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -82,7 +82,7 @@ class CurvatureSettings:
     settings_section: ClassVar[str] = "loss_curvature"
 
     curvature: Annotated[int, Meta(ge=0)] = 0
-    """Documents of the first corpus that it is measured on (none)."""
+    """Number of documents of the first corpus to measure curvature on (none)."""
     probes: Annotated[int, Meta(ge=2)] = 16
     """Random vectors behind each trace."""
 

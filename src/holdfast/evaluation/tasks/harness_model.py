@@ -98,8 +98,8 @@ class SharedPrefixLM(HFLM):
         notes = remarks_on_cut(len(cut), len(self._cut), max(cut, default=0))
         if self.shortened is not None:
             notes.append(
-                f"The model's context has {self.max_length} tokens, so answers ended after "
-                f"{self.shortened}; the task allows more than fit."
+                f"The model's context has {self.max_length} tokens, so answers were cut after "
+                f"{self.shortened}; the task allows longer ones."
             )
         return notes
 

@@ -169,7 +169,7 @@ def row_messages(row: Row, number: int, mistakes: RowMistakes) -> list[dict[str,
         mistakes.add(expected, row=number, got=shown(prompt if messages is None else messages))
         return None
     if messages[-1]["role"] == "assistant":
-        expected = "messages that end with a user's, which the model replies to"
+        expected = "messages that end with a user's message"
         mistakes.add(expected, row=number, got="an assistant's last")
         return None
     return [{"role": message["role"], "content": message["content"]} for message in messages]

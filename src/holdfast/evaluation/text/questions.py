@@ -33,17 +33,17 @@ class QuestionsEntry(DataEntry):
 
     takes_images = True
     most_options: ClassVar[int | None] = None
-    """That a question may have; None: as many as it likes."""
+    """Maximum number of options of a question; None: no limit."""
 
     apply_chat_template: bool = False
     """The prompt becomes a user's message in the tokenizer's chat template, and an option begins
     the reply."""
     group: WordOrNone = None
-    """Column whose values the report draws apart, such as the subject."""
+    """Column by which the report breaks down results, such as the subject."""
     cluster: Annotated[WordOrNone, Meta(former=("unit",))] = None
-    """Column that questions about the same thing share: they are one sample, whose accuracy is
-    their mean. Without it questions that hang together count as so many samples, and intervals are
-    too narrow."""
+    """Column that marks questions about the same thing: they count as one sample, whose accuracy
+    is their mean. Without it, dependent questions count as separate samples, and intervals are too
+    narrow."""
 
     def local_files(self) -> list[Path]:
         """The data file, and those of its images."""

@@ -87,8 +87,8 @@ def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int, *, chat: 
     unfinished = sum(reply.thought == "open" for reply in replies)
     if unfinished:
         notes.append(
-            f"{unfinished} of {len(replies)} replies are thoughts without an end: {longest} tokens "
-            "were allowed."
+            f"{unfinished} of {len(replies)} replies are thoughts that did not end within "
+            f"{longest} tokens."
         )
     broken = any(reply.broken for reply in replies)
     return Replies(replies=replies, broken=BROKEN if broken else "", notes=notes)

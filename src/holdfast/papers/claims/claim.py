@@ -86,12 +86,12 @@ class Claim:
         clauses = list(self.hints)
         if self.one_seed and self.verdict != UNKNOWN:
             clauses.append(
-                "one seed or world: intervals cover the samples alone, and another seed may say "
-                "otherwise"
+                "one seed or world: intervals cover the samples only, and another seed may differ"
             )
         for other, names in self.carried_by.items():
             clauses.append(
-                f"{', '.join(names)} carries it: left out, the verdict would be: {other}"
+                f"the verdict depends on {', '.join(names)}: without it, the verdict would be: "
+                f"{other}"
             )
         return [_sentences([clause]) for clause in dict.fromkeys(clauses)]
 
@@ -281,7 +281,7 @@ def _carried_by(
 def _holds(statement: Statement[R], evidence: Evidence[R]) -> Callable[[float], bool]:
     """Whether the rule of a claim that holds does so with intervals of another level."""
     record = evidence.record
-    assert record is not None, "a claim without a study does not hold"
+    assert record is not None, "expected a verdict other than 'holds' for a claim without a study"
     return lambda level: (
         joint(condition.verdict for condition in statement.rule(record, level)) == HOLDS
     )

@@ -41,11 +41,12 @@ READING = (
     "Kept: a trial's gain on the target as a share of what direct fine-tuning gained. Avoided: 1 "
     "minus its loss on the source as a share of what direct fine-tuning lost. 1 is all of it.",
     "Intervals are at 95 % and cover training seeds and evaluated samples; with one seed the "
-    "samples only. A claim about some of several weights has wider ones, for there were several "
-    "chances.",
-    "A bound stands with every figure that it is held against. Lowers, improves and better mean: "
-    "by at least an effect that counts, with the whole interval. Keeping the start's level and "
-    "alike mean: within 20 % of what direct fine-tuning lost or gained, with the whole interval.",
+    "samples only. A claim about some of several weights has wider intervals, to adjust for "
+    "several chances.",
+    "Every figure is shown with the bound that it is compared with. Lowers, improves and better "
+    "mean: by at least an effect that counts, with the whole interval. Keeping the start's "
+    "level and alike mean: within 20 % of what direct fine-tuning lost or gained, with the "
+    "whole interval.",
     "A method is judged at equal target: what its grid, interpolated, keeps of the source where it "
     "has learnt the share of direct fine-tuning's gain that the claim speaks of. What the trial "
     "would say that the paper's rule takes (of those whose target improves on the start, the best "
@@ -71,8 +72,8 @@ SMALL = (
 )
 TOY_SCALE = (
     "Models of a million parameters on text that every Python carries: a claim that holds here "
-    "holds in its shape, not at the paper's size. What each twin cannot show stands at the head of "
-    "its study file."
+    "holds qualitatively, not at the paper's size. The head of each study file lists what its "
+    "twin cannot show."
 )
 
 
@@ -133,7 +134,7 @@ def verdict_sentence(claims: Sequence[Claim]) -> str:
     if fails:
         parts.append(f"{fails} {'does' if fails == 1 else 'do'} not")
     if unknown:
-        parts.append(f"{unknown} cannot be told")
+        parts.append(f"{unknown} inconclusive")
     return f"Of {len(claims)} claims {join_and(parts)}."
 
 
@@ -243,7 +244,7 @@ def figure_line(figure: ClaimFigure) -> str:
     """ "L2, coefficient 0.1: source loss avoided 0.62 [0.55, 0.69]"."""
     value, interval = figure.value, figure.interval
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        return f"{figure.what}: cannot be had"
+        return f"{figure.what}: not available"
     digits = 2 if figure.unit in SHARES else 3
     sign = figure.unit not in SHARES or " - " in figure.what
     text = f"{figure.what}: {number(value, digits, sign=sign)}"

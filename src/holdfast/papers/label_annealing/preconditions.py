@@ -149,7 +149,7 @@ def grid_brackets_target(
         if not grids:
             return [
                 at_least(
-                    f"the grid of {name} bites",
+                    f"the grid of {name} has several strengths",
                     0,
                     1,
                     figure="its lines",
@@ -161,7 +161,7 @@ def grid_brackets_target(
             (weak, weakest), (strong, strongest) = line.members[0], line.members[-1]
             gain_kept = share_of_direct(strongest, study, "learn").interval
             begin, beyond = _beginning(line, weakest, study)
-            bites = f"the grid of {name} bites at its strong end"
+            bites = f"the grid of {name} is strong enough"
             begins = f"the grid of {name} begins at {begin}"
             figure = f"the target gain kept by {line.name} {strong:g}{at} (upper end)"
             advice = f"extend the grid of {name} beyond {strong:g}"
@@ -170,7 +170,7 @@ def grid_brackets_target(
                 last = gain(strongest, study, "keep"), gain(line.members[-2][1], study, "keep")
                 more = difference_share(*last, study, CONFIDENCE).interval
                 figure = f"what {line.name} {strong:g}{at} keeps beyond the one before (upper end)"
-                levels = f"the grid of {name} bites or levels off at its strong end"
+                levels = f"the grid of {name} is strong enough or levels off"
                 bite = at_most(levels, more and more[1], LEVEL, figure=figure, advice=advice)
             preconditions.append(bite)
             figure = f"the source loss avoided by {line.name} {weak:g}{at} (lower end)"

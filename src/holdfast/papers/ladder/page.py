@@ -35,7 +35,7 @@ READING = (
     "Models, section 3.2).",
     "All rungs of a size begin with the same weights and read the same windows in the same order, "
     "each as far as its budget goes.",
-    "Intervals cover the documents or questions; they say nothing of other seeds.",
+    "Intervals cover the documents or questions, not other seeds.",
 )
 
 

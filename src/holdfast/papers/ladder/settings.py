@@ -206,8 +206,8 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
     """Entries that every rung is measured on, as in 'holdfast train': {perplexity: FILE},
     {multiple_choice: FILE}, {task: NAME}."""
     overlap: Literal["refuse", "keep"] = "refuse"
-    """What is done where the text holds what is measured on: nothing is trained, or the page says
-    so."""
+    """What to do if the text contains evaluation data: refuse, or keep it and report it on the
+    page."""
     toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
     """Make the text offline: pretraining, pretraining_long or pretraining_tiny."""
 

@@ -105,9 +105,9 @@ READING = (
     "leaves out what is beyond 6 nats.",
     "Claims 9 are ours: the paper expects regularised fine-tuning to delay the inflection point, "
     "and does not try it.",
-    "Claims 10 are of models that see. The paper's VLM score is the mean of MME, GQA, AI2D, POPE "
-    "and TextVQA, which are not run here; ours is the mean of five families of questions about "
-    "pictures of digits. 10e to 10g are ours.",
+    "Claims 10 are about vision-language models. The paper's VLM score is the mean of MME, GQA, "
+    "AI2D, POPE and TextVQA, which are not run here; ours is the mean of five families of "
+    "questions about pictures of digits. 10e to 10g are ours.",
     "Claims 11 are of public checkpoints (`configs/overtraining/sft.yaml`): the paper prints 3 % "
     "less AlpacaEval and 2 % less ARC at 3T tokens than at 2.3T for OLMo-1B.",
 )
@@ -199,7 +199,7 @@ STATEMENTS = (
         "The checkpoint's own perplexity falls with the pre-training budget.",
         "falls with the budget (figures 3 to 6, dashed lines)",
         Rule(
-            "The checkpoint as it is is at its best at the largest budget, and every smaller one "
+            "The unmodified checkpoint is best at the largest budget, and every smaller budget "
             "is shown to be worse.",
             first_improves,
         ),
@@ -210,8 +210,8 @@ STATEMENTS = (
         "The checkpoint gets better on everything else that is measured, too.",
         '"The performance keeps improving on all the downstream tasks we evaluate" (section 2.2)',
         Rule(
-            "On every other entry of what should be kept the checkpoint as it is is at its best at "
-            "the largest budget, and every smaller one is shown to be worse.",
+            "On every other entry of what should be kept the unmodified checkpoint is best at "
+            "the largest budget, and every smaller budget is shown to be worse.",
             others_improve,
         ),
     ),

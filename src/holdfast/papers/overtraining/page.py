@@ -80,7 +80,7 @@ BASE_STYLE = {"kind": "line", "colour": "ink", "symbol": "star", "dash": "solid"
 AT_RATES = {
     "turns": "turns at {}",
     "does not turn": "gets better up to the largest budget at {}",
-    "cannot tell": "cannot be told at {}",
+    "cannot tell": "undecided at {}",
 }
 """What is said of rates, by verdict."""
 PRIVATE = ("ladder", "output_dir")
@@ -90,8 +90,8 @@ READING = (
     "seeds; the test is another part of the data. A rate at an end of what was tried may not be "
     "the best one there is.",
     "Best at: the budget at which the fine-tuned model is at its best (the inflection point of "
-    "definition 4.2), with the budgets that are not shown to be worse: seeds and samples paired, "
-    "Bonferroni over the budgets. It says nothing of other pre-trainings.",
+    "definition 4.2), with the budgets that are not shown to be worse: seeds and samples "
+    "paired, Bonferroni over the budgets. It does not cover other pre-training runs.",
     "At one rate, ways are compared where direct fine-tuning is read: without the rates at which "
     "it diverged, and those that `max_perplexity` leaves out.",
     "Growth: what fine-tuning costs at the largest budget over what it costs at the smallest. "
@@ -271,7 +271,7 @@ def _turn_text(turn: TunedTurn) -> str:
         )
     if turn.verdict == "does not turn":
         return "gets better up to the largest budget"
-    return f"{best}, and whether it turns cannot be told"
+    return f"{best}, and it is undecided whether it turns"
 
 
 def _shift_text(record: OvertrainingRecord, shift: Shift) -> str:

@@ -128,8 +128,8 @@ class TaskSettings:
             json_schema=lambda: {"type": "object"},
         ),
     ] = None
-    """Puts a vision tower to every checkpoint and trains the projector between them, before the
-    task begins: {tower: MODEL, layer: -2, train: {dataset_name: ...}}."""
+    """Adds a vision tower to every checkpoint and trains the projector between them before the
+    task: {tower: MODEL, layer: -2, train: {dataset_name: ...}}."""
 
 
 def read_tasks(value: Any) -> dict[str, TaskSettings]:
@@ -216,7 +216,7 @@ class _What:
             json_schema=lambda: {"type": ["object", "boolean"]},
         ),
     ] = field(default_factory=ChangeSettings)
-    """What every checkpoint is put through without training: options of 'holdfast probe' (noise,
+    """Changes to every checkpoint without training: options of 'holdfast probe' (noise,
     noise_seeds, std, quantize, prune); default: its own. false: nothing."""
     curvature: Annotated[int, Meta(ge=0, section="refinements")] = 0
     """Documents of the first text under `keep` that the curvature of every checkpoint's loss is
@@ -230,7 +230,7 @@ class _What:
         ),
     ] = None
     """A fine-tuning, {task: NAME, learning_rate: X}, along whose direction the loss of every
-    checkpoint is followed and held against its quadratic (figure 10 of the paper); needs
+    checkpoint is compared with its quadratic approximation (figure 10 of the paper); needs
     `curvature`."""
     tasks: Annotated[
         dict[str, TaskSettings],
@@ -262,18 +262,18 @@ class _How:
     """What is tried of every arm, as in a sweep: `learning_rate`; other keys of 'holdfast train',
     such as per_device_train_batch_size or lr_scheduler_type, make further arms."""
     early_stopping: Annotated[bool, Meta(section="refinements")] = True
-    """Ends a fine-tuning after the epoch that no longer lowers the held-out loss, and takes the
-    best epoch's model."""
+    """End a fine-tuning after the epoch that no longer lowers the held-out loss, and use the best
+    epoch's model."""
     max_perplexity: Annotated[
         float | None, Meta(gt=1, section="refinements", former=("most_perplexity",))
     ] = None
-    """Leaves learning rates aside that bring the first text under `keep` beyond this perplexity at
-    any budget: they are neither drawn nor judged at one rate. The paper leaves out what is beyond 6
-    in figure 5, and its figures are in nats (a model of 30 million parameters has about 3 on C4):
-    a perplexity of 403 for its 50,304 tokens, e^(0.554 log V) for V of them."""
+    """Leaves out learning rates at which the first text under `keep` exceeds this perplexity at
+    any budget, in charts and in verdicts at one rate. Figure 5 of the paper leaves out values
+    above 6, and its values are in nats (a model of 30 million parameters has about 3 on C4): a
+    perplexity of 403 for its 50,304 tokens, e^(0.554 log V) for V tokens."""
     overlap: Annotated[Literal["refuse", "keep"], Meta(section="refinements")] = "refuse"
-    """What is done where training text holds what is measured on: nothing is trained, or the page
-    says so."""
+    """What to do if training text contains evaluation data: refuse, or keep it and report it on
+    the page."""
     evaluation: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
         default_factory=dict
     )

@@ -103,8 +103,8 @@ READING = (
     "on.",
     "Little: less than a quarter of what is named; most: more than half; at or above, as good as: "
     "not below by more than a fifth. A change of less than 2 points counts as none.",
-    "The paper's regime: the continued instruct model keeps 60 to 90 % of its following (74 to 84 % "
-    "in the paper). Outside of it claims about what is brought back cannot be told.",
+    "The paper's regime: the continued instruct model keeps 60 to 90 % of its instruction "
+    "following (74 to 84 % in the paper). Outside it, claims about recovery cannot be judged.",
     "Claim 4 is about the own pair's residual on the continued base; the paper's figures are of a "
     "sibling's residual on bases as they were.",
 )

@@ -27,8 +27,8 @@ protocol, and the same with an output for every digit."""
 READING = (
     "Old: a task before the last one; new: the last one. Learnt: the gain of training a task alone "
     "over the base. Forgotten: what sequential fine-tuning loses of that.",
-    "Arms are held against sequential fine-tuning seed by seed and sample by sample; intervals are "
-    "at 95 % and cover both.",
+    "Arms are compared with sequential fine-tuning, paired by seed and sample; intervals are at "
+    "95 % and cover both.",
     "Better: by at least a tenth of what is forgotten. As good: not off by more than a fifth of "
     "what is forgotten, or learnt. One arm beats another where it is better on the old task and as "
     "good on the new one.",

@@ -45,9 +45,7 @@ class SequentialAveraging(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("beta", "p")
     place: ClassVar[str] = "weights"
     hook_order: ClassVar[int] = 1
-    summary: ClassVar[str] = (
-        "averages the weights with the initial ones at each fraction p of the run"
-    )
+    summary: ClassVar[str] = "averages in the initial weights after each p of the run"
     source: ClassVar[str] = (
         "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, "
         "Algorithm 1 and Eq. 5"

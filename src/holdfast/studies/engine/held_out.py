@@ -68,7 +68,7 @@ class HeldOut:
         sentences = []
         for name, texts in overlaps.items():
             count = f"{len(texts)} of {len(self._texts[name])} documents of {name}"
-            sentences.append(f"{count} stand in {what} ({_beginnings(texts)}).")
+            sentences.append(f"{count} also occur in {what} ({_beginnings(texts)}).")
         if not any(self._questions.values()):
             return sentences
         known = frozenset(pictures)
@@ -94,8 +94,8 @@ class HeldOut:
         """
         if found and overlap == "refuse":
             last = (
-                f"{found[-1]} Take them out of {what}, or say overlap: keep, and the page will say "
-                "so."
+                f"{found[-1]} Remove them from {what}, or set overlap: keep, which the page "
+                "reports."
             )
             raise CannotJudge([*found[:-1], last])
         if not self._unseen:
@@ -103,7 +103,7 @@ class HeldOut:
         names = ", ".join(self._unseen)
         return [
             *found,
-            f"Whether {what} holds {names} was not looked at: no file here has the text.",
+            f"{what} was not checked for {names}: no local file has the text.",
         ]
 
 

@@ -111,7 +111,7 @@ def execute_study(
             state = opened.state()
     except KeyboardInterrupt:
         raise Interrupted(
-            f"Interrupted; what is done stays in {out}. The same command continues."
+            f"Interrupted; finished work is kept in {out}. Run the same command to continue."
         ) from None
     finally:
         if opened is not None:
@@ -129,7 +129,7 @@ def execute_study(
             f"  {study.noun} {job.number} ({job.label}): {job.attributes.get(stored.REASON)}"
         )
     condition = " once the request is changed" if kind is UserError else ""
-    raise kind(*lines, f"The same command tries them again{condition}.")
+    raise kind(*lines, f"Run the same command to retry them{condition}.")
 
 
 def _hold_to_inputs(opened: Opened, out: Path, console: Any) -> None:
@@ -395,9 +395,9 @@ def kind_named(text: str) -> type[Study[Any]]:
     """
     if not text:
         raise ConfigError(
-            "The storage does not say which kind of study this is: an earlier version began it. "
-            "Give the command that began it once more, for example 'holdfast sweep --config "
-            "study.yaml'; workers and status go on then."
+            "The storage does not record the kind of this study: an earlier version began it. "
+            "Run the command that began it again, for example 'holdfast sweep --config "
+            "study.yaml'; then workers and status work."
         )
     cls = load_class(text, base=Study, group="holdfast.studies")  # type: ignore[type-abstract]
     if cls is None:

@@ -608,8 +608,8 @@ class Storage:
                 file = file_of(self.url)
                 if file is not None and not file.is_file():
                     raise StorageError(
-                        f"{file} is not there any more: the study's folder was deleted or moved "
-                        "while it ran. Put it back, and the same command continues."
+                        f"{file} no longer exists: the study's folder was deleted or moved while "
+                        "it ran. Put it back and run the same command to continue."
                     ) from None
                 if time.monotonic() > deadline:
                     raise
@@ -850,8 +850,8 @@ def _check_sqlite(engine: Any, url: str) -> None:
 
 def _damaged(url: str, reason: str) -> DataError:
     return DataError(
-        f"The storage {redacted_url(url)} is damaged, or no study of holdfast: {reason[:300]}. Put "
-        "a copy of it back, or move it away."
+        f"The storage {redacted_url(url)} is damaged, or no study of holdfast: {reason[:300]}. "
+        "Restore a backup, or move it away."
     )
 
 

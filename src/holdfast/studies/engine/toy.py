@@ -108,9 +108,9 @@ def make_files(
     now = versioned_name(name_of(toy))
     if toy != now:
         raise ConfigError(
-            f"toy: the study was begun with {toy}, this version of holdfast makes {now}, which has "
-            "other models or data. Go on with the version that it was begun with, or choose "
-            "another output_dir.",
+            f"toy: the study was begun with {toy}, but this version of holdfast makes {now}, "
+            "with other models or data. Continue with the earlier version, or choose another "
+            "output_dir.",
             source=source,
         )
     paths: dict[str, str] = settings_module().make_setting(

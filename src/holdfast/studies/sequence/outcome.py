@@ -224,8 +224,8 @@ class _Figures:
         ):
             self.notes.append(
                 f"{arm.arm} diverged: its weights moved {distance.value:.3g}, sequential "
-                f"fine-tuning's {reference.value:.3g}. Its scores say nothing of the method; use a "
-                "lower rate or coefficient."
+                f"fine-tuning's {reference.value:.3g}. Its scores do not represent the method; "
+                "use a lower rate or coefficient."
             )
         arm = dataclasses.replace(arm, scores=scores, against=against, distance=distance, keep=keep)
         if arm.kind in (SINGLE, MULTITASK) or len(arm.models) != len(arm.order):

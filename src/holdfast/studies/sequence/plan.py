@@ -311,8 +311,8 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
                 problems.append(
                     Problem(
                         (where, "use_peft"),
-                        "a task begins with the whole model that the one before left, which an "
-                        "adapter is not. Leave it out.",
+                        "each task starts from the previous task's full weights, so adapters "
+                        "are not supported. Leave it out.",
                     )
                 )
         return [*problems, *_continuing_problems(request, arms)]

@@ -134,24 +134,24 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
     )
     """What all tasks share in measuring: batch_size, confidence, seed, allow_code_execution."""
     keep: Annotated[list[Any], Meta(former=("source",))] = field(default_factory=list)
-    """What the base knows and should keep beside the tasks: entries that every model is measured
-    on."""
+    """Entries for what the base knows and should keep, measured on every model."""
     orders: Annotated[tuple[tuple[str, ...], ...], Meta(json_schema=_lists_of_names)] = ()
-    """In which orders the tasks are trained; default: as they are listed."""
+    """Orders in which the tasks are trained; default: as listed."""
     arms: list[Any] = field(default_factory=lambda: [SEQUENTIAL, SINGLE, MULTITASK])
     """Ways of training: sequential, single, multitask, `merge: {method, weights}`, or retention
     methods."""
     from_first_task: Annotated[bool, Meta(former=("hold_first",))] = False
-    """Methods act in the first task too, which otherwise all arms train alike: what the base knows
-    is to be kept. Those that need data of earlier tasks act from the second on."""
+    """Apply methods in the first task too, to keep what the base knows; by default all arms train
+    the first task in the same way. Methods that need data of earlier tasks apply from the second
+    on."""
     continue_from: str = ""
-    """With three tasks or more: the arm, by its label such as 'SFA, p 0.25', whose model all arms of
-    its method go on from after the second task and later ones (default: each from its own)."""
+    """With three or more tasks: label of the arm, such as 'SFA, p 0.25', from whose model all arms
+    of its method continue after the second and later tasks (default: each from its own)."""
     curve: Annotated[int, Meta(ge=0)] = CURVE_POINTS
-    """Points at which earlier tasks' held-out loss is measured while a later task is trained; 0:
-    not at all."""
+    """How many times earlier tasks' held-out loss is measured while a later task is trained; 0:
+    never."""
     keep_weights: Literal["all", "final", "none"] = "final"
-    """Whose weights stay on disk."""
+    """Which models' weights stay on disk."""
 
     def problems(self) -> list[Problem | str]:
         """Names that are not there, and what is not enough."""

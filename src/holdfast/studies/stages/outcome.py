@@ -55,8 +55,8 @@ from holdfast.support.quantiles import t_quantile
 Key = tuple[str, str]
 """(suite, name) of an entry."""
 GENERATED_NOTE = (
-    "The text to restore on was written by the base itself, which writes what it knows: what came "
-    "back may have been taught again. Text in which the answers do not stand tells the two apart."
+    "The text to restore on was written by the base itself, which writes what it knows: what "
+    "came back may have been taught again. Use text without the answers to decide."
 )
 """What a reader should know of a verdict on generated text."""
 
@@ -97,9 +97,8 @@ def stages_record(
     texts = _texts(config)
     if texts and config.not_looked_for:
         notes.append(
-            f"Whether the corpus holds questions of {', '.join(config.not_looked_for)} was not "
-            "looked at: they are in no file here. Name files of them under `select: {questions: "
-            "[...]}`."
+            f"The corpus was not checked for questions of {', '.join(config.not_looked_for)}: no "
+            "local file has them. Give files with them under `select: {questions: [...]}`."
         )
     if "generated" in texts:
         notes.append(GENERATED_NOTE)

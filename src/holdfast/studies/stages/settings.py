@@ -128,8 +128,8 @@ class StagesSettings(ToySettings, BaseStudySettings):
     along: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="fine_tuning")] = field(
         default_factory=dict
     )
-    """When the fine-tuning is measured on the way, as `evaluation.along` of 'holdfast train':
-    steps, every, shares, entries. Mass and entropy at the answer position change within its first
+    """When to measure during fine-tuning, as in `evaluation.along` of 'holdfast train': steps,
+    every, shares, entries. Mass and entropy at the answer position change within the first
     steps."""
     with_retention: Annotated[
         dict[str, Any] | None,
@@ -145,15 +145,16 @@ class StagesSettings(ToySettings, BaseStudySettings):
     ] = None
     """Fine-tunes once more with this retention method, and diagnoses that too (needs `train`)."""
     corpus: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
-    """Text like the base's pre-training: files and folders that restoring text is chosen from
-    (`holdfast data select`). Or generated: the base writes it, which may teach what is asked."""
+    """Text like the base's pre-training data, from which restoring text is selected (`holdfast
+    data select`): files and folders. Or generated: the base writes it, which may teach the answers
+    again."""
     tokens: Annotated[int | None, Meta(ge=1, section="restoring_text")] = None
     """Budget of restoring; default: one epoch of the fine-tuning data (needs `train`), as in the
     paper: more might teach what was forgotten."""
     doses: Annotated[tuple[int, ...], Meta(ge=1, section="restoring_text")] = (1,)
-    """Budgets that every checkpoint and the base are restored with, as multiples of `tokens`,
-    ascending from 1: whether a loss that is left is actual shows when more restoring brings nothing
-    more back. Each costs as much as its number."""
+    """Restoring budgets for every checkpoint and the base, as multiples of `tokens`, ascending
+    from 1: a remaining loss is actual forgetting if a larger budget brings nothing more back. Cost
+    is in proportion to the budget."""
     probing_passages: Annotated[int | None, Meta(ge=8, section="restoring_text")] = None
     """Passages that perplexity is probed with, drawn from the corpus at random (10000; of generated
     text 500)."""
@@ -166,7 +167,8 @@ class StagesSettings(ToySettings, BaseStudySettings):
     )
     """Keys of 'holdfast train' for restoring (the paper's rate 3e-5, batch 256, one epoch)."""
     suite: Annotated[str | None, Meta(metavar="NAME")] = None
-    """A shipped suite, or a suite's file, of what is judged: forgetting_stages has MMLU and ARC."""
+    """Shipped suite or suite file with the entries to judge: forgetting_stages has MMLU and
+    ARC."""
     keep: Annotated[list[Any], Meta(repeatable=True, parse_word=entry_word, metavar="ENTRY")] = (
         field(default_factory=list)
     )
@@ -185,8 +187,8 @@ class StagesSettings(ToySettings, BaseStudySettings):
     ] = ("1pt",)
     """Losses that do not matter, as '2pt'."""
     tolerance: Annotated[float, Meta(ge=0, section="judging")] = 0.05
-    """Nats per token that the probing text may cost more than the base's for the pattern to count
-    as back."""
+    """Largest rise of the probing text's loss over the base's, in nats per token, at which the
+    pattern counts as restored."""
     control_tolerance: Annotated[
         tuple[str, ...],
         Meta(
@@ -196,13 +198,13 @@ class StagesSettings(ToySettings, BaseStudySettings):
             section="judging",
         ),
     ] = ("2pt",)
-    """What restoring may cost the base itself; nothing is judged where it is not shown to cost
-    less."""
+    """Largest loss of the base from restoring alone; without proof that it is smaller, no verdict
+    is given."""
     even_at_chance: Annotated[bool, Meta(section="judging")] = False
-    """Goes on where the base is not shown to do better than chance on anything: only gains can be
+    """Continue if the base is not shown to be better than chance on any task; only gains can be
     found then."""
     curve: Annotated[int, Meta(ge=0, section="restoring_text")] = 8
-    """Points at which the probing text is measured along restoring; 0: not at all."""
+    """How many times the probing text is measured during restoring; 0: never."""
     seed: Seed = 0
     """Of fine-tuning, restoring and what is drawn; of a small setting, which world."""
     keep_weights: Annotated[Literal["all", "none"], Meta(section="study")] = "none"

@@ -158,9 +158,9 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         text = f"The base is not shown to do better than chance on {listing(at_chance)}"
         if self._nothing_to_forget():
             raise UserError(
-                f"{text[0].lower()}{text[1:]}, so that there is nothing to forget and nothing was "
-                "fine-tuned or restored. Ask what the base knows, in its own format, or more "
-                "questions; or set even_at_chance: true, to look for gains alone"
+                f"{text[0].lower()}{text[1:]}, so there is nothing to forget, and nothing was "
+                "fine-tuned or restored. Use questions that the base can answer, in its format, "
+                "or more questions; or set even_at_chance: true to look for gains only"
             )
         if at_chance:
             task.note(f"{text}: only a gain can be shown there.")

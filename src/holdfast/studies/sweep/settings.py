@@ -23,7 +23,7 @@ class Search:
     """How combinations are chosen."""
 
     sampler: Sampler = "grid"
-    """What draws them: every one of a grid, or a sampler."""
+    """How trials are chosen: every point of a grid, or a sampler."""
     trials: Annotated[int | None, Meta(ge=1)] = None
     """Beside direct fine-tuning; None for a grid, whose size is its own."""
     seed: Seed = 0
@@ -80,10 +80,10 @@ class Objectives:
     learn: Annotated[Entries, Meta(former=("target",))] = ()
     """What is learnt; several: their mean. Default: all of the suite of that name."""
     keep: Annotated[Entries, Meta(former=("source",))] = ()
-    """What is to be kept, likewise."""
+    """What should be kept; several: their mean. Default: all of the suite of that name."""
     validation: Entries = ()
-    """What direct fine-tuning's rate and the trial are chosen by in place of `learn`, which then
-    only reports: other entries in the same unit. Default: none, `learn` chooses."""
+    """Entries that choose direct fine-tuning's rate and the trial, in the same unit as `learn`,
+    which is then only reported. Default: `learn` chooses."""
 
     @property
     def resolved(self) -> bool:
@@ -149,9 +149,10 @@ class SweepSettings(SeedSettings, ToySettings, BaseStudySettings):
     """{rule, points, strict}: which trial is taken; default: knee, or what the study's folder has
     recorded."""
     keep_weights: Literal["all", "frontier", "none"] = "all"
-    """Whose weights stay on disk."""
+    """Which models' weights stay on disk."""
     teacher: Literal["auto", "cached", "online"] = "auto"
-    """Auto or cached: label annealing's teacher runs once for all trials; online: in each."""
+    """Label annealing's teacher: auto or cached: computed once for all trials; online: in each
+    trial."""
 
 
 def sweep_schema(train: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
             f"{longer:,} of {len(lengths):,} documents are longer than the window of {window} "
             f"tokens (longest: {max(lengths):,})"
         )
-        notes.append(f"{share}: they are split, and their parts do not see each other.")
+        notes.append(f"{share}: they are split into independent parts.")
     facts: dict[str, Any] = {
         "first_date": counts.get("first_date"),
         "last_date": counts.get("last_date"),

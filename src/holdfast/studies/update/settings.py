@@ -133,7 +133,7 @@ class RestoreSettings(SamplingSettings):
     `training.preferences.OnPolicyTrainer`)."""
 
     prompts: Annotated[str | None, Meta(metavar="FILE")] = None
-    """Prompts, alone or with answers that are left out."""
+    """File of prompts; answers in it are ignored."""
     steps: Annotated[int, Meta(ge=1)] = 100
     """Optimiser steps."""
     direction: Literal["forward", "reverse", "jsd"] = "reverse"
@@ -167,7 +167,7 @@ class CommonSettings(CorpusOptions):
     ] = None  # type: ignore[assignment]
     """Put the title in front of the text."""
     held_out: Annotated[float, Meta(ge=0, lt=1)] = HELD_OUT
-    """Share of the documents that is measured and not trained on."""
+    """Share of the documents that is held out and measured."""
     epochs: Annotated[float, Meta(gt=0)] = 1.0
     """Passes over the new text."""
     window: Annotated[int, Meta(ge=8)] = WINDOW
@@ -192,13 +192,13 @@ class CommonSettings(CorpusOptions):
             json_schema=_evaluation_schema,
         ),
     ] = field(default_factory=dict)
-    """What to measure on every model, as in 'holdfast train': shipped suites or YAML files. The
+    """Evaluation of every model, as in 'holdfast train': shipped suites or YAML files. The
     held-out new text is always measured."""
     restore: Annotated[
         RestoreSettings | None, Meta(metavar="'{prompts: FILE}'", section="rivals")
     ] = None
-    """Also continues the instruct model and restores it by on-policy distillation from the one of
-    before: what the residual is held against."""
+    """Also continue the instruct model and restore it by on-policy distillation from the original
+    one, as a comparison with the residual."""
 
     def restore_problems(self, *, given: bool) -> list[Problem]:
         """What keeps the second stage from being made.
@@ -230,7 +230,7 @@ class CommonSettings(CorpusOptions):
         plan, problems = parse_evaluation(self.evaluation)
         mistakes: list[Problem | str] = [*problems]
         if NEW_TEXT in plan.suites:
-            text = "is the name of the held-out new text; call your suite otherwise."
+            text = "is the name of the held-out new text; choose another name for your suite."
             mistakes.append(Problem(("evaluation", NEW_TEXT), text))
         return mistakes
 
@@ -252,7 +252,7 @@ class CommonSettings(CorpusOptions):
             problems.append(Problem("corpus", text))
         if self.after and self.before and self.after >= self.before:
             text = (
-                f"expected a day before {self.before}, which 'before' excludes itself, got "
+                f"expected a day before {self.before}, because 'before' is exclusive, got "
                 f"{self.after}."
             )
             problems.append(Problem("after", text))
@@ -272,13 +272,13 @@ class UpdateSettings(CommonSettings):
     ] = None
     """How many tokens of the new text to train on, such as 100M (all)."""
     continued_instruct: Annotated[bool, Meta(section="rivals")] = False
-    """Also continues the instruct model itself, to see what that would have cost."""
+    """Also continue the instruct model itself, to see what that would cost."""
     scale: float = 1.0
     """Factor on the residual."""
     seed: Seed = 0
     """Seed of training and of all random draws."""
     keep_weights: Literal["all", "result", "none"] = "all"
-    """Whose weights stay on disk."""
+    """Which models' weights stay on disk."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
     """Folder of everything (runs/update)."""
 
