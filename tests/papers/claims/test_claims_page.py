@@ -69,9 +69,9 @@ def test_verdicts_are_counted():
     verdicts = ["holds", "does not hold", "cannot tell"]
     whole = Claim(number="1", text="", recipe="", paper="", verdict="", by_rule="", parts=[], figures=[])
     claims = [dataclasses.replace(whole, verdict=verdict) for verdict in verdicts]
-    assert verdict_sentence(claims) == "Of 3 claims 1 holds, 1 does not and 1 cannot be told."
+    assert verdict_sentence(claims) == "Of 3 claims 1 holds, 1 does not and 1 cannot be judged."
     assert verdict_sentence(claims[:1] * 2 + claims[1:2] * 2) == "Of 4 claims 2 hold and 2 do not."
-    assert verdict_sentence(claims[2:] * 2) == "Of 2 claims 2 cannot be told."
+    assert verdict_sentence(claims[2:] * 2) == "Of 2 claims 2 cannot be judged."
     assert verdict_sentence(claims[:1]) == "The one claim that was checked: holds."
     assert verdict_sentence([]) == "No claim was checked."
 

@@ -86,7 +86,7 @@ def test_all_studies_and_their_claims(ran, tmp_path, quiet):
     }
     page = (tmp_path / "out" / "claims.html").read_text()
     assert 'href="math/report.html"' in page
-    assert "Of 22 claims 17 hold, 1 does not and 4 cannot be told." in page
+    assert "Of 22 claims 17 hold, 1 does not and 4 cannot be judged." in page
     text = shown(quiet)
     assert "1 of 6: math" in text and text.count("cannot tell") == len(variants)
     assert text.count("holds") >= 11

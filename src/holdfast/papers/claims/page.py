@@ -134,7 +134,7 @@ def verdict_sentence(claims: Sequence[Claim]) -> str:
     if fails:
         parts.append(f"{fails} {'does' if fails == 1 else 'do'} not")
     if unknown:
-        parts.append(f"{unknown} inconclusive")
+        parts.append(f"{unknown} cannot be judged")
     return f"Of {len(claims)} claims {join_and(parts)}."
 
 
