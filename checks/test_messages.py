@@ -17,6 +17,14 @@ FORBIDDEN = [
     r"\bstands there\b",
     r"\bsays something with\b",
     r"\bwithout end\b",
+    r"\bstands? twice\b",
+    r"\bso many (?:rows|questions|steps|samples|optimiser)\b",
+    r"\bis not as it was written\b",
+    r"\bcarries it\b",
+    r"\bbites\b",
+    r"\bas of self_replay\b",
+    r"\bcannot be had\b",
+    r"\bput the old (?:ones|model|files)\b",
 ]
 """Regular expressions of sentences that were written so and rewritten."""
 
