@@ -249,6 +249,15 @@ def test_every_page_is_in_the_navigation():
     assert [p.name for p in (ROOT / "docs").glob("*.md") if p.name not in listed] == []
 
 
+def test_pages_are_short():
+    """Every page is read in one sitting, and all of them in a day; what scripts write does not count."""
+    from words import written_words
+
+    words = written_words()
+    assert {name: count for name, count in words.items() if count > 1_200} == {}
+    assert sum(words.values()) <= 45_000
+
+
 def test_the_readme_is_short():
     assert len(text_of("README.md").split()) <= 600
     assert len(text_of("CONTRIBUTING.md").split()) <= 700
