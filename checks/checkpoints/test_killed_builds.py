@@ -169,7 +169,7 @@ def test_control_c_at_many_moments(parents: Parents, tmp_path: Path) -> None:
         assert ("continues after the finished files" in text) == any(
             list(p.glob("*.safetensors")) for p in hidden(tmp_path)
         ), text
-        stated |= {"continues"} if "continues" in text else {"anew"} if "begins anew" in text else set()
+        stated |= {"continues"} if "continues" in text else {"anew"} if "starts over" in text else set()
         assert [contents(p) for p in parents.parents] == inputs
         parents.merge()
         assert read_folder(parents.output) == wanted and not hidden(tmp_path)

@@ -157,6 +157,6 @@ def test_control_c(times: int, case: Case, monkeypatch: pytest.MonkeyPatch) -> N
         return real(descriptor, view, position)
 
     monkeypatch.setattr(os, "pwrite", interrupting)
-    with pytest.raises(Interrupted, match=r"Stopped\. .*out was not written\. The same command begins anew"):
+    with pytest.raises(Interrupted, match=r"Stopped\. .*out was not written\. The same command starts over"):
         case.prepared().write(case.output, overwrite=True, workers=2, sync=False)
     assert case.now() == case.before

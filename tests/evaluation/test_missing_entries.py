@@ -35,7 +35,7 @@ def test_a_run_is_not_compared_without_one_of_its_entries(side: str, tmp_path: P
             write(folder.evaluated(which).path, "keep", name, ROWS, model=which)
     compare_runs(folder, plan)
     (folder.evaluated(side).path / "keep.other.json").unlink()
-    with pytest.raises(RunFolderError, match=rf"what was measured of keep/other in .*{side}, found none"):
+    with pytest.raises(RunFolderError, match=rf"the results of keep/other in .*{side}, found none"):
         compare_runs(folder, plan)
 
 

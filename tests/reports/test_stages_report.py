@@ -30,7 +30,7 @@ def five_epochs() -> StagesRecord:
     ("verdicts", "said"),
     [
         ((PSEUDO, PSEUDO, PSEUDO), "The knowledge is still there: an epoch of plain text restores it."),
-        ((NONE, NONE, PSEUDO), "on top shows it again, and epoch 2 still shows it as it is."),
+        ((NONE, NONE, PSEUDO), "restores it, and epoch 2 still shows it as it is."),
         ((GAINED, NONE, NONE), "Nothing has to be done."),
         (
             (ACTUAL, ACTUAL, ACTUAL),

@@ -95,7 +95,7 @@ def worse(run: SeedRun) -> list[Comparison]:
         (
             one_seed([(-0.1, 0.1)]),
             {},
-            ["The rule paper chooses none: no trial improves learn over the start"],
+            ["The rule paper chooses none: no trial improves learn over the initial model"],
             [],
         ),
     ],

@@ -116,9 +116,9 @@ def test_a_method_that_is_off_changes_nothing_and_an_average_something(network: 
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (LabelAnnealing(), "label_annealing: expected a method that acts on gradients or weights alone"),
-        (Replay(data="old.jsonl"), "replay: expected a method that acts on gradients or weights alone"),
-        (MoFO(), "mofo: expected a method that acts on gradients or weights alone"),
+        (LabelAnnealing(), "label_annealing: expected a method that acts on gradients or weights only"),
+        (Replay(data="old.jsonl"), "replay: expected a method that acts on gradients or weights only"),
+        (MoFO(), "mofo: expected a method that acts on gradients or weights only"),
         (SequentialAveraging(every=9), "sfa.every: expected at most the run's 4 steps"),
         (L2(reference="nowhere"), "l2.reference: no such folder: nowhere"),
         (EWC(), "ewc: expected fisher"),

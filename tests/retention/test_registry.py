@@ -129,10 +129,10 @@ def test_auto_is_what_was_found_without_old_data():
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        (["auto", "wise_ft"], "'auto' stands for self_replay, label_annealing and wise_ft, and 'wise_ft' is given"),
+        (["auto", "wise_ft"], "'auto' includes self_replay, label_annealing and wise_ft, and 'wise_ft' is given"),
         (
             ["asft", "label_annealing"],
-            "'asft' stands for token_weighting and label_annealing, and 'label_annealing' is",
+            "'asft' includes token_weighting and label_annealing, and 'label_annealing' is",
         ),
         ([{"token_weighting": {"kind": "talr"}}, "asft"], "'token_weighting' is given as well. Leave one out"),
         ({"asft": {"weight": 0}}, "asft.weight.*above 0"),

@@ -112,7 +112,7 @@ def test_held_out_rows_are_scored_alike(template: str, place: Path) -> None:
     ("words", "said"),
     [
         (("--train_thoughts", "false"), "train_thoughts: applies only if the assistant's messages alone are trained"),
-        (("--rewritten_turns", "whole"), "rewritten_turns: only applies where"),
+        (("--rewritten_turns", "whole"), "rewritten_turns: applies only if"),
         (("--train_on", "first"), "train_on: expected"),
         (("--train_on", "last", "--trainer", "dpo"), "train_on: applies with trainer: sft, got dpo"),
         (

@@ -129,7 +129,7 @@ def test_a_model_that_reads_the_answers_is_its_own_teacher(capsys):
             "retention.label_annealing.mask_target: expected false with on_policy, got true",
         ),
         (["--eval_strategy", "epoch"], "eval_strategy: measures rows with labels"),
-        (["--on_policy", "{max_completion_length: 1000}"], "than the 128 that the model reads"),
+        (["--on_policy", "{max_completion_length: 1000}"], "exceed the model's context of 128"),
         (["--dataset_name", "empty.jsonl"], "expected prompts, got 2 rows without one"),
     ],
 )

@@ -293,7 +293,7 @@ def test_a_sample_that_gives_nan_stops_the_run(say: Say, place: Path, monkeypatc
     assert code == 1
     assert "Training stopped at step 5: the model's logits are not finite" in err
     assert "Samples of this step:" in err and "of the prepared training data: '" in err
-    assert "The last good checkpoint is out/checkpoint-4" in err and "the one before is checkpoint-2" in err
+    assert "The last good checkpoint is out/checkpoint-4" in err and "use the previous one, checkpoint-2" in err
     for checkpoint in ("checkpoint-2", "checkpoint-4"):
         assert all(t.isfinite().all() for t in load_file(place / "out" / checkpoint / "model.safetensors").values())
     assert not (place / "out" / "model.safetensors").exists()

@@ -133,8 +133,14 @@ def test_each_data_set_gives_its_share(settings: dict[str, Any]) -> None:
         ({"num_train_epochs": 3}, "num_train_epochs: has no effect with"),
         ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy: group_by_length sorts all rows"),
         ({"test_split_size": 0.1, "eval_strategy": "steps"}, "test_split_size: a streamed data set cannot be split"),
-        ({"retention": [{"replay": {"data": "train.jsonl", "fraction": 0.1}}]}, r"retention\.replay: mixes rows"),
-        ({"retention": [{"label_annealing": {"teacher": "cached"}}]}, r"label_annealing\.teacher: cached keeps"),
+        (
+            {"retention": [{"replay": {"data": "train.jsonl", "fraction": 0.1}}]},
+            r"retention\.replay: has to count the rows",
+        ),
+        (
+            {"retention": [{"label_annealing": {"teacher": "cached"}}]},
+            r"label_annealing\.teacher: cached needs all rows",
+        ),
     ],
 )
 def test_what_needs_all_rows_is_refused(settings: dict[str, Any], changes: dict[str, Any], words: str) -> None:
@@ -149,5 +155,5 @@ def test_a_trainer_of_ones_own_refuses_replay_of_a_stream(tmp_path: Path) -> Non
 
     text_rows(tmp_path / "old.jsonl", ["old"])
     rows = IterableDataset.from_generator(lambda: iter([{"text": "new"}] * 4))
-    with pytest.raises(ConfigError, match="replay has to count the rows that it mixes in"):
+    with pytest.raises(ConfigError, match="replay has to count the rows"):
         make_trainer(tmp_path, {"replay": {"data": str(tmp_path / "old.jsonl"), "fraction": 0.1}}, data=rows)

@@ -129,7 +129,7 @@ def test_what_a_rule_takes(points, how, chosen):
         (
             [(-0.3, 0.1), (-0.1, 0.0)],
             {"rule": "paper"},
-            "no trial improves learn over the start: the best, trial 1, changes it by -0.1 nats/token",
+            "no trial improves learn over the initial model: the best, trial 1, changes it by -0.1 nats/token",
         ),
         (
             [(-0.5, -0.1), (0.0, -0.2)],
@@ -334,7 +334,7 @@ def test_validation_chooses_and_the_target_reports(rule, by_target, by_validatio
     assert held_out.left_out == dict.fromkeys(range(3), by_validation)
     assert held_out.kept is not None and held_out.kept.value == pytest.approx(target / 0.5)
     if rule["rule"] == "paper":
-        assert "3 improve validation over the start" in held_out.reason
+        assert "3 improve validation over the initial model" in held_out.reason
         assert held_out.dropped[0].reason == "validation does not improve over the initial model: gain -0.1 nats/token"
 
 

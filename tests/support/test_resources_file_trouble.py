@@ -23,13 +23,17 @@ RUN = Path("runs/mine")
         (OSError(errno.ENOSPC, "No space left on device"), StorageError, "No space left on the disk of runs/mine."),
         (OSError(errno.EDQUOT, "Disk quota exceeded", "a.json"), StorageError, "No space left on the disk of a.json."),
         (OSError(errno.EFBIG, "File too large", "a.json"), StorageError, "a.json: a file would be larger than what"),
-        (RuntimeError("I/O error: File too large (os error 27)"), StorageError, "runs/mine: a file would grow beyond"),
+        (
+            RuntimeError("I/O error: File too large (os error 27)"),
+            StorageError,
+            "runs/mine: a file would be larger than",
+        ),
         (
             RuntimeError("I/O error: No such file or directory (os error 2)"),
             StorageError,
-            "runs/mine: is not there any",
+            "runs/mine: no longer exists",
         ),
-        (OSError(errno.ENOENT, "No such file", b"a.json"), StorageError, "a.json: is not there any more"),
+        (OSError(errno.ENOENT, "No such file", b"a.json"), StorageError, "a.json: no longer exists"),
         (
             OSError(errno.EACCES, "Permission denied", "a.json"),
             RunFolderError,

@@ -173,7 +173,7 @@ def test_the_newest_whole_one_is_taken_and_else_none(method: str, copy_of: Any) 
     )
     cut(folder / "checkpoint-2" / "rng_state.pth")
     name, said = chosen(trainer, folder)
-    assert name is None and said.endswith(". Training begins anew.") and "checkpoint-2 (rng_state.pth has" in said
+    assert name is None and said.endswith(". Training starts over.") and "checkpoint-2 (rng_state.pth has" in said
 
 
 @pytest.mark.parametrize("step", [-3, 0, 10**9, "6", None, 6.0, True])

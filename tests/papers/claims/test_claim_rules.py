@@ -88,12 +88,12 @@ def test_a_precondition_comes_before_the_rule():
 def test_what_carries_a_verdict_is_named():
     found = one([1.6, 1.6, 9.0], without=[("base a", [1.6, 9.0]), ("base b", [0.4, 0.6]), ("base c", [])][:2])
     assert found.verdict == HOLDS
-    assert found.warnings == ["the verdict depends on Base b: without it, the verdict would be: does not hold."]
+    assert found.warnings == ["The verdict depends on base b: without it, the verdict would be: does not hold."]
     close = one([2.0], without=[("seed 0", [1.1]), ("seed 1", [1.2])])
     assert close.warnings == [], "the figures themselves still say so; their intervals are wider for there is less"
     lacking = statement(lacking=lambda record: None if record else "none left")
     alone = one([2.0], without=[("the pair x", [])], statement=lacking)
-    assert alone.warnings == ["the verdict depends on The pair x: without it, the verdict would be: cannot tell."]
+    assert alone.warnings == ["The verdict depends on the pair x: without it, the verdict would be: cannot tell."]
     assert one([1.2], without=[("seed 0", [9.0])]).warnings == [], "where nothing can be told nothing is carried"
 
 

@@ -357,5 +357,5 @@ def test_a_file_that_is_gone_is_not_waited_for(asked, opened, tmp_path):
     def ask():
         raise StorageError("it does not answer")
 
-    with pytest.raises(StorageError, match=r"study.db is not there any more"):
+    with pytest.raises(StorageError, match=r"study.db no longer exists"):
         storage.retry(ask)
