@@ -395,7 +395,7 @@ def test_an_adapter_says_what_of_its_run_its_base_is_not(tmp_path: Path) -> None
     assert "in 4 bits" in bits
     llama(seed=1).save_pretrained(base)
     said = AdaptedSource(CheckpointReader(base), adapter).notes
-    assert said[0] == bits and "other weights than base has now" in said[1]
-    assert "other weights than base has now" in origin_of(str(adapter))
+    assert said[0] == bits and "whose weights differ from those of base now" in said[1]
+    assert "whose weights differ from those of base now" in origin_of(str(adapter))
     (adapter / "run.json").unlink()
     assert AdaptedSource(CheckpointReader(base), adapter).notes == []

@@ -132,7 +132,7 @@ def test_a_configuration_that_disagrees(change: str, llama: Path) -> None:
     checks = [c for c in inspect_checkpoint(llama, verify=True).checks if c.name == "weights fit config.json"]
     assert checks[0].passed is False
     if change not in ("an unknown activation", "another architecture"):  # of which names and shapes tell nothing
-        with pytest.raises(ModelError, match=r"not those of its config\.json"):
+        with pytest.raises(ModelError, match=r"do not match its config\.json"):
             open_source(llama)
 
 

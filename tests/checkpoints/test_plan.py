@@ -225,7 +225,9 @@ def test_a_model_without_a_say_gives_no_tensors(method: str, parameters: dict[st
     request = dict(parameters)
     if method == "task_arithmetic":
         request["base"] = write_folder(tmp_path / "base", constant(8.0))
-    with pytest.raises(ShapeError, match=r"1 tensors are only in model 2: y\. To keep them .* weights: expected"):
+    with pytest.raises(
+        ShapeError, match=r"1 tensors are only in model 2: y\. --unmatched keep takes their mean .* weights: expected"
+    ):
         prepare_merge(method, folders, policies=Policies(unmatched="keep"), **request)
     plan = prepare_merge(method, folders, policies=Policies(unmatched="drop"), **request).plan
     assert [job.name for job in plan.jobs] == ["common"]

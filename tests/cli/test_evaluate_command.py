@@ -258,12 +258,12 @@ def test_repeating_says_how_far_figures_move_by_themselves(desk: Path, capsys: p
     evaluate(*words)
     assert "measured again" not in capsys.readouterr().out, "it was repeated as often before"
     assert main(["compare", "evaluated", "--json", "out.json"]) == 0
-    [note] = [note for note in read_json("out.json")["notes"] if "measured again" in note]
-    assert note.startswith("keep/prose: the difference in nats_per_token (") and note.endswith("measured again (8).")
+    [note] = [note for note in read_json("out.json")["notes"] if "repeated measurements" in note]
+    assert note.startswith("keep/prose: the difference in nats_per_token (") and note.endswith("of one model (8).")
     found["keys"]["keep/prose"] = "of other data"
     (desk / "evaluated/base/repeats.json").write_text(json.dumps(found))
     assert main(["compare", "evaluated", "--json", "out.json"]) == 0
-    assert not [note for note in read_json("out.json")["notes"] if "measured again" in note]
+    assert not [note for note in read_json("out.json")["notes"] if "repeated measurements" in note]
     evaluate(*words)
     assert "base: measured again" in capsys.readouterr().out, "what was repeated is another evaluation"
 

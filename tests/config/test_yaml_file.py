@@ -69,7 +69,7 @@ def test_numbers_are_those_of_yaml_1_2(text: str, value: Any) -> None:
 
 
 def test_an_inline_mapping_with_a_key_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="'a' stands twice"):
+    with pytest.raises(ValueError, match="'a' is listed twice"):
         from_yaml("{a: 1, a: 2}")
 
 

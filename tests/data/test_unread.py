@@ -232,7 +232,7 @@ def test_text_in_parts_is_text(tmp_path):
     parts = [{"type": "text", "text": "x "}, {"type": "input_text", "text": "y"}, "z"]
     path = written(tmp_path / "a.jsonl", {"messages": [{"role": "user", "content": parts}, SAYS]})
     assert read(path)[0][0]["messages"][0]["content"] == "x yz"
-    for part, got in (({"type": "thinking", "thinking": "x"}, "one of type 'thinking'"), (3, "a number")):
+    for part, got in (({"type": "thinking", "thinking": "x"}, "a part of type 'thinking'"), (3, "a number")):
         with pytest.raises(DataError, match=rf"message 1 \(user\): expected parts of type text, got {got}"):
             read(written(path, {"messages": [{"role": "user", "content": [part]}, SAYS]}))
 

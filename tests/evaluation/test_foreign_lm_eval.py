@@ -281,7 +281,7 @@ def test_samples_without_results_say_what_is_missing(out):
         (lambda rows: rows[:-3], r"expected the 40 samples of warm that the results speak of, got 37"),
         (lambda rows: [{**row, "acc": 1.0} for row in rows], r"got 40 whose mean is 1. They are of another run"),
         (lambda rows: [{**rows[0], "acc": [1]}, *rows[1:]], r"got 40 of which 1 have none"),
-        (lambda rows: [{**rows[0], "arguments": "none"}, *rows[1:]], r"has another form \(\w+Error"),
+        (lambda rows: [{**rows[0], "arguments": "none"}, *rows[1:]], r"got another format \(\w+Error"),
     ],
     ids=["no documents", "twice", "text", "null", "percent", "cut short", "another run", "a list", "another form"],
 )

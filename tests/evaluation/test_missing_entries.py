@@ -52,7 +52,7 @@ def test_an_evaluation_ends_with_everything_that_was_asked_for(tmp_path: Path) -
             (out / "a" / "keep.prose.json").unlink()
 
     assert not problems
-    with pytest.raises(RunFolderError, match=r"keep/prose in .*a, found no file"):
+    with pytest.raises(RunFolderError, match=r"keep/prose in .*a, found none"):
         evaluate_models(models, plan, out, loading=ModelLoading(device="cpu"), display=ProgressDisplay(say=say))
     evaluate_models(models, plan, out, loading=ModelLoading(device="cpu"))
     assert (out / "a" / "keep.prose.json").is_file()

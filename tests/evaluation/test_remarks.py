@@ -129,7 +129,7 @@ def test_a_task_knows_copies_by_what_is_asked(tiny_model, tiny_tokenizer, tmp_pa
 def test_the_first_rows_of_a_sorted_file_are_no_part_of_the_whole():
     rows = [{"prompt": f"Is {i} odd?", "answer": int(i >= 30), "meta": {"subject": "ab"[i >= 30]}} for i in range(60)]
     [note] = remarks_on_part(rows, 20, setting="limit")
-    assert note.startswith("The first 20 of 60 rows (limit).") and "other answer, meta.subject" in note
+    assert note.startswith("The first 20 of 60 rows (limit).") and "differ in answer, meta.subject" in note
     random.Random(0).shuffle(rows)
     assert remarks_on_part(rows, 20, setting="limit") == ["The first 20 of 60 rows (limit)."]
     assert remarks_on_part(rows, 60, setting="limit") == remarks_on_part(rows, None, setting="limit") == []
@@ -137,9 +137,9 @@ def test_the_first_rows_of_a_sorted_file_are_no_part_of_the_whole():
 
 def test_a_file_sorted_by_length_or_kind_of_instruction_is_found():
     texts = [{"text": "word " * (10 + n)} for n in range(200)]
-    assert "other length" in remarks_on_part(texts, 40, setting="max_documents")[0]
+    assert "differ in length" in remarks_on_part(texts, 40, setting="max_documents")[0]
     instructions = [{"prompt": "x", "instruction_id_list": [f"kind:{n // 20}"]} for n in range(100)]
-    assert "other instruction_id_list" in remarks_on_part(instructions, 30, setting="limit")[0]
+    assert "differ in instruction_id_list" in remarks_on_part(instructions, 30, setting="limit")[0]
 
 
 def test_numbers_and_names_of_rows_do_not_count():

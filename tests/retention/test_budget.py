@@ -144,7 +144,7 @@ def test_perplexity_is_a_share(given, share, tmp_path):
         ({}, "expected kl or perplexity_increase, got none"),
         ({"kl": 0.1, "perplexity_increase": "2%"}, "got kl=0.1 and perplexity_increase=2%"),
         ({"perplexity_increase": "two"}, "expected a share above 0 such as 2% or 0.02"),
-        ({"perplexity_increase": "2%"}, "budget.data: expected the held-out text"),
+        ({"perplexity_increase": "2%"}, "budget.data: expected held-out text"),
     ],
 )
 def test_bad_parameters_are_named(parameters, message):

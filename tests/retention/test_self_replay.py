@@ -104,7 +104,10 @@ def test_what_cannot_be_replayed_is_refused(
         ([{"self_replay": {"ce": False}}, {"label_annealing": {"weight_generated": 0.0}}], "Add label_annealing"),
         ({"label_annealing": {"weight_replayed": 2.0}}, r"weight_replayed: .* \(replay\), got none"),
         ({"label_annealing": {"weight_new": 0.0}}, r"weight_new: .* \(replay or self_replay\), got none"),
-        ([{"self_replay": {"fraction": 0.6}}, {"replay": {"data": "a/b", "fraction": 0.5}}], "add up to 1.1"),
+        (
+            [{"self_replay": {"fraction": 0.6}}, {"replay": {"data": "a/b", "fraction": 0.5}}],
+            "a sum below 1, so that some new data is left, got 1.1",
+        ),
     ],
     ids=["no file", "greedy", "no loss", "no weight", "nothing replayed", "nothing else", "more than all"],
 )

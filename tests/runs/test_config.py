@@ -320,7 +320,7 @@ def test_data_sets_of_a_list_are_looked_for() -> None:
         [*write(begin % "train.jsonl" + "dataset_train_split: train[:5]\n"), "--dataset_name", "prose.jsonl"]
     )
     assert [text.split(":")[0] for text in found] == ["--dataset_name", "line 3"]
-    assert "dataset_train_split: belongs to dataset_name" in found[1]
+    assert "dataset_train_split: applies to dataset_name only" in found[1]
 
 
 def test_a_switch_may_be_off_beside_its_settings() -> None:

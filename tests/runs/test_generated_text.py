@@ -120,7 +120,7 @@ def test_a_model_that_says_the_same_again_and_again_is_refused(
         return [Continued(ids=[*range(70, 86)], ended=False) for _ in prompts]
 
     monkeypatch.setattr(generated_text, "continued", same)
-    with pytest.raises(ModelError, match=r"only 1 of 2\d\d texts can be used"):
+    with pytest.raises(ModelError, match=r"only 1 of 2\d\d texts are usable"):
         write_generated(selection(place), loaded, place / "generated.jsonl")
 
 

@@ -32,7 +32,9 @@ def test_other_data_on_another_node_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_tasks_of_slurm_that_do_not_know_of_each_other_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"srun started 16 tasks.*--ntasks-per-node 1.*configs/cluster/slurm\.sh"):
+    with pytest.raises(
+        ConfigError, match=r"srun started 16 independent tasks.*--ntasks-per-node 1.*configs/cluster/slurm\.sh"
+    ):
         launch.check_world({"SLURM_STEP_NUM_TASKS": "16"})
     launch.check_world({"SLURM_STEP_NUM_TASKS": "2", "WORLD_SIZE": "16"})
     launch.check_world({"SLURM_NTASKS": "2"})  # a batch script before srun

@@ -99,5 +99,5 @@ def test_rows_that_are_weighed_apart_are_not_cut_by_packing(settings: dict[str, 
         train_config(settings)
     assert train_config({**settings, "packing_strategy": "bfd_split"}).training.packing
     assert train_config({k: v for k, v in settings.items() if k != "packing_strategy"}).training.packing
-    with pytest.raises(ConfigError, match=r"got cut_anywhere, which cuts rows"):  # one that TRL may have some day
+    with pytest.raises(ConfigError, match=r"got cut_anywhere, which mixes rows"):  # one that TRL may have some day
         raise ConfigError(packing_problem(train_config({**settings, "packing": False}).retention, "cut_anywhere"))

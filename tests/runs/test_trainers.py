@@ -299,7 +299,7 @@ def test_trainers_grpo_rewards_of_a_package_are_held_to_their_code():
     before, now = [{"name": "a.b", "sha256": "1" * 64}], [{"name": "a.b", "sha256": "2" * 64}]
     refuse_changed_rewards(None, now)
     refuse_changed_rewards(before, list(before))
-    with pytest.raises(ConfigError, match=r"began with, a\.b \(1{12}\), got a\.b \(2{12}\)"):
+    with pytest.raises(ConfigError, match=r"began, a\.b \(1{12}\), got a\.b \(2{12}\)"):
         refuse_changed_rewards(before, now)
 
 

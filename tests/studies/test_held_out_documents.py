@@ -26,7 +26,7 @@ def test_the_questions_of_a_task_are_looked_for(tmp_path: Path) -> None:
     entries = parse_evaluation({"keep": [{"task": "arc_easy", "data": str(file), "num_fewshot": 0}]})[0].entries
     held = HeldOut(entries)
     assert held.stands_in([f"Somebody asked: {QUESTION} Nobody knew."], what="the training data") == [
-        "1 of 2 documents of keep/arc_easy (arc_easy.jsonl) stand in the training data "
+        "1 of 2 documents of keep/arc_easy (arc_easy.jsonl) also occur in the training data "
         "('Which of these four things would most likely melt first if i')."
     ]
     assert held.judged([], overlap="refuse", what="the training data") == []

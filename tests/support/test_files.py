@@ -159,7 +159,7 @@ def test_a_record_comes_back_and_a_later_versions_keys_are_passed_over(tmp_path,
         ({"metrics": {"nll": {"n": 1.5}}}, "expected a whole number at 'metrics.nll.n', got 1.5"),
         ({"metrics": {"nll": {"interval": ["a", "b"]}}}, "expected a number at 'metrics.nll.interval[0]', got \"a\""),
         ({"metrics": {"nll": None}}, "expected an object at 'metrics.nll', got null"),
-        ({"name": ...}, "expected 'name', which is not there"),
+        ({"name": ...}, "expected the key 'name', which is missing"),
         ({"primary": "other"}, "expected a metric named 'other' at 'metrics', got nll"),
     ],
 )
@@ -179,7 +179,7 @@ def test_a_record_of_other_values_is_refused_with_file_and_key(tmp_path, changes
 
 def test_a_list_of_records_is_read_as_one(tmp_path):
     path = write_json(tmp_path / "comparisons.json", [{"suite": "a"}])
-    with pytest.raises(DataError, match=r"comparisons\.json .*expected '\[0\]\.name', which is not there"):
+    with pytest.raises(DataError, match=r"comparisons\.json .*expected the key '\[0\]\.name', which is missing"):
         read_as(path, list[Comparison])
 
 

@@ -130,7 +130,7 @@ def test_documents_that_see_each_other_are_refused(kind, attention):
     config = CONFIG_MAPPING[kind]()
     make = functools.partial(AutoModelForCausalLM.from_config, attn_implementation=attention)
     problem = packing_problem(config, make, attention=attention)
-    assert "see each other" in problem and f"attn_implementation: {attention or ''}" in problem
+    assert "attend to each other" in problem and f"attn_implementation: {attention or ''}" in problem
     assert type(tiny_copy(config, make)).__name__ in problem
 
 
@@ -146,13 +146,15 @@ def test_a_model_in_memory_is_refused_where_its_documents_cannot_be_run_alone(tm
     model = small("bloom")
     monkeypatch.setattr("holdfast.training.trainers.may_run_alone", lambda settings: False)
     for setting in ("packing", "padding_free"):
-        with pytest.raises(ConfigError, match=f"{setting}: expected false, because BloomForCausalLM .* see each other"):
+        with pytest.raises(
+            ConfigError, match=f"{setting}: expected false, because BloomForCausalLM .* attend to each other"
+        ):
             make_trainer(tmp_path, model=model, data=Dataset.from_dict({"text": SENTENCES}), **{setting: True})
     make_trainer(tmp_path, model=model, data=Dataset.from_dict({"text": SENTENCES}))
 
 
 def small(kind):
-    """A model of two narrow layers whose documents see each other in one row."""
+    """A model of two narrow layers whose documents attend to each other in one row."""
     experts = {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2}
     return build_decoder(kind, **(experts if kind == "gpt_oss" else {}))
 

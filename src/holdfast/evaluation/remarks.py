@@ -81,8 +81,8 @@ def remarks_on_part(rows: Any, limit: int | None, *, setting: str) -> list[str]:
     text = f"The first {limit:,} of {len(rows):,} rows ({setting})."
     if different:
         text += (
-            f" They are not a random sample of the whole: {', '.join(different)} differ. Shuffle "
-            "the file, or use all rows."
+            " They are not a random sample of the whole: they differ in "
+            f"{', '.join(different)}. Shuffle the file, or use all rows."
         )
     return [text]
 

@@ -97,6 +97,6 @@ def test_figures_in_words():
     )
     assert figure_line(figure) == "L2 0.1: source loss avoided: 0.30 [0.28, 0.32]"
     assert figure_line(dataclasses.replace(figure, interval=None)).endswith("0.30 (no interval)")
-    assert figure_line(dataclasses.replace(figure, value=math.nan)).endswith("cannot be had")
+    assert figure_line(dataclasses.replace(figure, value=math.nan)).endswith("not available")
     in_nats = dataclasses.replace(figure, unit="nats/token")
     assert figure_line(in_nats) == "L2 0.1: source loss avoided: +0.301 [+0.280, +0.320]"

@@ -220,7 +220,7 @@ def test_the_grid_has_to_begin_at_direct_fine_tuning():
     assert unmet(found) == ["the grid of label annealing begins at direct fine-tuning"]
     assert "extend the grid of label annealing below 1" in found.reason
     one = claim("2b", grids(GRID[:1]))
-    assert one.verdict == UNKNOWN and unmet(one) == ["the grid of label annealing bites"]
+    assert one.verdict == UNKNOWN and unmet(one) == ["the grid of label annealing has several strengths"]
 
 
 def test_every_line_of_a_grid_has_to_bite():
@@ -489,7 +489,7 @@ def test_replay_alone_has_to_be_of_the_same_data_and_to_have_learnt_as_much():
     little = claim("5", with_replay(BOTH_GRID, alone=(0.5, -0.1)))
     assert little.verdict == UNKNOWN and "does not reach 90 %" in little.reason
     one = claim("5", with_replay(BOTH_GRID[2:3]))
-    assert one.verdict == UNKNOWN and unmet(one) == ["the grid of replay with label annealing bites"]
+    assert one.verdict == UNKNOWN and unmet(one) == ["the grid of replay with label annealing has several strengths"]
     late = claim("5", with_replay([(w, t, s + 0.5) for w, t, s in BOTH_GRID]))
     assert unmet(late) == ["the grid of replay with label annealing begins at replay"]
 

@@ -280,7 +280,7 @@ def test_what_could_not_be_looked_for_in_the_corpus_is_named(files: dict[str, An
     assert not stages_record(state, config, {}).notes, "before anything is chosen"
     Path("study/texts/selection.json").write_text('{"counts": {}}')
     (note,) = stages_record(state, config, {}).notes
-    assert "holds questions of knowledge/arc_easy was not looked at" in note
+    assert "was not checked for questions of knowledge/arc_easy" in note
 
 
 def test_a_base_that_knows_nothing_is_seen_before_anything_is_restored(

@@ -255,7 +255,7 @@ def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
         f"toy: code@{version} there, code@{now} now"
     ]
     joined = StudyConfig.read(before.resolved, check=False)
-    with pytest.raises(ConfigError, match=f"begun with code@{version}, this version of holdfast makes code@{now}"):
+    with pytest.raises(ConfigError, match=f"begun with code@{version}, but this version of holdfast makes code@{now}"):
         session.SweepStudy(joined).prepare(None)
 
 

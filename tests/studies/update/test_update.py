@@ -173,7 +173,7 @@ def test_another_request_in_the_folder_is_refused(finished):
 def test_an_interruption_while_the_text_is_read_is_continued(request_of, monkeypatch):
     monkeypatch.setattr(study, "new_text", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
     for _ in range(2):
-        with pytest.raises(Interrupted, match="The same command continues"):
+        with pytest.raises(Interrupted, match="Run the same command to continue"):
             run(request_of(tokens=400))
 
 
