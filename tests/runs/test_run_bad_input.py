@@ -258,7 +258,7 @@ def test_files_of_other_models_are_all_named_before_the_start_is_evaluated(
     assert code == 2
     assert "l2.reference: The reference words does not fit the model being trained" in said
     assert "sfa.reference: The reference short does not fit the model being trained" in said
-    assert "ewc.fisher: The Fisher information fisher is of another model" in said
+    assert "ewc.fisher: The Fisher information fisher was computed on another model" in said
     assert not list(Path("out").glob("checkpoint-*"))
 
 
