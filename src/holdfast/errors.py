@@ -31,10 +31,11 @@ from holdfast.printable import Lines, lines, printable
 
 
 class HoldfastError(Exception):
-    """Base of every error raised on purpose; `exit_code` is what the command line returns for it.
+    """Base class of every error that holdfast raises on purpose. `exit_code` is the exit code of
+    the command line.
 
     Args:
-        parts: what is said, a line each; line breaks inside a part are shown as an escape
+        parts: the lines of the message. Line breaks inside a part are escaped
             (`holdfast.printable`).
     """
 
@@ -67,7 +68,7 @@ def check_platform() -> None:
 
 
 class UserError(HoldfastError):
-    """The request has to change: wrong option, wrong file, wrong model."""
+    """The request has to change: a wrong option, file or model."""
 
     exit_code = 2
 
@@ -142,11 +143,11 @@ def dotted(path: KeyPath) -> str:
 
 
 class ConfigError(UserError):
-    """One or more mistakes in a configuration, reported together.
+    """A configuration has one or more mistakes. The message lists all of them.
 
     Args:
-        problems: one `Problem`, or sentence, for each; a single one stands alone.
-        source: where the configuration came from (a file name), for the first line.
+        problems: one `Problem`, or sentence, for each mistake; a single one is the whole message.
+        source: the file name of the configuration, for the first line.
     """
 
     def __init__(self, problems: str | Sequence[str], *, source: str | None = None) -> None:
@@ -164,11 +165,11 @@ class ConfigError(UserError):
 
 
 class DataError(UserError):
-    """A data file is missing, empty, malformed or lacks what is needed."""
+    """A data file is missing, empty or malformed, or lacks something that is needed."""
 
 
 class ModelError(UserError):
-    """A model or tokenizer cannot be used as asked."""
+    """A model or tokenizer cannot be used in the requested way."""
 
 
 class RunFolderError(UserError):
@@ -181,27 +182,27 @@ class FolderBusy(RunFolderError):
 
 
 class ShapeError(UserError):
-    """Tensors do not fit together; the message states both sides."""
+    """Tensors do not fit together. The message states both sides."""
 
 
 class TrainingDiverged(HoldfastError):
-    """The loss or the gradient stopped being finite; the last good checkpoint is kept."""
+    """The loss or the gradient is no longer finite. The last good checkpoint is intact."""
 
 
 class NotFinite(HoldfastError):
-    """A figure, or a sample behind one, is NaN or infinite: nothing follows from it, and no rule is
-    passed by it."""
+    """A figure, or a sample behind it, is NaN or infinite. It supports no conclusion and passes no
+    rule."""
 
     exit_code = 4
 
 
 class StorageError(HoldfastError):
-    """Writing failed: the disk is full or went away, and earlier output is intact. Or what is read
-    differs from its checksum."""
+    """Writing failed because the disk is full or unavailable (earlier output is intact), or a file
+    that was read does not match its checksum."""
 
 
 class Interrupted(HoldfastError):
-    """The user stopped the run; everything needed to continue is on disk."""
+    """The user stopped the run. Everything needed to continue is on disk."""
 
     exit_code = 130
 

@@ -44,17 +44,18 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A model with what belongs to it."""
+    """A model with its tokenizer, identity and processor."""
 
     model: Any
-    """In evaluation mode, on its device."""
+    """The model in evaluation mode, on its device."""
     tokenizer: Any
     identity: dict[str, Any]
-    """`{"name", "hash", "configuration", "architecture", "parameters", "dtype"}`, and "origin"
-    where the weights have one that must be said (see `origin_of`); the hash changes whenever the
-    weights or the dtype they are used in do."""
+    """`{"name", "hash", "configuration", "architecture", "parameters", "dtype"}`, and "origin" if
+    readers should know where the weights come from (see `origin_of`). The hash changes whenever the
+    weights or their dtype in use change."""
     processor: Callable[[], Any] | None = None
-    """As `processor_of` gives it."""
+    """Loads the processor of a vision-language model, see `processor_of`; None: the model takes
+    text only."""
 
 
 def load(

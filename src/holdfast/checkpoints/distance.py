@@ -49,40 +49,42 @@ class TensorDistance:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointDistance:
-    """How far one checkpoint is from another."""
+    """The distance between two checkpoints."""
 
     start: str
     result: str
     tensors: tuple[TensorDistance, ...] = field(repr=False)
-    """In the first checkpoint's order."""
+    """Distances by tensor, in the first checkpoint's order."""
     layers: tuple[LayerDistance, ...]
-    """One a layer; the last is "total"."""
+    """Distances by layer; the last is "total"."""
     notes: tuple[str, ...]
     """What could not be compared, and why."""
     seconds: float
 
     @property
     def total(self) -> LayerDistance:
-        """Over all tensors that were compared."""
+        """The distance over all tensors that were compared."""
         return self.layers[-1]
 
 
 def distance(
     start: str | os.PathLike[str], result: str | os.PathLike[str], *, workers: int | None = None
 ) -> CheckpointDistance:
-    """Distances of one checkpoint to another, in one pass over both.
+    """Measures the distance between two checkpoints, in one pass over both.
 
     Args:
-        start, result: folders, hub ids or adapters (merged into their base on the fly; `start`
-            stands in for a base that is not named).
-        workers: threads; None: all cores.
+        start, result: folders, hub ids or adapters. Adapters are merged into their base on the fly;
+            if an adapter does not name its base, `start` is used.
+        workers: number of threads; None: all cores.
 
     Returns:
-        Distances of all floating-point tensors that both have in one shape. Rows of embeddings and
-        heads are matched by token where the vocabularies differ. What was left out is in `notes`.
+        The distances of all floating-point tensors that both checkpoints have in the same shape. If
+            the vocabularies differ, rows of embeddings and heads are matched by token. `notes` says
+            what was left out.
 
     Raises:
-        ModelError: a checkpoint cannot be read, holds NaN or infinities, or nothing is in both.
+        ModelError: a checkpoint cannot be read or holds NaN or infinities, or the two have no
+            tensor in common.
     """
     from holdfast.checkpoints.engine import job_of, map_blocks, nonfinite_error
     from holdfast.checkpoints.kernels import moments

@@ -243,8 +243,8 @@ def perturb_(named: Live, *, seed: int, scale: float, stds: Mapping[str, float])
 def perturbed(
     named: Live, *, seed: int, scale: float, stds: Mapping[str, float]
 ) -> Iterator[Perturbation]:
-    """`perturb_` inside a `with` block; the weights are back when it ends, also when it ends in an
-    error.
+    """Adds noise to the weights with `perturb_` inside a `with` block. The weights are restored
+    when the block ends, even by an error.
 
     Args:
         named, seed, scale, stds: see `perturb_`.

@@ -202,7 +202,7 @@ def merge(
     workers: int | None = None,
     **request: Any,
 ) -> Built:
-    """Merges checkpoints into a new folder, at about the speed of copying one.
+    """Merges checkpoints into a new folder, about as fast as copying one.
 
     ```python
     merge(["math", "code"], "both", method="ties", base="base", density=0.3)
@@ -210,14 +210,18 @@ def merge(
 
     Args:
         models: folders, hub ids or adapters.
-        output_dir: the folder to write; complete or absent, whatever happens meanwhile.
-        method: a name of `METHODS` (`linear`, `ties`, `model_stock`, ...), a class of one's own, or
-            a method value.
-        overwrite: replace a folder that is there.
-        sync: put everything on the disk before the folder gets its name.
-        workers: threads; None: all cores.
+        output_dir: the folder to write. It appears only once it is complete, even if the merge is
+            interrupted.
+        method: a name in `METHODS` (`linear`, `ties`, `model_stock`, ...), your own class, or a
+            method value.
+        overwrite: replace an existing folder.
+        sync: flush everything to the disk before the folder gets its name.
+        workers: number of threads; None: all cores.
         **request: the fields of `MergeOptions` (`base`, `dtype`, `policies`, ...) and parameters of
             the method (`weights`, `density`, ...).
+
+    Returns:
+        The folder that was written, with its record and timings.
 
     Raises:
         HoldfastError: see `prepare_merge` and `build.build`.

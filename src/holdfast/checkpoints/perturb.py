@@ -138,8 +138,8 @@ def perturb(
     workers: int | None = None,
     **request: Any,
 ) -> Built:
-    """Writes a perturbed copy of a checkpoint; see `prepare_perturb` for what else it takes and
-    raises."""
+    """Writes a copy of a checkpoint with noise added to its weights. `prepare_perturb` describes
+    the other arguments and the errors."""
     return prepare_perturb(model, **request).write(
         output_dir, overwrite=overwrite, sync=sync, workers=workers
     )

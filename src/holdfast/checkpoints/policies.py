@@ -23,7 +23,7 @@ from holdfast.config.raw_request import RawRequest
 
 @dataclass(frozen=True, kw_only=True)
 class Policies:
-    """What to do where checkpoints differ; see the module docstring."""
+    """What to do if checkpoints differ; see the module docstring."""
 
     settings_group: ClassVar[str] = (
         "where the checkpoints differ (refused with a list, unless an option says otherwise)"

@@ -44,15 +44,16 @@ _LARGEST_HEADER = 100_000_000
 
 
 class CheckpointReader:
-    """The tensors of one checkpoint folder by name; a `Source`. Several threads may read at once.
+    """Reads the tensors of one checkpoint folder by name; a `Source`. Several threads may read at
+    once.
 
     Args:
-        folder: with `model.safetensors`, `model.safetensors.index.json` + shards, or the same of an
-            adapter, a residual or a Fisher diagonal.
+        folder: a folder with `model.safetensors`, or `model.safetensors.index.json` and shards, or
+            the same files of an adapter, a residual or a Fisher diagonal.
 
     Raises:
-        ModelError: no such folder, no safetensors in it (pickle only), a shard missing or damaged,
-            an index that does not fit the shards.
+        ModelError: the folder does not exist or has no safetensors file (pickle only), a shard is
+            missing or damaged, or the index does not fit the shards.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -72,7 +73,7 @@ class CheckpointReader:
         return sorted(self.entries)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape without reading the data."""
+        """The shape of a tensor, without reading its data."""
         return self.entries[name].shape
 
     def read(self, name: str, start: int, stop: int, buffer: np.ndarray) -> Operand:
@@ -101,7 +102,8 @@ class CheckpointReader:
         return Operand(target.view(entry.dtype.storage), entry.dtype)
 
     def place(self, name: str, element: int) -> tuple[int, int]:
-        """Where an element of a flattened tensor lies: an open descriptor, and the byte.
+        """The position of one element of a flattened tensor: an open file descriptor and the byte
+        offset.
 
         Raises:
             ModelError: the file cannot be opened.
@@ -110,8 +112,8 @@ class CheckpointReader:
         return self._descriptor(entry.file), entry.offset + element * entry.dtype.itemsize
 
     def mapped(self, name: str) -> np.ndarray:
-        """The whole tensor's raw elements, memory-mapped, read-only, 1-D, in the storage type of
-        its dtype (bfloat16 as uint16)."""
+        """The raw elements of the whole tensor as a read-only, memory-mapped 1-D array, in the
+        storage type of its dtype (bfloat16 as uint16)."""
         import numpy as np
 
         entry = self.entries[name]
@@ -122,10 +124,10 @@ class CheckpointReader:
         )
 
     def tensor(self, name: str) -> torch.Tensor:
-        """One tensor for PyTorch, in its stored dtype, on the CPU, memory-mapped.
+        """One tensor for PyTorch, memory-mapped, on the CPU, in its stored dtype.
 
         Raises:
-            KeyError: no tensor of that name.
+            KeyError: there is no tensor of that name.
         """
         from safetensors import safe_open
 
@@ -135,10 +137,10 @@ class CheckpointReader:
         return self._torch[file].get_tensor(name)
 
     def check_unchanged(self) -> None:
-        """Compares the files with what they were when the folder was opened.
+        """Checks that the files have not changed since the folder was opened.
 
         Raises:
-            ModelError: one of them has been written, replaced or removed since.
+            ModelError: a file has been written, replaced or removed since then.
         """
         for file, before in self._stats.items():
             if _stat(file) != before:
@@ -148,7 +150,7 @@ class CheckpointReader:
                 )
 
     def close(self) -> None:
-        """Closes the files. Reading opens them again."""
+        """Closes the files. The next read opens them again."""
         with self._lock:
             for descriptor in self._descriptors.values():
                 os.close(descriptor)

@@ -267,8 +267,8 @@ def extract_residual(
     sync: bool = True,
     **request: Any,
 ) -> Built:
-    """Writes `instruct - base` as a residual; see `prepare_extract` for what else it takes and
-    raises."""
+    """Writes the residual `instruct - base` to a folder. `prepare_extract` describes the other
+    arguments and the errors."""
     return prepare_extract(instruct, base, **request).write(
         output_dir, overwrite=overwrite, sync=sync
     )
@@ -283,7 +283,8 @@ def apply_residual(
     sync: bool = True,
     **request: Any,
 ) -> Built:
-    """Writes `base + scale * residual`; see `prepare_apply` for what else it takes and raises."""
+    """Writes the model `base + scale * residual` to a folder. `prepare_apply` describes the other
+    arguments and the errors."""
     return prepare_apply(residual, base, **request).write(
         output_dir, overwrite=overwrite, sync=sync
     )
@@ -299,8 +300,8 @@ def transfer_residual(
     sync: bool = True,
     **request: Any,
 ) -> Built:
-    """Writes `base + scale * (instruct - old_base)`; see `prepare_transfer` for what else it takes
-    and raises."""
+    """Writes the model `base + scale * (instruct - old_base)` to a folder. `prepare_transfer`
+    describes the other arguments and the errors."""
     return prepare_transfer(instruct, old_base, base, **request).write(
         output_dir, overwrite=overwrite, sync=sync
     )

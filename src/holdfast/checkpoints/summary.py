@@ -86,16 +86,19 @@ class Inspection:
 def inspect_checkpoint(
     name: str | os.PathLike[str], *, verify: bool = False, workers: int | None = None
 ) -> Inspection:
-    """Looks into a checkpoint folder.
+    """Reports the contents of a checkpoint folder and checks it.
 
     Args:
         name: folder or hub id.
         verify: read all bytes.
-        workers: threads that read; None: all cores.
+        workers: number of threads that read; None: all cores.
+
+    Returns:
+        Architecture, sizes, dtypes and files, and the result of every check.
 
     Raises:
-        ModelError: no such folder, or no safetensors in it (where checkpoints lie in folders inside
-            it, they are named).
+        ModelError: the folder does not exist, or has no safetensors file. If there are checkpoints
+            in its subfolders, the message names them.
     """
     folder = local_folder(name)
     reader, checks = _opened(folder)

@@ -358,15 +358,16 @@ class PlanSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan(PlanSettings):
-    """All entries, source first, then target, then the others, each in the order of the config."""
+    """The entries to evaluate: keep first, then learn, then the others, each in the order of the
+    config."""
 
     entries: tuple[Entry, ...] = ()
     averages: tuple[Average, ...] = ()
     """Averages of entries, which are compared like entries."""
 
     def record(self) -> dict[str, Any]:
-        """The fields by name, for records and fingerprints; without `along` where it is off, so
-        that what was measured before there was such a setting is found again."""
+        """The fields by name, for records and fingerprints. It leaves `along` out if that is off,
+        so that evaluations from before that setting existed are still found."""
         fields = dataclasses.asdict(self)
         if self.along is None:
             del fields["along"]
@@ -377,8 +378,8 @@ class EvaluationPlan(PlanSettings):
 
     @property
     def on_the_way(self) -> EvaluationPlan:
-        """What is measured while the model is trained: the entries that `along` names, all without
-        it; no averages."""
+        """The plan of the evaluations during training: the entries that `along` names, or all
+        entries without `along`. It has no averages."""
         entries = (
             self.entries if self.along is None else tuple(filter(self.along.names, self.entries))
         )

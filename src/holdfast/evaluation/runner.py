@@ -69,27 +69,29 @@ def evaluate(
     """Evaluates one model on all entries of a plan.
 
     Args:
-        loaded: a Hugging Face causal LM, PEFT-wrapped or not, with its tokenizer; left in the state
-            it came in. Its processor is called where an entry has images; None: the model takes
-            text only. Of its identity "name" and "hash" are needed; the hash must change whenever
-            the weights do. Further entries of `_OF_THE_MODEL` decide the figures, too.
+        loaded: a Hugging Face causal LM with its tokenizer, with or without PEFT. The call leaves
+            the model in the state in which it came. Entries with images call its processor; None:
+            the model takes text only. Its identity must have "name" and "hash", and the hash must
+            change whenever the weights do. The identity entries in `_OF_THE_MODEL` affect the
+            figures, too.
         plan: what to measure.
-        folder: where evaluations and per-sample rows go; for a run, `RunFolder.evaluated("start")`
-            or `("result")`.
-        cache: folder shared between runs; None: none.
-        console: where progress bars go; None: standard error. Bars show on terminals only.
-        start: what was measured of the model that this one is held against, where an entry does
-            that; `folder` itself where it is that model.
-        processes: those that share the work; every one of them calls this.
+        folder: where evaluations and per-sample rows are written; for a run,
+            `RunFolder.evaluated("start")` or `("result")`.
+        cache: a folder of evaluations that runs share; None: none.
+        console: where progress bars are shown; None: standard error. Bars show on terminals only.
+        start: the evaluations of the initial model, for entries that compare a model with it;
+            `folder` itself if this is the initial model.
+        processes: the processes that share the work; each of them makes this call.
 
     Returns:
-        One evaluation an entry, in the plan's order, and then one an average.
+        The evaluations: one an entry, in the plan's order, and then one an average.
 
     Raises:
-        UserError: an entry's task, data or tokenizer does not fit (`check_plan` finds these out
-            before a training run).
-        NotFinite: entries failed, all of them are named; every evaluation is in the folder.
-        StorageError: the disk is full; entries finished before are kept.
+        UserError: the task, data or tokenizer of an entry does not fit. (`check_plan` finds this
+            before a training run.)
+        NotFinite: figures of some entries are NaN or infinite; the message names all of them, and
+            every evaluation is in the folder.
+        StorageError: the disk is full; finished entries are intact.
     """
     store = _Kept(
         plan=plan,
@@ -327,16 +329,16 @@ def check_whole(folder: EvaluationFolder, plan: EvaluationPlan) -> None:
 def compare_runs(
     folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 4000
 ) -> list[Comparison]:
-    """Compares start and result of every entry and average, writes `comparisons.json` and returns
-    it.
+    """Compares the initial model with the result on every entry and average. It writes
+    `comparisons.json` and returns the comparisons.
 
-    The order is the plan's: source, target, then other suites, then averages; within an entry the
+    They come in the plan's order: keep, learn, then other suites, then averages. In each entry the
     primary metric comes first.
 
     Raises:
-        DataError: start and result did not answer the same samples, or were not measured alike; all
-            of it.
-        RunFolderError: what was measured of an entry is gone.
+        DataError: the two models did not answer the same samples, or were not measured in the same
+            way; the message lists all differences.
+        RunFolderError: the evaluation of an entry is missing.
     """
     from holdfast.evaluation.compare.folders import compare_entries, match_entries
     from holdfast.evaluation.compare.samples import ComparisonOptions

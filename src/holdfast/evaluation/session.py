@@ -70,7 +70,7 @@ PAGE = "report.html"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelRequest:
-    """One model to be measured."""
+    """A model to evaluate."""
 
     name: str
     """Folder, adapter's folder, hub id, or the address of a server that answers for it (see
@@ -154,25 +154,27 @@ def evaluate_models(
     processes: int | ProcessGroup = 1,
     display: ProgressDisplay = ProgressDisplay(),
 ) -> EvaluationRecord:
-    """Measures every model on every entry of a plan.
+    """Evaluates every model on every entry of a plan.
 
     Args:
-        models: in the order of the report.
+        models: the models, in the order of the report.
         plan: what to measure.
-        output_dir: see the module's docstring; new, empty or of an earlier call.
-        suites: names for the record.
-        cache: folder that evaluations are shared in; None: none.
-        loading: dtype and device of the models, and how those behind servers are asked.
-        processes: how many share the questions, each with the whole model; they are started here.
-            Or those that share them already (torchrun); every one of them calls this with the same
-            arguments.
+        output_dir: the output folder (see the module's docstring). It is new, empty, or from an
+            earlier call.
+        suites: names of the suites, for the record.
+        cache: a folder in which evaluations are shared; None: none.
+        loading: dtype and device of the models, and how to query models behind servers.
+        processes: how many processes share the questions. The call starts them, and each holds the
+            whole model. Or a group of processes that already run (torchrun); each of them then
+            makes this call with the same arguments.
         display: where progress is shown.
 
     Raises:
-        ConfigError: a model, a task or its data does not fit, or a label's folder would hold
-            figures of two models; all mistakes in one message, before anything is measured.
-        RunFolderError: the folder holds something else, or another process is at work in it.
-        NotFinite: figures of some models are not finite, after all were measured.
+        ConfigError: a model, a task or its data does not fit, or two models would write to the
+            folder of one label. The message lists all mistakes, before anything is measured.
+        RunFolderError: the folder holds something else, or another process is using it.
+        NotFinite: figures of some models are NaN or infinite; raised after all models were
+            measured.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
     count = processes if isinstance(processes, int) else processes.world_size

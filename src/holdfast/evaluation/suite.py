@@ -123,12 +123,12 @@ class SuiteSettings(PlanSettings):
 
 
 def parse_evaluation(config: Any) -> tuple[EvaluationPlan, list[Problem]]:
-    """Reads the value under `evaluation:`: the mapping as YAML gives it, whose paths are meant from
-    the working directory; None is an empty plan.
+    """Reads the value under `evaluation:` of a configuration. It takes the mapping as YAML gives
+    it; None is an empty plan. Relative paths start at the working directory.
 
     Returns:
-        The plan of all entries that are sound, and one sentence a problem. Nothing is raised: the
-        caller collects the problems of its other sections first.
+        The plan of all valid entries, and the problems, one sentence each. It raises no error, so
+            that the caller can collect the problems of other sections first.
     """
     plan, problems = decode_evaluation(config)
     return plan, [problem.below("evaluation") for problem in problems]

@@ -97,27 +97,27 @@ class NonFiniteLogits(HoldfastError):
 
 @dataclass(frozen=True)
 class AnnealedLoss:
-    """What one pass yields. Everything but `loss` is detached. Scalars are `[]` tensors on the
-    inputs' device."""
+    """The results of one pass. All but `loss` are detached. Scalars are `[]` tensors on the inputs'
+    device."""
 
     loss: Tensor
     """`ce_scale * sum a_n CE_n + kl_scale * sum b_n KL_n`, differentiable; float32 (float64 for
-    float64 inputs). The only figure that rows' weights change."""
+    float64 inputs). Row weights affect only this figure."""
     ce_sum: Tensor
-    """Cross-entropy summed over the rows with a label, nats."""
+    """Sum of the cross-entropy over the rows with a label, nats."""
     kl_sum: Tensor
-    """Divergence summed over the rows of the KL mask, nats; 0 without a teacher."""
+    """Sum of the divergence over the rows of the KL mask, nats; 0 without a teacher."""
     entropy_sum: Tensor
-    """The student's entropy at T = 1 summed over the rows with a label, nats."""
+    """Sum of the student's entropy at T = 1 over the rows with a label, nats."""
     ce_count: Tensor
-    """Rows with a label, int64."""
+    """Number of rows with a label, int64."""
     kl_count: Tensor
-    """Rows in the KL term, int64."""
+    """Number of rows in the KL term, int64."""
     correct: Tensor
-    """Rows with a label whose most likely token is the label, int64."""
+    """Number of rows with a label whose most likely token is the label, int64."""
     weight_sum: Tensor
-    """Weights of the cross-entropy summed over the rows with a label; their number where there are
-    none."""
+    """Sum of the cross-entropy weights over the rows with a label; without weights, the number of
+    these rows."""
     ce_N: Tensor
     """`[N]` cross-entropy of each row, nats; 0 without a label."""
     kl_N: Tensor
@@ -169,50 +169,49 @@ def annealed_loss(
     rows: Rows = "auto",
     check_finite: bool = True,
 ) -> AnnealedLoss:
-    """Scaled sum of cross-entropy and divergence, with gradients for `hidden_NH`, `head.weight_VH`
-    and `head.bias_V`.
+    """Computes the scaled sum of cross-entropy and divergence (label annealing). Gradients reach
+    `hidden_NH`, `head.weight_VH` and `head.bias_V`.
 
     Args:
         hidden_NH: `[N, H]` student hidden states, float; row n predicts `labels_N[n]` (already
             shifted).
-        head: the student's head; a weight or bias that does not require grad gets none and costs
-            none.
-        labels_N: `[N]` int64 token ids, -100: no cross-entropy in this row.
+        head: the student's head. A weight or bias that does not require grad gets no gradient and
+            costs nothing.
+        labels_N: `[N]` int64 token ids; a row with -100 has no cross-entropy.
         teacher_hidden_NK: `[N, K]` teacher hidden states of the same rows; None: plain
             cross-entropy.
-        teacher_head: the teacher's head. Only the token rows that both vocabularies have take part
-            in the KL; padding rows of either carry no mass.
+        teacher_head: the teacher's head. The KL uses only tokens that both vocabularies have;
+            padding rows of either have no probability mass.
         ce_scale: factor of the summed cross-entropy, usually 1 / (trained tokens of the whole step,
             over accumulation and ranks).
         kl_scale: factor of the summed divergence, usually weight / (KL tokens of the whole step). 0
-            skips the teacher altogether.
+            skips the teacher.
         kl_mask_N: `[N]` bool, rows of the KL term; None: the rows with a label.
-        ce_weights_N: `[N]` float32 (float64), at least 0: each row's factor in the cross-entropy;
-            None: 1. Those of rows without a label say nothing. No gradient reaches them.
-        kl_weights_N: the same of the divergence.
-        weighting: factors of the cross-entropy that the pass computes itself, beside those given;
-            None: 1.
-        temperature: T > 0 of the divergence's softmaxes.
+        ce_weights_N: `[N]` float32 (float64), at least 0: factor of each row in the cross-entropy;
+            None: 1. Weights of rows without a label are ignored. They get no gradient.
+        kl_weights_N: `[N]` factors of each row in the divergence, likewise.
+        weighting: factors of the cross-entropy that the pass computes itself, multiplied with
+            `ce_weights_N`; None: 1.
+        temperature: T > 0 of the softmaxes in the divergence.
         direction: "forward" (KL, teacher first), "reverse" (KL, student first) or "jsd".
         beta: weight of the teacher in the mixture of "jsd", 0 < beta < 1.
-        mask_target: the divergence is that of both models' probabilities of all tokens but the
-            row's label, each renormalised; so is what is reported of it.
-        chunk_rows: rows per chunk; None: chosen from the vocabulary. Changes nothing but rounding
-            and memory.
-        backend: "auto" takes "triton" on CUDA where Triton is installed, else "chunked".
-        rows: the chunked backend's element-wise part: "native" (C, on CPUs), "eager" (PyTorch),
-            "compiled" (torch.compile); "auto" takes native where a C compiler is at hand, else
+        mask_target: leave the label of each row out of the divergence and renormalise both models'
+            probabilities of the other tokens. The reported divergence leaves it out, too.
+        chunk_rows: rows per chunk; None: chosen from the size of the vocabulary. It affects only
+            rounding and memory.
+        backend: "auto" is "triton" on CUDA if Triton is installed, else "chunked".
+        rows: the element-wise part of the chunked backend: "native" (C, on CPUs), "eager" (PyTorch)
+            or "compiled" (torch.compile). "auto" is native if a C compiler is installed, else
             eager.
-        check_finite: look for NaN and infinite logits (one device synchronisation).
+        check_finite: check for NaN and infinite logits (one device synchronisation).
 
     Returns:
-        AnnealedLoss. Without any selected row, or where all of them weigh 0, the loss is 0 and all
-        gradients are exactly 0.
+        The loss and its parts. If no row is selected, or all selected rows have weight 0, the loss
+            is 0 and all gradients are exactly 0.
 
     Raises:
-        ShapeError: shapes, vocabularies, labels, weights or options that do not fit (both sides
-            stated).
-        NonFiniteLogits: NaN or infinite logits, naming the rows.
+        ShapeError: shapes, vocabularies, labels, weights or options do not fit (both sides stated).
+        NonFiniteLogits: logits are NaN or infinite; the message names the rows.
 
     Source: Memory Retaining Finetuning, Eq. 2 and appendix A.3; `mask_target`: arXiv:2605.29498.
     """

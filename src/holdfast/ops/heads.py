@@ -130,10 +130,10 @@ def _outermost_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
 
 
 def describe_head(model: nn.Module) -> Head:
-    """Weight, bias, scale and cap of the model's output head, as live tensors.
+    """Returns the weight, bias, scale and soft-cap of the model's output head, as live tensors.
 
     Raises:
-        ModelError: no output embeddings, or a head that is not one linear map.
+        ModelError: the model has no output embeddings, or its head is not one linear map.
     """
     lm = causal_lm(model)
     module = lm.get_output_embeddings() if hasattr(lm, "get_output_embeddings") else None

@@ -82,7 +82,7 @@ def write_run_report(folder: RunFolder) -> Path:
 
     Raises:
         DataError: the folder has no readable `run.json`.
-        StorageError: the page could not be written; an earlier one is intact.
+        StorageError: the page could not be written; an earlier page is intact.
     """
     return write_page(run_page(read_run(folder)), folder.report_file)
 

@@ -54,21 +54,22 @@ def attach_retention(
     *,
     total_steps: int,
 ) -> AttachedRetention:
-    """Starts retention methods on a model as it is now; these weights are what they hold on to.
+    """Starts retention methods on a model in your own training loop. The model's present weights
+    are the reference.
 
     Args:
-        methods: which; those that are off are left out.
-        model: its parameters that require gradients are trained.
-        optimizer: steps on these parameters.
+        methods: the methods; those that are off are left out.
+        model: the model; its parameters that require gradients are trained.
+        optimizer: the optimiser of these parameters.
         total_steps: optimiser steps of the training.
 
     Returns:
-        The hooks, to be called once an optimiser step.
+        The hooks `add_gradients` and `after_step`. Call each once an optimiser step.
 
     Raises:
-        ConfigError: methods that cannot work in a plain loop or do not fit the training; all of
-            them.
-        ModelError: an anchor or a Fisher information of another model.
+        ConfigError: methods cannot work in a plain loop or do not fit the training; the message
+            lists all of them.
+        ModelError: a reference or Fisher information belongs to another model.
     """
     parameters = trainable_parameters(model)
     active_methods = [method for method in methods if not method.off]
@@ -98,7 +99,7 @@ def attach_retention(
 
 
 class AttachedRetention:
-    """Retention methods in a running training; made by `attach_retention`."""
+    """Retention methods in a running training loop. `attach_retention` returns it."""
 
     def __init__(
         self,
@@ -111,15 +112,15 @@ class AttachedRetention:
         self._total_steps, self._step = total_steps, 0
 
     def add_gradients(self) -> None:
-        """Adds the methods' gradients; call it once an optimiser step, after backward and before
-        clipping."""
+        """Adds the gradients of the methods. Call it once an optimiser step, after backward and
+        before gradient clipping."""
         self._step += 1
         info = self._info()
         for method in self._active:
             method.gradient(self._named, info)
 
     def after_step(self) -> None:
-        """Changes the weights as the methods do; call it once after each optimiser step."""
+        """Applies the methods' changes to the weights. Call it once after each optimiser step."""
         info = self._info()
         for method in self._active:
             method.weights(self._named, info)

@@ -182,10 +182,11 @@ def parse_retention(
 
 
 def retention(value: Any) -> list[RetentionMethod]:
-    """`parse_retention` for library users.
+    """Builds retention methods from the value of `retention:` in a configuration, such as a
+    method's name or a list of `{name: parameters}` mappings; see `parse_retention`.
 
     Raises:
-        ConfigError: with all mistakes at once.
+        ConfigError: the value has mistakes; the message lists all of them.
     """
     methods, problems = parse_retention(value)
     RawRequest().check(problems)

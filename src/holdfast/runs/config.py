@@ -79,47 +79,49 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainConfig:
-    """Everything a run was asked to do, checked. Made by `load_train_config` and `train_config`."""
+    """The checked configuration of a training run. `load_train_config` and `train_config` return
+    it."""
 
     script: ScriptArguments
     """TRL's data arguments: `dataset_name`, splits, streaming."""
     training: SFTConfig
-    """TRL's training arguments, a `transformers.TrainingArguments`. Those of another trainer have
-    the fields of `SFTConfig` beside their own, at their defaults."""
+    """TRL's training arguments, a `transformers.TrainingArguments`. For another trainer they have
+    the fields of `SFTConfig`, at their defaults, beside that trainer's own."""
     model: ModelConfig
     """TRL's model arguments: name, revision, dtype, LoRA, quantisation."""
     adapter: AdapterArguments
-    """Which PEFT method `use_peft` means, OSF's settings, and how LoRA begins."""
+    """The PEFT method that `use_peft` selects, the settings of OSF, and the initialisation of
+    LoRA."""
     mixture: DatasetMixtureConfig
-    """TRL's `datasets:` list; empty where `dataset_name` is used."""
+    """TRL's `datasets:` list; empty if `dataset_name` is used."""
     retention: list[RetentionMethod]
-    """What keeps the old skills; empty for direct fine-tuning."""
+    """The retention methods; empty for direct fine-tuning."""
     evaluation: EvaluationPlan
-    """What is measured before and after; empty for nothing."""
+    """What to measure before and after training; empty: nothing."""
     holdfast: RunSettings = field(default_factory=RunSettings)
-    """holdfast's own keys, as they were given."""
+    """holdfast's own keys, as the user wrote them."""
     launch: dict[str, Any] = field(default_factory=dict)
     """Options of `accelerate launch` (`num_processes`, `accelerate_config`, ...)."""
     notes: list[Note] = field(default_factory=list)
-    """What was decided for the user and is worth knowing."""
+    """Decisions that holdfast made for the user and that are worth knowing."""
     source_file: Path | None = None
-    """The YAML, None without one."""
+    """The YAML file; None without one."""
     resolved: dict[str, Any] = field(default_factory=dict)
-    """Settings and main defaults as plain JSON, without secrets; a valid configuration of the same
-    run."""
+    """All settings and the main defaults as plain JSON, without secrets. It is a valid
+    configuration of the same run."""
     key: str = ""
-    """Fingerprint of what decides the trained weights (SHA-256, hex): not the output folder,
-    logging, saving, hub or evaluation settings. Settings only: whether a file's content changed is
-    the run's to find out."""
+    """Fingerprint (SHA-256, hex) of the settings that decide the trained weights. Output folder,
+    logging, saving, hub and evaluation settings are not part of it. It covers settings only: the
+    run itself checks whether the content of a file has changed."""
 
     @property
     def processes(self) -> int:
-        """Processes over all machines."""
+        """Number of processes on all machines together."""
         return launch.processes(self.launch)
 
     def explain_difference(self, old: Mapping[str, Any]) -> list[str]:
-        """What sets the run whose `resolved` is `old` apart from this one; see the function of that
-        name."""
+        """Returns the settings in which this run differs from the run whose `resolved` is `old`,
+        one line a setting; see `holdfast.runs.identity.explain_difference`."""
         return explain_difference(old, self.resolved)
 
 
@@ -149,15 +151,15 @@ def this_machine() -> Machine:
 
 
 def load_train_config(argv: Sequence[str], *, machine: Machine | None = None) -> TrainConfig:
-    """The configuration of `holdfast train argv`. Sets the variables under `env:` in `os.environ`,
-    as TRL does.
+    """Reads the configuration of the command `holdfast train argv`. It sets the variables under
+    `env:` in `os.environ`, as TRL does.
 
     Args:
-        argv: the words.
-        machine: that it is for; None: this one.
+        argv: the words of the command line after `holdfast train`.
+        machine: the machine that will run it; None: this one.
 
     Raises:
-        ConfigError: with every mistake at once.
+        ConfigError: the configuration has mistakes; the message lists all of them.
     """
     path = find_option(argv, "config")
     file = read_file(path)  # before the slow import: a syntax error is reported at once
@@ -210,16 +212,16 @@ def read_file(path: str | None) -> RawRequest:
 
 
 def train_config(settings: Mapping[str, Any] | None = None, /, **more: Any) -> TrainConfig:
-    """The same from Python: `train_config({"model_name_or_path": ...}, learning_rate=1e-5,
-    retention=[LabelAnnealing(weight=0.3)])`.
+    """Builds the configuration of a training run from Python: `train_config({"model_name_or_path":
+    ...}, learning_rate=1e-5, retention=[LabelAnnealing(weight=0.3)])`.
 
     Args:
-        settings: keys as in the YAML; values may also be holdfast's own objects (methods, an
+        settings: the keys of the YAML file. Values may also be holdfast's own objects (methods, an
             `EvaluationPlan`, `Templates`).
-        more: further keys, which win.
+        more: further keys, which override those in `settings`.
 
     Raises:
-        ConfigError: with every mistake at once.
+        ConfigError: the configuration has mistakes; the message lists all of them.
     """
     given = RawRequest(values={**(settings or {}), **more})
     _set_environment(given.values.get("env"))

@@ -60,7 +60,7 @@ class FisherSettings:
     """Where to compute."""
 
     def problems(self) -> list[str | Problem]:
-        """A GPU that is not there."""
+        """One problem if `device` names a GPU that does not exist."""
         from holdfast.runs.config import has_accelerator
 
         if self.device != "cuda" or has_accelerator():
@@ -87,21 +87,22 @@ def compute_fisher(
 
     Args:
         model: folder (safetensors) or hub id of a causal language model.
-        data: file, folder or hub id, in any format that `holdfast train` reads; its own format
-            decides what is trained.
-        settings: which samples, whose labels, in which dtype and where.
+        data: file, folder or hub id, in any format that `holdfast train` reads. The format decides
+            which tokens are trained.
+        settings: number of samples, labels, dtype and device.
         output_dir: the folder to write; None: `<model>-fisher` beside the model.
-        overwrite: replace another Fisher diagonal that is there. One of the same request is not
-            computed again.
-        say: gets a few lines on what is done.
+        overwrite: replace a different Fisher diagonal in the folder. If the folder already has the
+            result of the same request, it is not computed again.
+        say: called with a few lines about the progress.
 
     Returns:
-        The folder, opened.
+        The Fisher diagonal in its folder.
 
     Raises:
-        ConfigError: values out of range, no such model or data; all at once.
+        ConfigError: values are out of range, or the model or data does not exist; the message lists
+            all mistakes.
         ModelError: the model cannot be read, or its gradients are not finite.
-        DataError: the data cannot be read, or holds nothing to train on.
+        DataError: the data cannot be read, or has no tokens to train on.
         RunFolderError: the output folder holds something else, or cannot be written.
     """
     name, data = os.fspath(model), os.fspath(data)

@@ -82,25 +82,26 @@ def train(
     callbacks: Sequence[TrainerCallback] = (),
     alone: bool = True,
 ) -> RunFolder:
-    """Runs `config` to its end, or continues a run of the same config in the same folder.
+    """Trains a model as `config` says, or continues an interrupted run of the same config in its
+    folder.
 
     Args:
-        config: see `holdfast.runs.config.train_config`.
+        config: the checked configuration, see `holdfast.runs.config.train_config`.
         console: a `rich.console.Console` for progress; None: a new one on standard output.
-        evaluation_cache: a folder where evaluations are shared between runs (the same start is then
-            measured once, also by runs side by side).
-        callbacks: more of the trainer's callbacks, for those who watch a run from outside.
-        alone: whether it is all that was asked for; a part of something larger prints no summary of
-            its own.
+        evaluation_cache: a folder in which runs share evaluations. The same initial model is then
+            measured once, even if runs work side by side.
+        callbacks: further trainer callbacks, for code that watches the run.
+        alone: whether this run is the whole request. A run that is part of something larger (False)
+            prints no summary of its own.
 
     Returns:
-        The finished run's folder.
+        The folder of the finished run.
 
     Raises:
-        UserError: something in the request has to change (see `holdfast.errors`), or it asks for
-            more processes than were started.
+        UserError: the request has to change (see `holdfast.errors`), or it needs more processes
+            than were started.
         TrainingDiverged: a loss, a gradient or a weight was not finite.
-        NotFinite: what was measured of the start or of the result is not finite.
+        NotFinite: a measurement of the initial model or of the result is not finite.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
     from rich.console import Console

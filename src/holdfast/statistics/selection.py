@@ -43,48 +43,49 @@ class Dropped:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What a rule chose, by how much, and how firmly."""
+    """The trial that a rule chose, its gains and losses, and how stable the choice is."""
 
     rule: str
     """"paper", "keep_within" or "knee"."""
     text: str
-    """The rule in a sentence, with its allowance."""
+    """The rule in a sentence, with the loss that it allows."""
     points: float | None
-    """The allowed loss of `keep_within` in the keep side's unit; None for the other rules."""
+    """The loss that `keep_within` allows, in the keep side's unit; None for the other rules."""
     strict: bool
     chosen: int | None
-    """Number of the trial, None where the rule finds none."""
+    """Number of the chosen trial; None if no trial meets the rule."""
     label: str | None
-    """The chosen trial's."""
+    """Label of the chosen trial."""
     reason: str
-    """Why this one, or why none."""
+    """Why the rule chose this trial, or none."""
     learn: Gain | None
     keep: Gain | None
     kept: Share | None
-    """Of direct fine-tuning's gain on what is learnt; None without a chosen trial."""
+    """Share of direct fine-tuning's gain (learn side) that the chosen trial has; None without a
+    chosen trial."""
     avoided: Share | None
-    """Of direct fine-tuning's loss on what is kept."""
+    """Share of direct fine-tuning's loss (keep side) that the chosen trial avoids."""
     candidates: list[int]
-    """Complete trials with all seeds and measures."""
+    """Numbers of the complete trials with all seeds and measurements."""
     dropped: list[Dropped]
-    """Every other trial, and the candidates that the rule left out."""
+    """All other trials, and the candidates that the rule left out."""
     stability: dict[int, float] | None
-    """Trial -> share of the bootstrap draws over seeds in which it is chosen, largest first; None
-    with one seed."""
+    """Share of the bootstrap draws over seeds in which each trial is chosen, by trial, largest
+    first; None with one seed."""
     stability_none: float | None
     """Share of the draws in which no trial is chosen."""
     draws: int
-    """Draws behind `stability`."""
+    """Number of draws behind `stability`."""
     rule_learn: Figure | None
-    """What the rule earns on seeds that it did not see; None with one seed."""
+    """The rule's gain on seeds that were left out of the choice; None with one seed."""
     rule_keep: Figure | None
     left_out: dict[int, int | None]
-    """Left-out seed -> trial chosen by the others."""
+    """The trial that the other seeds choose, by left-out seed."""
     seeds_reason: str | None
     """Why `stability`, `rule_learn` and `rule_keep` are None."""
     validation: str | None
-    """Label of the validation that chose, which is in none of the figures; None: `learn` chose
-    itself."""
+    """Label of the validation objective that chose the trial, which is not part of any figure;
+    None: `learn` chose it."""
 
 
 def select(
@@ -94,17 +95,20 @@ def select(
     points: float | str | None = None,
     strict: bool = False,
 ) -> Selection:
-    """Applies a rule to a study as far as it is.
+    """Chooses a trial of a study by a rule. The study may still be running.
 
     Args:
-        record: finished or not.
-        rule: a `Rule`, or its name with the two options that follow.
+        record: the study, finished or not.
+        rule: a `Rule`, or the name of one. `points` and `strict` are options of a named rule.
         points: the keep loss that `keep_within` allows.
-        strict: ask for whole intervals.
+        strict: require that whole intervals meet the rule.
+
+    Returns:
+        The chosen trial, the reason, and how stable the choice is over seeds.
 
     Raises:
-        ConfigError: no such rule, options that do not fit it, `points` that do not fit the keep
-            side's metric.
+        ConfigError: the rule does not exist, its options do not fit it, or `points` does not fit
+            the keep side's metric.
     """
     if isinstance(rule, str):
         options = {"rule": rule, "strict": strict} | ({} if points is None else {"points": points})

@@ -31,12 +31,12 @@ LINE_EVERY_SECONDS = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressDisplay:
-    """Where a long call shows how far it is."""
+    """Where a long call shows its progress."""
 
     console: Any = None
     """A `rich.console.Console` for progress bars; None: standard error."""
     say: Callable[[str], None] = lambda line: None
-    """Called with what is done, a line at a time."""
+    """Called with one line about each step of the work."""
 
 
 class ProgressLines:

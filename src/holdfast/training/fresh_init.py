@@ -53,23 +53,24 @@ _DRAWS = 64
 def init_stds(
     model: Any, *, seed: int = 0, stored: bool = False, trust_remote_code: bool = False
 ) -> dict[str, float]:
-    """The standard deviation of each tensor's initialisation distribution, by parameter name.
+    """Returns the standard deviation of each tensor's initialisation distribution, by parameter
+    name.
 
-    Measured on the values a fresh model would have, so each carries a relative sampling error of
-    about 1 / sqrt(2 elements), 1.6 % at most down to tensors of 32 elements; rows that are zeroed
-    (an embedding's padding) count.
+    The deviations are measured on the values of a fresh model. Each has a relative sampling error
+    of about 1 / sqrt(2 elements), at most 1.6 % for tensors of 32 elements or more. Rows that are
+    zeroed (an embedding's padding) count.
 
     Args:
-        model: a loaded model (also one wrapped by PEFT: the base model's), a config, a checkpoint
-            folder, or a hub id.
-        seed: of the draws; equal seeds give equal results.
-        stored: names as checkpoint folders have them, for `holdfast probe --write`, where
-            transformers lays tensors out differently in memory (experts).
-        trust_remote_code: passed on to transformers where a folder or an id is given.
+        model: a loaded model, a config, a checkpoint folder, or a hub id. If PEFT wraps the model,
+            its base model is used.
+        seed: random seed of the draws; equal seeds give equal results.
+        stored: name the tensors as in checkpoint folders, for `holdfast probe --write`. The names
+            differ if transformers lays tensors out differently in memory (experts).
+        trust_remote_code: passed to transformers with a folder or an id.
 
     Raises:
-        ModelError: no causal language model there, one that cannot be built from its config, or one
-            inside of another model that muP initialised.
+        ModelError: there is no causal language model, it cannot be built from its config, or it is
+            inside another model that muP initialised.
     """
     fresh = _on_meta(model, trust_remote_code)
     inner = fresh.config.get_text_config()

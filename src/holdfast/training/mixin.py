@@ -94,37 +94,38 @@ logger = logging.getLogger(__name__)
 
 
 class RetentionMixin(WholeCheckpoints):
-    """Hosts retention methods in a `transformers.Trainer` subclass; put it first among the bases.
+    """Adds retention methods to a `transformers.Trainer` subclass. Put it first among the bases.
 
     Args:
-        retain: the methods; those that are off (coefficient 0) are left out, which is direct
-            fine-tuning bit for bit.
+        retain: the retention methods. Those that are off (coefficient 0) are left out, which is
+            direct fine-tuning bit for bit.
         learning_rate_multipliers: factors of the learning rate by pattern, see
             `training.learning_rates`.
-        train_only: patterns of what is trained, see `training.frozen`; none: all of the model, or
-            of its adapter.
-        fused_layers: whether small layers are computed in one pass each on CPUs, see
+        train_only: patterns of the parameters to train, see `training.frozen`. Without patterns,
+            the whole model (or its adapter) is trained.
+        fused_layers: whether to compute small layers in one pass each on CPUs, see
             `training.fused_layers`.
-        *args, **kwargs: the trainer's own.
+        *args, **kwargs: the arguments of the trainer.
 
     Raises:
-        ConfigError: methods that do not fit together, the model or the way it is trained.
-        ModelError: the model's head is not understood, its 4-bit layers were repacked (see
-            `keep_unpacked`), or it was loaded by Unsloth (see `training.unsloth`).
+        ConfigError: the methods do not fit together, or do not fit the model or the kind of
+            training.
+        ModelError: the model's head is not supported, its 4-bit layers were repacked (see
+            `keep_unpacked`), or Unsloth loaded it (see `training.unsloth`).
     """
 
     loss_is_scaled_for_ga = True
     prepares_data = False
-    """Whether the host runs the methods' `training_data` on its training data."""
+    """Whether the trainer applies the methods' `training_data` to its training data."""
     own_loss = False
-    """Whether the host computes a loss of its own, beside which the methods act
+    """Whether the trainer has its own loss, to which the methods add theirs
     (`training.preferences`)."""
     loss_types: tuple[str, ...] = ("nll", "chunked_nll")
-    """What the host takes of TRL's setting of that name; a host with a loss of its own takes
-    any."""
+    """The values of TRL's setting `loss_type` that the trainer accepts. A trainer with its own loss
+    accepts all."""
     tokens_seen: int = 0
-    """Tokens that were trained on, prompts included, over all ranks and sessions; complete as of
-    the last log."""
+    """Number of trained tokens, prompts included, over all ranks and sessions, up to the last
+    log."""
     _prepared: bool = False
     _kl_items: Tensor | None = None
     _named: dict[str, Tensor] | None = None
@@ -272,14 +273,14 @@ class RetentionMixin(WholeCheckpoints):
             )
 
     def prepare_teacher(self, say: Callable[[str], None] = logger.info) -> None:
-        """Gets a cached teacher's states ready: finds, checks, and computes what is missing.
-        Nothing to do for other teachers, or a second time.
+        """Prepares the states of a cached teacher: it finds and checks them, and computes the
+        missing ones. It does nothing for other teachers, or on a second call.
 
-        `train` and `evaluate` call it; call it yourself where computing should not happen inside
-        them. The model has to be the start model still.
+        `train` and `evaluate` call it. Call it yourself if they should not spend time on it. The
+        model must still be the initial model.
 
         Args:
-            say: gets a few lines on what is found and done, on the first process.
+            say: called with a few lines about the progress, on the first process.
 
         Raises:
             HoldfastError: see `TeacherCache.prepare`.
@@ -300,11 +301,11 @@ class RetentionMixin(WholeCheckpoints):
         self.teacher_info = self._cache.info
 
     def prepare_methods(self, say: Callable[[str], None] = logger.info) -> None:
-        """Gets the methods ready that have to look at the start model or at other data. `train`
-        calls it; nothing to do a second time.
+        """Prepares the methods that read the initial model or other data. `train` calls it; a
+        second call does nothing.
 
         Args:
-            say: gets a line on what is done, on the first process.
+            say: called with a line about the progress, on the first process.
 
         Raises:
             HoldfastError: see the methods.
@@ -317,11 +318,11 @@ class RetentionMixin(WholeCheckpoints):
             method.prepare(services)
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As Trainer's; a checkpoint that is not whole is refused, and True means the newest one
-        that is.
+        """Trains as `Trainer.train` does, but refuses to resume from an incomplete checkpoint.
+        `resume_from_checkpoint=True` means the newest complete one.
 
         Raises:
-            RunFolderError: nothing whole to resume from.
+            RunFolderError: there is no complete checkpoint to resume from.
         """
         self._resumed = self._checkpoint_to_resume(resume_from_checkpoint)
         self.prepare_teacher()  # before a checkpoint is loaded: the teacher is the start model
@@ -362,7 +363,7 @@ class RetentionMixin(WholeCheckpoints):
 
     @property
     def mode(self) -> str:
-        """ "train" or "eval", as the model is."""
+        """The mode of the model: "train" or "eval"."""
         return "train" if self.model.training else "eval"
 
     def compute_loss(
@@ -372,7 +373,8 @@ class RetentionMixin(WholeCheckpoints):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """Cross-entropy (+ weight * KL), each divided by its own global token count of the step."""
+        """Returns cross-entropy (+ weight * KL). Each part is divided by its own global token count
+        of the step."""
         inputs = dict(inputs)
         labels = inputs.pop("labels")
         inputs.pop("num_items_in_batch", None)
@@ -409,7 +411,7 @@ class RetentionMixin(WholeCheckpoints):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> Any:
-        """Loss only, without logits, unless the user wants `compute_metrics`."""
+        """Returns the loss only, without logits, unless the user set `compute_metrics`."""
         if self.compute_metrics is not None and not prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         inputs = self._prepare_inputs(inputs)
@@ -549,8 +551,8 @@ class RetentionMixin(WholeCheckpoints):
         return super()._run_epoch(*args, **kwargs)
 
     def named_trainable(self) -> dict[str, Tensor]:
-        """Trainable parameters by name, looked up once training has begun (parallel wrappers may
-        replace them before). Under ZeRO 1 and 2 this rank's parts of them."""
+        """Trainable parameters by name. They are looked up once training has begun, because
+        parallel wrappers may replace them before. Under ZeRO 1 and 2 they are this rank's parts."""
         if self._zero is not None:
             return self._zero.named
         if self._named is None:
@@ -582,7 +584,8 @@ class RetentionMixin(WholeCheckpoints):
         return rates_by_name(groups, self.named_trainable())
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """The optimiser as transformers makes it, with parameters' own learning rates."""
+        """Creates the optimiser of transformers, with a learning rate for each group of
+        parameters."""
         is_given = self.optimizer is not None
         optimizer = super().create_optimizer(*args, **kwargs)
         if self.learning_rate_multipliers and not is_given:
@@ -601,8 +604,8 @@ class RetentionMixin(WholeCheckpoints):
         optimizer.state.clear()
 
     def after_optimizer_step(self) -> None:
-        """Runs the methods' `weights`; called by the first `on_step_end` callback. What an adapter
-        confines weights to holds before methods see them and after they have moved them."""
+        """Runs the methods' `weights`. The first `on_step_end` callback calls it. An adapter's
+        constraint on the weights is restored both before and after the methods change them."""
         self.confine()
         if not self.active:
             return
@@ -617,14 +620,14 @@ class RetentionMixin(WholeCheckpoints):
         self.publish_weights()
 
     def confine(self) -> None:
-        """Puts weights back to where the adapter wants them: OSF's factors, whose optimiser leaves
-        them otherwise."""
+        """Moves the weights back to where the adapter confines them. This is for OSF, whose factors
+        leave their constraint in an optimiser step."""
         if self._project_osf is not None:
             self._project_osf()
 
     def publish_weights(self) -> None:
-        """Hands what methods have changed to the model's own copies under ZeRO 1 and 2; elsewhere
-        they are the same. All ranks have to call it."""
+        """Copies the methods' changes into the model's own weights under ZeRO 1 and 2; elsewhere
+        there is only one copy. All ranks must call it."""
         if self._zero is not None:
             self._zero.publish(self._published)
             self._published = self._zero.versions()
@@ -636,19 +639,20 @@ class RetentionMixin(WholeCheckpoints):
             self._zero.before_step(self._add_gradients)
 
     def zero_stage(self) -> int:
-        """Of ZeRO, 0 to 3; only under DeepSpeed."""
+        """Stage of ZeRO, 0 to 3; above 0 only under DeepSpeed."""
         return int(self.accelerator.state.deepspeed_plugin.zero_stage)
 
     def figures_of(self, totals: TokenTotals) -> StepFigures:
-        """Means over the trained tokens, and those of the KL."""
+        """Returns the means over the trained tokens, and the means over the KL tokens."""
         kl = None if self._token_loss is None else totals.per_token("kl_sum")
         return StepFigures(ce=totals.per_token("ce_sum"), kl=kl)
 
     # ---------------------------------------------------------------------------------- the figures
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Adds cross-entropy, KL, the student's entropy (nats per token, over all tokens since the
-        last log and all ranks), token accuracy and the methods' figures."""
+        """Logs with cross-entropy, KL, the student's entropy, token accuracy and the methods'
+        figures added. The first three are in nats per token, over all tokens since the last log and
+        all ranks."""
         mode = "eval" if any(k.startswith("eval_") for k in logs) else "train"
         for name, value in logs.items():
             if mode == "eval" and name.endswith("loss") and not math.isfinite(value):
@@ -747,13 +751,14 @@ class RetentionMixin(WholeCheckpoints):
     def describe_samples(
         self, inputs: dict[str, Any], rows: list[int] | None = None, *, limit: int = 4
     ) -> list[str]:
-        """The beginnings of a batch's samples, with their row in the training data where it can be
-        found.
+        """Returns the beginnings of a batch's samples, with their row numbers in the training data
+        if these can be found.
 
         Args:
             inputs: one micro-batch as the collator made it.
-            rows: rows of the flattened, shifted `[B * (T-1)]` positions to blame; None: all of the
-                batch.
+            rows: the rows of the flattened, shifted `[B * (T-1)]` positions that the message is
+                about; None: the whole batch.
+            limit: the largest number of samples.
         """
         return describe_samples(
             inputs, rows, data=self.train_dataset, tokenizer=self.processing_class, limit=limit

@@ -136,21 +136,20 @@ class OnSamples(OwnLoss):
 
 
 class OnAnswers(OwnLoss):
-    """Hosts of given completions with a preference loss of TRL's: beside it the KL of label
-    annealing at their tokens.
+    """Base of trainers with one of TRL's preference losses on given completions. Label annealing
+    adds its KL at their tokens.
 
     Args:
-        model: the loaded start model.
-        ref_model: what the policy is held against; None: the start model, as TRL has it, from
-            memory.
+        model: the loaded initial model.
+        ref_model: the reference model of TRL's loss; None: the initial model in memory, as in TRL.
         args: the settings of TRL's trainer.
-        retain: methods; those of the data are refused, and so are a cached teacher and label
-            annealing's weights by origin.
-        **kwargs: the trainer's own of TRL, and `RetentionMixin`'s.
+        retain: the retention methods. Methods of the data, a cached teacher, and label annealing
+            with weights by origin are refused.
+        **kwargs: the arguments of TRL's trainer, and of `RetentionMixin`.
 
     Raises:
-        ConfigError: methods that do not fit preference data.
-        DataError: training data that `check` refuses.
+        ConfigError: the methods do not fit preference data.
+        DataError: `check` refuses the training data.
     """
 
     trl: ClassVar[Any]
@@ -302,19 +301,19 @@ class OnAnswers(OwnLoss):
 
 
 class DPORetentionTrainer(OnAnswers, DPOTrainer):
-    """`trl.DPOTrainer` with retention methods: every loss, precomputed references, LoRA, DDP and
-    FSDP2 as in TRL. Arguments and errors as of `OnAnswers`; rows are pairs
+    """`trl.DPOTrainer` with retention methods. Every loss, precomputed references, LoRA, DDP and
+    FSDP2 work as in TRL. Arguments and errors are those of `OnAnswers`; rows are pairs
     (`holdfast.data.pairs`)."""
 
     trl, settings, completions, check = DPOTrainer, DPOConfig, 2, check_pairs
 
 
 class KTORetentionTrainer(OnAnswers, KTOTrainer):
-    """`trl.KTOTrainer` with retention methods. Arguments and errors as of `OnAnswers`; rows are
-    single answers that were judged good or bad (`holdfast.data.pairs`).
+    """`trl.KTOTrainer` with retention methods. Arguments and errors are those of `OnAnswers`; rows
+    are single answers with a label, good or bad (`holdfast.data.pairs`).
 
-    TRL estimates its own KL, one number that all answers of a micro-batch are held against, over
-    the micro-batch; that stays as it is.
+    TRL estimates a KL of its own over each micro-batch, one number that it compares all answers of
+    the micro-batch with. holdfast does not change that.
     """
 
     trl, settings, completions, check = KTOTrainer, KTOConfig, 1, check_judged
@@ -331,11 +330,11 @@ class GRPORetentionTrainer(OnSamples, GRPOTrainer):
     """`trl.GRPOTrainer` with retention methods of the gradient and of the weights.
 
     Args:
-        *args, **kwargs: `GRPOTrainer`'s own, and `RetentionMixin`'s.
-        retain: methods; those of the data and of the loss are refused.
+        *args, **kwargs: the arguments of `GRPOTrainer`, and of `RetentionMixin`.
+        retain: the retention methods. Methods of the data and of the loss are refused.
 
     Raises:
-        ConfigError: methods that do not fit.
+        ConfigError: the methods do not fit.
     """
 
     def __init__(self, *args: Any, retain: Sequence[RetentionMethod] = (), **kwargs: Any) -> None:
@@ -355,27 +354,27 @@ class GRPORetentionTrainer(OnSamples, GRPOTrainer):
         self.data_notes: list[str] = []
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Left to the run, as `SFTRetentionTrainer` does."""
+        """Writes nothing; the run writes the card, as with `SFTRetentionTrainer`."""
 
 
 class OnPolicyTrainer(OnSamples, DistillationTrainer):
-    """On-policy distillation: label annealing on the model's own samples is the loss, without
-    labels.
+    """Trainer for on-policy distillation. The loss is label annealing on the model's own samples,
+    without labels.
 
     Args:
-        model: the loaded model that is trained.
-        args: `trl.DistillationConfig`: sampling, lengths, the usual. Its `beta` and teacher keys
-            have no effect: the divergence and whose it is are label annealing's.
-        retain: with `label_annealing` of a weight above 0, whose `reference` is the model of before
-            (or "start", which holds on to the model as it is); methods of the gradient and of the
-            weights beside it.
+        model: the loaded model to train.
+        args: `trl.DistillationConfig`: sampling, lengths and the usual settings. Its `beta` and
+            teacher keys have no effect, because label annealing sets divergence and teacher.
+        retain: the retention methods. One must be `label_annealing` with a weight above 0. Its
+            `reference` is the teacher: an earlier model, or "start" for the model as it is now.
+            Methods of the gradient and of the weights may be added.
         train_dataset: rows with `prompt`, text or messages.
-        **kwargs: `DistillationTrainer`'s own, and `RetentionMixin`'s.
+        **kwargs: the arguments of `DistillationTrainer`, and of `RetentionMixin`.
 
     Raises:
-        ConfigError: no label annealing, one of all tokens or with weights by origin, a cached
-            teacher, a budget, methods of the data.
-        DataError: rows without prompts.
+        ConfigError: label annealing is missing, covers all tokens, has weights by origin or has a
+            cached teacher; or there is a budget or a method of the data.
+        DataError: rows have no prompt.
     """
 
     def __init__(
@@ -421,7 +420,7 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
         self.data_notes: list[str] = []
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Left to the run, as `SFTRetentionTrainer` does."""
+        """Writes nothing; the run writes the card, as with `SFTRetentionTrainer`."""
 
     def compute_loss(
         self,
@@ -430,8 +429,8 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """weight * the mean divergence over the sampled tokens of the whole step, over accumulation
-        and processes."""
+        """Returns weight * the mean divergence over the sampled tokens of the whole step, over
+        accumulation and processes."""
         ids, mask, sampled = _padded_right(inputs)
         tokens = {"input_ids": ids, "attention_mask": mask}
         labels = ids.masked_fill(sampled == 0, IGNORE)

@@ -48,16 +48,16 @@ class SelfDistillationTrainer(OnSamples, SDFTTrainer):
     """TRL's `SDFTTrainer` with retention methods of the gradient and of the weights.
 
     Args:
-        model: the loaded model that is trained.
-        args: as `sampling_arguments` makes them, or `trl.experimental.sdft.SDFTConfig`.
-        retain: methods; those of the data and of the loss are refused.
-        train_dataset: rows with `prompt`, text or messages, and `privileged_context`, the
-            demonstration, text.
-        **kwargs: `SDFTTrainer`'s own, and `RetentionMixin`'s.
+        model: the loaded model to train.
+        args: the result of `sampling_arguments`, or a `trl.experimental.sdft.SDFTConfig`.
+        retain: the retention methods. Methods of the data and of the loss are refused.
+        train_dataset: rows with `prompt` (text or messages) and `privileged_context` (the
+            demonstration, text).
+        **kwargs: the arguments of `SDFTTrainer`, and of `RetentionMixin`.
 
     Raises:
-        ConfigError: methods that do not fit.
-        DataError: rows without a prompt or without a demonstration.
+        ConfigError: the methods do not fit.
+        DataError: rows lack a prompt or a demonstration.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class SelfDistillationTrainer(OnSamples, SDFTTrainer):
         self.data_notes: list[str] = []
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Left to the run, as `SFTRetentionTrainer` does."""
+        """Writes nothing; the run writes the card, as with `SFTRetentionTrainer`."""
 
     def _setup_teacher_model(self) -> None:
         """A frozen copy of the model at hand: TRL would load it again from where it came from,

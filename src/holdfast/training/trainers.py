@@ -59,18 +59,16 @@ LoadRows = Callable[[str], tuple[Dataset, str]]
 
 
 class RetentionTrainer(RetentionMixin, Trainer):
-    """`transformers.Trainer` with retention methods, for data that is tokenised already
-    (`input_ids`, `labels`)."""
+    """`transformers.Trainer` with retention methods, for tokenised data (`input_ids`, `labels`)."""
 
 
 class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
-    """`trl.SFTTrainer`'s data preparation with retention methods.
+    """`trl.SFTTrainer` with retention methods: TRL prepares the data, holdfast computes the loss.
 
     Args:
-        load_rows: how replay data named in a method is read; None: as `holdfast train` reads any
-            data.
-        say: gets a line on what methods do while they make data, on the first process.
-        *args, **kwargs: `SFTTrainer`'s own, and `retain`.
+        load_rows: reads the replay data that a method names; None: the reader of `holdfast train`.
+        say: called with a line when a method makes data, on the first process.
+        *args, **kwargs: the arguments of `SFTTrainer`, and `retain`.
     """
 
     prepares_data = True
@@ -369,8 +367,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
                 )
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Left to the run: its card carries the retention method and the figures, which are not
-        known before the end."""
+        """Writes nothing. The run writes the card at its end, with the retention method and the
+        figures."""
 
     def _send_telemetry(self) -> None:
         """Sent only when the user has turned it on by HF_HUB_DISABLE_TELEMETRY=0."""

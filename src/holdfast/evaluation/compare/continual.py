@@ -93,23 +93,24 @@ def stage_matrix(
     resamples: int = 4000,
     seed: int = 0,
 ) -> StageMatrix:
-    """Scores of every task after every stage in the metric that leads it, and the four measures
-    with their intervals.
+    """Computes the score of every task after every stage of sequential training, in the primary
+    metric of the task. It also computes the four measures (see `StageMatrix`) with their intervals.
 
     Args:
-        folders: evaluations of the start and of the model after each stage, in the order of
+        folders: evaluations of the initial model and of the model after each stage, in the order of
             training.
         tasks: (suite, name) of the task that each stage trained, in the same order; one fewer than
             folders.
         stages: labels of the models, as many as folders.
         confidence: level of the intervals, in (0, 1).
-        resamples: bootstrap draws.
-        seed: of the draws.
+        resamples: number of bootstrap draws.
+        seed: random seed of the draws.
 
     Raises:
-        ConfigError: counts that do not fit, or tasks whose units cannot be averaged.
-        DataError: evaluations that cannot be read, or that were not made alike at all stages; all
-            of them are named.
+        ConfigError: the numbers of folders, tasks and stages do not fit, or the units of the tasks
+            cannot be averaged.
+        DataError: evaluations cannot be read, or were not made in the same way at all stages; the
+            message names all of them.
     """
     if not tasks or len(folders) != len(tasks) + 1 or len(stages) != len(folders):
         raise ConfigError(

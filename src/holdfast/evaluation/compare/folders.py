@@ -123,19 +123,20 @@ def compare_folders(
     *,
     metrics: Metrics = "primary",
 ) -> tuple[list[Comparison], list[str]]:
-    """Compares everything that two folders have in common.
+    """Compares two models on every entry that both evaluation folders have.
 
     Args:
-        before: the evaluations of the model that the other is compared with.
-        after: those of the other one.
+        before: the evaluations of the model to compare with.
+        after: the evaluations of the other model.
         options: how to compare.
-        metrics: the one that leads each entry, or all.
+        metrics: the primary metric of each entry, or all metrics.
 
     Returns:
-        The comparisons, and a sentence for everything that is not compared.
+        The comparisons, and a sentence for everything that was not compared.
 
     Raises:
-        DataError: evaluations that cannot be read (all of them are named), or a folder without any.
+        DataError: a folder has no evaluations, or some cannot be read; the message names all of
+            them.
     """
     matching = match_entries(read_evaluations(before), read_evaluations(after))
     compared = compare_entries(before, after, matching, options)

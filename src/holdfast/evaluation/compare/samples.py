@@ -71,20 +71,20 @@ def compare_samples(
     evaluation_after: Evaluation,
     options: ComparisonOptions = ComparisonOptions(),
 ) -> list[Comparison]:
-    """Compares all metrics that both evaluations have and that their rows carry, the primary one
-    first.
+    """Compares two evaluations in every metric that both of them and their rows have. The primary
+    metric comes first.
 
     Args:
-        before_rows: per-sample rows of the starting model, see
+        before_rows: per-sample rows of the initial model, see
             `holdfast.records.evaluation.Evaluation`.
-        after_rows: those of the result; the order need not be the same.
-        evaluation_before: what the rows belong to.
-        evaluation_after: likewise.
-        options: level of the intervals, and losses that do not matter.
+        after_rows: per-sample rows of the result; their order may differ.
+        evaluation_before: the evaluation that `before_rows` belong to.
+        evaluation_after: the evaluation that `after_rows` belong to.
+        options: level of the intervals, margins and adjustment of p-values.
 
     Raises:
-        DataError: the two did not answer the same samples with the same prompts; the message counts
-            them.
+        DataError: the two models did not answer the same samples with the same prompts; the message
+            says how many differ.
     """
     evaluations = (evaluation_before, evaluation_after)
     joined = join_allowing(

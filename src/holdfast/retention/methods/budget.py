@@ -118,8 +118,8 @@ _RISE = Meta(
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(RetentionMethod):
-    """Adapts the strength of another method so that the run ends within a budget for forgetting;
-    memory kept where that method keeps it.
+    """Adapts the strength of another method so that the run ends within a budget for forgetting. It
+    works where that other method works.
 
     References: Stooke, Achiam and Abbeel 2020, Responsive safety in reinforcement learning by PID
     Lagrangian methods (arXiv:2007.03964), section 4; Platt and Barr 1988, Constrained differential
@@ -201,14 +201,14 @@ class Budget(RetentionMethod):
 
     @property
     def limit(self) -> float:
-        """The budget: of KL, or of held-out cross-entropy, nats per token."""
+        """The budget in nats per token, for the KL or for the held-out cross-entropy."""
         return (
             self.kl if self.kl is not None else math.log1p(_share(self.perplexity_increase) or 0.0)
         )
 
     @property
     def period(self) -> int:
-        """Steps between measurements of `data`."""
+        """Optimiser steps between measurements of `data`."""
         return self.every or 10
 
     def start(self, anchors: Anchors) -> ActiveMethod:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ExponentialAverage(RetentionMethod):
-    """The run's result is an exponential moving average of its weights that begins at the start;
-    memory kept in the weights.
+    """Takes an exponential moving average of the weights as the result of the run. The average
+    begins at the initial model. This method works on the weights.
 
     References: Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging (its
     exponential form, as usual in deep learning).

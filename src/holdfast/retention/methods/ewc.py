@@ -76,7 +76,8 @@ FOLDER = "fisher"
 
 @dataclass(frozen=True, kw_only=True)
 class EWC(RetentionMethod):
-    """Elastic weight consolidation; memory kept in the gradient.
+    """Elastic weight consolidation: a penalty on changes of the weights that matter for an old
+    task. This method works on the gradient.
 
     References: Kirkpatrick et al. 2017 (arXiv:1612.00796), Eq. 3; decay as gamma of online EWC in
     Schwarz et al. 2018, Progress and Compress (arXiv:1805.06370), section 3; Soup to Go, section 4
@@ -128,10 +129,11 @@ class EWC(RetentionMethod):
 
     @classmethod
     def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
-        """The Fisher information of the last task's data, added to that of those before.
+        """Returns the parameters for the next task: the Fisher information of the last task's data
+        is added to that of the earlier tasks.
 
         Raises:
-            ConfigError: that of those before is gone.
+            ConfigError: the Fisher information of the earlier tasks is missing.
         """
         if parameters.get("data") or parameters.get("fisher"):
             return [dict(parameters)]
@@ -210,8 +212,9 @@ class EWC(RetentionMethod):
         """See `RetentionMethod.start`.
 
         Raises:
-            ModelError: anchor or Fisher information of another architecture, the latter of another
-                model than the anchor; all of it.
+            ModelError: the reference or the Fisher information has another architecture, or the
+                Fisher information was computed on another model than the reference. The message
+                lists everything.
         """
         problems = self.check_weights(anchors.named)
         if problems:

@@ -29,7 +29,8 @@ from holdfast.retention.pull import Pull
 
 @dataclass(frozen=True, kw_only=True)
 class L2(RetentionMethod):
-    """Penalty on the distance to the start; memory kept in the gradient.
+    """Penalty on the squared distance of the weights to the reference. This method works on the
+    gradient.
 
     References: Memory Retaining Finetuning, section 3 (baseline); Soup to Go, section 4; decoupled
     as Loshchilov and Hutter 2019 (arXiv:1711.05101).

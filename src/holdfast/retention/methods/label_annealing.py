@@ -57,9 +57,9 @@ _BELONGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class LabelAnnealing(RetentionMethod):
-    """KL to the start model at every trained token; memory kept in the loss.
+    """Adds the KL to the initial model at every trained token. This method works on the loss.
 
-    Raises nothing itself; `problems()` lists parameters out of range.
+    The class raises no error itself; `problems()` lists parameters out of range.
 
     References: Memory Retaining Finetuning, Eq. 2; gradient and direction as in its appendix A.3.
     """
@@ -126,7 +126,7 @@ class LabelAnnealing(RetentionMethod):
 
     @property
     def weights(self) -> dict[str, float]:
-        """The factor by where tokens are from."""
+        """The weight of the KL at tokens of each origin."""
         weights = {}
         for origin in ORIGINS:
             weight = getattr(self, f"weight_{origin}")
@@ -159,7 +159,8 @@ class LabelAnnealing(RetentionMethod):
 
     @classmethod
     def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
-        """`reference: base` is the base of the sequence."""
+        """Returns the parameters for the next task. `reference: base` is the base of the
+        sequence."""
         base = {
             name: earlier.base
             for name in ("reference", "teacher_model")

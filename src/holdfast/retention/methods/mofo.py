@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MoFO(RetentionMethod):
-    """Only the parameters with the largest momenta keep their update; memory kept in the weights.
+    """Updates only the parameters with the largest momenta. This method works on the weights.
 
     References: Chen et al. 2024, MoFO: Momentum-Filtered Optimizer for Mitigating Forgetting in LLM
     Fine-Tuning (arXiv:2407.20999), Algorithm 1.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Multitask(RetentionMethod):
-    """Trains on another task's data too, all of it by default; memory kept in the data.
+    """Trains on another task's data too, by default on all of it. This method works on the data.
 
     References: Soup to Go, section 5 (multitask, the upper line); Caruana 1997, Multitask learning.
     """
@@ -48,7 +48,7 @@ class Multitask(RetentionMethod):
 
     @classmethod
     def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
-        """All earlier tasks' data."""
+        """Returns the parameters for the next task: the data of all earlier tasks."""
         if parameters.get("data"):
             return [dict(parameters)]
         return [{**parameters, "data": data} for data in earlier.data]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay(RetentionMethod):
-    """Mixes old data into the new; memory kept in the data.
+    """Mixes old data into the new data. This method works on the data.
 
     References: Memory Retaining Finetuning, section 5 (Table 3); Soup to Go, section 5 (rehearsal).
     """
@@ -66,7 +66,8 @@ class Replay(RetentionMethod):
 
     @classmethod
     def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
-        """All earlier tasks' data in equal parts of the fraction."""
+        """Returns the parameters for the next task: the data of all earlier tasks, in equal parts
+        of the fraction."""
         if parameters.get("data"):
             return [dict(parameters)]
         fraction = float(parameters.get("fraction", cls.fraction)) / len(earlier.data)

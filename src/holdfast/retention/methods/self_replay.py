@@ -52,7 +52,7 @@ LEAST_ROOM = 8
 
 @dataclass(frozen=True, kw_only=True)
 class SelfReplay(RetentionMethod):
-    """Mixes the start model's own samples into the new data; memory kept in the data.
+    """Mixes samples of the initial model into the new data. This method works on the data.
 
     References: 2605.26097, experiments/instruct/ptx of its code (samples from the beginning-of-text
     token, CE or KL on them); SSR 2403.01244 (samples after prompts, filtered).
@@ -139,7 +139,7 @@ class SelfReplay(RetentionMethod):
 
     @property
     def filters(self) -> Filters:
-        """Which samples are left out."""
+        """The filters that decide which samples are left out."""
         from holdfast.retention.self_samples import REPEATS, Filters
 
         default = None if self.prompts == START else REPEATS

@@ -34,7 +34,8 @@ from holdfast.retention.protocol import (
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialAveraging(RetentionMethod):
-    """Averages the weights with the old model's at a fixed period; memory kept in the weights.
+    """Averages the weights with the old model's at a fixed period. This method works on the
+    weights.
 
     References: Soup to Go, Algorithm 1 and Eq. 5.
     """
@@ -89,13 +90,13 @@ class SequentialAveraging(RetentionMethod):
         return []
 
     def period(self, total_steps: int) -> int:
-        """Steps between averages, at least 1."""
+        """Optimiser steps between two averages, at least 1."""
         if self.every is not None:
             return self.every
         return max(1, round((0.25 if self.p is None else self.p) * total_steps))
 
     def averages_at(self, step: int, total_steps: int) -> bool:
-        """Whether optimiser step `step` (from 1) of `total_steps` is followed by an average."""
+        """Whether an average follows optimiser step `step` (from 1) of `total_steps`."""
         return step % self.period(total_steps) == 0 or step == total_steps
 
     def check_weights(self, named: NamedParams) -> list[Problem]:

@@ -55,8 +55,8 @@ LEAST_TAU = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class TokenWeighting(RetentionMethod):
-    """Weighs each token's cross-entropy by how the model takes it; memory kept in the loss, without
-    old data.
+    """Weights each token's cross-entropy by the model's own prediction at that token. This method
+    works on the loss and needs no old data.
 
     References: EAFT (arXiv:2601.02151), section 3.3; DFT (arXiv:2508.05629); TALR
     (arXiv:2509.20758).

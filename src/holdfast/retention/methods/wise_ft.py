@@ -25,7 +25,8 @@ from holdfast.retention.protocol import (
 
 @dataclass(frozen=True, kw_only=True)
 class WiseFT(RetentionMethod):
-    """Interpolates start and result once, at the end of the run; memory kept in the weights.
+    """Interpolates the reference (by default the initial model) and the result once, at the end of
+    the run. This method works on the weights.
 
     References: Wortsman et al. 2021, Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq.
     1; Soup to Go, sections 2, 3 and 6.4 (SFA with p = 1).

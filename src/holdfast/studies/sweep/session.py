@@ -49,22 +49,24 @@ def run_study(
     """Runs a study to its end, or continues it.
 
     Args:
-        config: see `study.load_study`.
+        config: the study, see `study.load_study`.
         console: a `rich.console.Console` for progress; None: a new one on standard output.
-        workers: trials at a time on this machine; None: as the study says, else one a GPU, or two
-            on two and more cores. 0 starts none and waits for those started elsewhere.
-        grace: seconds without a sign of life after which another machine's trial is taken over.
+        workers: number of trials that this machine runs at once. None: the study's own setting,
+            else one a GPU, or two on two or more cores. 0 starts none and waits for workers that
+            were started elsewhere.
+        grace: seconds without a sign of life after which a trial of another machine is taken over.
 
     Returns:
-        The study as it ended, as in study.json.
+        The finished study, as in study.json.
 
     Raises:
-        ConfigError: the configuration, or the storage holds another study of this name (what
-            differs).
+        ConfigError: the configuration has mistakes, or the storage holds a different study of this
+            name (the message lists the differences).
         StorageError: the storage does not answer.
-        RunFolderError: the folder is another's.
+        RunFolderError: the folder belongs to something else.
         Interrupted: Ctrl-C; the same command continues.
-        HoldfastError: trials failed (which), after the others ended and the page was written.
+        HoldfastError: some trials failed (the message names them). It is raised after the other
+            trials ended and the page was written.
     """
     record: StudyRecord = engine.execute_study(
         SweepStudy(config), console=console, workers=workers, grace=grace

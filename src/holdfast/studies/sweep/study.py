@@ -347,14 +347,14 @@ def _brief(value: Any) -> str:
 def load_study(
     path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None
 ) -> StudyConfig:
-    """The study in a YAML file.
+    """Reads a study from a YAML file.
 
     Args:
         path: the file.
-        overrides: keys that win over the file's, as the command line gives them.
+        overrides: keys that override those of the file, as on the command line.
 
     Raises:
-        ConfigError: with every mistake at once.
+        ConfigError: the study has mistakes; the message lists all of them.
     """
     path = expanded(path)
     request = read_yaml(path)
