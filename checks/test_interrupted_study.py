@@ -27,7 +27,7 @@ def test_two_workers_do_it_interrupted_and_continued(tmp_path):
             break
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    assert b"The same command continues" in process.communicate(timeout=60)[1]
+    assert b"Run the same command to continue" in process.communicate(timeout=60)[1]
     made = {p: p.stat().st_mtime_ns for p in out.glob("throws/*.json")}
     assert 2 <= len(made) < 8
     with open_existing(out) as opened:

@@ -106,7 +106,7 @@ def test_ctrl_c_stops_all_workers_and_the_same_command_continues(tmp_path: Path)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the parent and all workers get it
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors[-2000:]
-    assert "The same command continues" in errors
+    assert "Run the same command to continue" in errors
     again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert again.returncode == 0, again.stderr[-2000:]
     record = read_study(tmp_path / "run")

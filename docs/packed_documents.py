@@ -39,7 +39,7 @@ def try_architecture(name: str) -> str:
     """What comes of packed documents in an architecture's default configuration; one of `HEADS`."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    from holdfast.training.document_attention import packing_problem
+    from holdfast.training.document_attention import is_leak, packing_problem
 
     try:
         problem = packing_problem(CONFIG_MAPPING[name](), AutoModelForCausalLM.from_config, attention=None)
@@ -51,7 +51,7 @@ def try_architecture(name: str) -> str:
         return APART
     if problem.endswith("installed"):
         return PACKAGES
-    return LEAK if "see each other" in problem else UNTRAINED
+    return LEAK if is_leak(problem) else UNTRAINED
 
 
 def in_own_process(name: str, *, seconds: int = SECONDS) -> str:

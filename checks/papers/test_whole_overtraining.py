@@ -313,7 +313,7 @@ def test_training_text_that_holds_what_is_measured_is_refused(asked: dict[str, A
             run_of(asked, output_dir=f"others-{number}", **more, probe=False, seeds=[0])
     write("train.jsonl", [*NEW[:12], OLD[3]])
     record = run_of(asked, overlap="keep", output_dir="kept", seeds=[0], probe=False, vary={"learning_rate": [1e-3]})
-    assert any("1 of 12 documents of keep/old (old.jsonl) stand in the training data" in n for n in record.notes)
+    assert any("1 of 12 documents of keep/old (old.jsonl) also occur in the training data" in n for n in record.notes)
 
 
 def test_rates_and_ways_may_come_later(asked: dict[str, Any]) -> None:

@@ -144,7 +144,7 @@ def test_a_study_from_its_file_to_its_page(asked, tmp_path, capsys):
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 130, error
-    assert "The same command continues" in error
+    assert "Run the same command to continue" in error
     record = read_study(out)
     assert record.status == "interrupted"
     assert "running" not in [t.state for t in record.trials]

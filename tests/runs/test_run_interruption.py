@@ -156,9 +156,9 @@ def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(place: Path) -> None:
     done = commandline.in_process(work, place, stop_when=at_work, limit=120)
     shown = done.out + done.err
     assert done.code == 130, shown
-    assert re.search(r"Interrupted at step \d+ of 40; a checkpoint is in cut\. The same command continues\.", shown), (
-        shown
-    )
+    assert re.search(
+        r"Interrupted at step \d+ of 40; a checkpoint is in cut\. Run the same command to continue\.", shown
+    ), shown
     assert "Traceback" not in shown
     record = RunFolder("cut").read()
     assert record.status == "interrupted"

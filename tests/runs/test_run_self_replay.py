@@ -55,7 +55,7 @@ def test_a_run_stopped_while_it_draws_goes_on_and_is_held_to_its_rows(
 
     with monkeypatch.context() as patch:
         patch.setattr(TrainerDataServices, "continued", counted)
-        with pytest.raises(Interrupted, match="The same command continues"):
+        with pytest.raises(Interrupted, match="Run the same command to continue"):
             run_of(settings)
     with monkeypatch.context() as patch:
         patch.setattr(_Run, "save", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))

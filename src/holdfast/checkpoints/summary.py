@@ -241,7 +241,7 @@ def _fit_check(
     return _check(
         title,
         [fit.problem] if fit.problem else [],
-        (f"{len(entries)} tensors, all that the model has"),
+        f"{len(entries)} tensors, all that the model has",
     )
 
 

@@ -381,7 +381,7 @@ def check_streaming(
         found.append(
             Problem(
                 "dataloader_num_workers",
-                f"expected at most {most} with {key}{('' if most else ' and shuffle_dataset')}, "
+                f"expected at most {most} with {key}{'' if most else ' and shuffle_dataset'}, "
                 f"got {workers}: the order of rows would depend on it.",
             )
         )
@@ -390,7 +390,7 @@ def check_streaming(
             found.append(
                 Problem(
                     ("retention", method.name),
-                    (f"has to count the rows that it mixes in. Leave out {key}."),
+                    f"has to count the rows that it mixes in. Leave out {key}.",
                 )
             )
         term = None if method.off else method.token_loss()
@@ -415,7 +415,7 @@ def check_early_stopping(
         problems.append(
             Problem(
                 "eval_dataset_name",
-                ("has no effect without eval_strategy. Add eval_strategy: epoch, or leave it out."),
+                "has no effect without eval_strategy. Add eval_strategy: epoch, or leave it out.",
             )
         )
     if held_out is None and part is not None:
@@ -490,7 +490,7 @@ def check_stopping(
     return [
         Problem(
             "early_stopping",
-            (f"chooses the final model, and {name} does too. Leave one of them out."),
+            f"chooses the final model, and {name} does too. Leave one of them out.",
         )
         for name in others
     ]

@@ -250,8 +250,8 @@ class RunSettings:
     from a file."""
     train_on: Annotated[Literal["last", "all", "per_message"] | None, Meta(section="data")] = None
     """Which messages of a conversation are trained: the assistant's last one, all of its messages,
-    or those with train or weight set. Unlike assistant_only_loss, it works with every chat
-    template."""
+    or those with train or weight set. Works with every chat template, as assistant_only_loss
+    does."""
     train_thoughts: Annotated[bool, Meta(section="data")] = True
     """Train the assistant's thoughts: text between <think> and </think>, and reasoning_content."""
     rewritten_turns: Annotated[Literal["refuse", "whole", "as_written"], Meta(section="data")] = (

@@ -124,7 +124,7 @@ def refuse_unsupported(trainer: RetentionMixin) -> None:
     if args.label_smoothing_factor:
         unsupported.append(
             f"label_smoothing_factor: expected 0, got {args.label_smoothing_factor}; "
-            "label_annealing already smooths the labels."
+            "label_annealing smooths the labels with the initial model's predictions."
         )
     if unsupported:
         raise ConfigError(unsupported)

@@ -165,7 +165,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
                 "Attention within packed documents uses a dense mask over the whole batch here "
                 f"(attn_implementation: {used}): correct, but time and memory grow with the "
                 "square of the tokens in a batch. Use attn_implementation: "
-                f"{('sdpa or ' if used == 'eager' else '')}flash_attention_2, or a smaller "
+                f"{'sdpa or ' if used == 'eager' else ''}flash_attention_2, or a smaller "
                 "per_device_train_batch_size with accumulation."
             )
 
