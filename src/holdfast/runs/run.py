@@ -701,12 +701,15 @@ class _Run:
             "final": final,
         }
         if state.global_step < state.max_steps and stop.stopped:
-            again = "continues"
+            again = "Run the same command to continue."
             if args.save_only_model:
-                again = "starts over: with save_only_model: true there is nothing to continue from"
+                again = (
+                    "The same command starts over: with save_only_model: true there is nothing to "
+                    "continue from."
+                )
             raise Interrupted(
                 f"Interrupted at step {state.global_step} of {state.max_steps}; a checkpoint is in "
-                f"{self.folder.path}. The same command {again}."
+                f"{self.folder.path}. {again}"
             )
 
     def stops_early(self) -> list[TrainerCallback]:
