@@ -45,10 +45,10 @@ VERDICTS = (LOST, GAINED, LITTLE_LOST, LITTLE_GAINED, KEPT, NOT_SHOWN, NOT_FINIT
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison(Displayed):
-    """One metric of the start model against the result, paired sample by sample.
+    """The initial model compared with the result in one metric, paired sample by sample.
 
-    `difference` is after - before in the metric's own unit; `gain` has the sign turned so that more
-    is better.
+    `difference` is after - before in the metric's own unit. `gain` is the same with the sign that
+    makes more better.
     """
 
     suite: str
@@ -63,42 +63,45 @@ class Comparison(Displayed):
     interval: tuple[float, float]
     """All differences that the test does not reject at `confidence`."""
     p_value: float
-    """Two-sided, of the same test: below 1 - `confidence` exactly where the interval excludes 0."""
+    """Two-sided p-value of the same test: below 1 - `confidence` exactly if the interval excludes
+    0."""
     test: str
-    """"McNemar (exact)" for right/wrong metrics, "paired t, skewness removed" otherwise
-    (`statistics.paired`); "paired bootstrap" in records of earlier versions, whose interval and p
-    may part."""
+    """"McNemar (exact)" for right/wrong metrics, else "paired t, skewness removed"
+    (`statistics.paired`). Records of earlier versions have "paired bootstrap", whose interval and
+    p-value may disagree."""
     primary: bool = True
     confidence: float = 0.95
     flips_lost: int | None = None
-    """Samples right before and wrong after; None where the metric is not right/wrong."""
+    """Number of samples that were right before and wrong after; None if the metric is not
+    right/wrong."""
     flips_gained: int | None = None
     standard_error: float | None = None
-    """Of `difference`, with `skewness` and degrees of freedom `df`; None where flips say all, and
-    in records of earlier versions."""
+    """Standard error of `difference`, with `skewness` and degrees of freedom `df`. None if the
+    flips determine the test, and in records of earlier versions."""
     skewness: float = 0.0
     df: float | None = None
     smallest: int | None = None
-    """Of an average: samples of the member that has the fewest."""
+    """For an average: number of samples of its smallest member."""
     margin: float | None = None
-    """The loss that does not matter, in the metric's unit; None: the default
+    """The largest loss that does not matter, in the metric's unit; None: the default
     (`records.margins`)."""
     p_adjusted: float | None = None
     """One-sided p-value of "no loss", adjusted for all entries of the comparison (`Decision`); None
-    where the metric does not lead its entry."""
+    if the metric is not the entry's primary one."""
     detectable: float | None = None
-    """Where nothing is shown: the true loss that these samples show with a chance of 80 %, in the
-    metric's unit and at the level that the adjustment leaves."""
+    """If no change is shown: the true loss that these samples detect with a probability of 80 %, in
+    the metric's unit, at the level that remains after the adjustment."""
     needed: int | None = None
-    """Likewise: how many samples show a loss of the margin with a chance of 80 %."""
+    """If no change is shown: the number of samples that detect a loss of the margin with a
+    probability of 80 %."""
     chance: float | None = None
-    """What guessing gives, in the metric's unit; None where there is no such level."""
+    """The level of guessing, in the metric's unit; None if there is no such level."""
     at_chance: tuple[str, ...] = ()
-    """The models, "before" and "after", that are not shown to do better than guessing: their own
-    interval reaches down to it."""
+    """The models ("before", "after") that are not shown to be better than guessing, because their
+    own interval reaches down to it."""
     failed: str | None = None
-    """Why nothing follows from it: a figure, or a sample behind one, is NaN or infinite. There is
-    no difference then, and no interval (NaN)."""
+    """Why the comparison means nothing: a figure, or a sample behind it, is NaN or infinite.
+    Difference and interval are NaN then."""
 
     def __post_init__(self) -> None:
         figures = {"before": self.before, "after": self.after, "the difference": self.difference}
@@ -126,12 +129,12 @@ class Comparison(Displayed):
 
     @property
     def gain(self) -> float:
-        """The difference, signed so that positive is better."""
+        """The difference, with the sign that makes positive better."""
         return self.difference if self.higher_is_better else -self.difference
 
     @property
     def needed_about(self) -> int | None:
-        """`needed` in two digits, rounded up."""
+        """`needed`, rounded up to two digits."""
         if self.needed is None:
             return None
         size = 10 ** max(0, len(str(self.needed)) - 2)
@@ -139,7 +142,7 @@ class Comparison(Displayed):
 
     @property
     def tolerated(self) -> float:
-        """The loss that does not matter, in the metric's unit."""
+        """The largest loss that does not matter (the margin), in the metric's unit."""
         return (
             Margins().of(self.unit, self.metric, self.before, self.after)
             if self.margin is None
@@ -148,9 +151,10 @@ class Comparison(Displayed):
 
     @property
     def verdict(self) -> str:
-        """One of `VERDICTS`. Where the interval of the gain excludes 0: "gained" or "lost", "within
-        the margin" where all of it is within. Where it holds 0: "kept" where none of it is a loss
-        beyond the margin (non-inferiority), else "not shown"."""
+        """The verdict, one of `VERDICTS`. If the interval of the gain excludes 0, it is "gained" or
+        "lost", or "within the margin" if the whole interval is within the margin. If the interval
+        includes 0, it is "kept" if no part of it is a loss larger than the margin
+        (non-inferiority), else "not shown"."""
         if self.failed is not None:
             return NOT_FINITE
         low, high = (
@@ -353,12 +357,12 @@ class Answers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageMatrix:
-    """Scores of every task after every stage of sequential training, and what they say of
-    forgetting (GEM 2017; Chaudhry et al. 2018)."""
+    """Scores of every task after every stage of sequential training, and measures of forgetting
+    from them (GEM 2017; Chaudhry et al. 2018)."""
 
     tasks: list[str]
-    """In the order of training, one a stage after the start; a task of None (no stage of its own)
-    is not among them."""
+    """Names of the tasks in the order of training, one for each stage after the start. A task of
+    None, which has no stage of its own, is not in the list."""
     stages: list[str]
     """Labels of the start and of the model after each stage; `len(tasks) + 1` of them."""
     scores: list[list[float]]
@@ -368,5 +372,5 @@ class StageMatrix:
     interval."""
     unit: str = ""
     failed: list[str] = dataclasses.field(default_factory=list)
-    """Of which task a figure or a sample is NaN or infinite, a sentence each; its scores are NaN
-    then."""
+    """One sentence for each task with a figure or a sample that is NaN or infinite. Scores of such
+    a task are NaN."""

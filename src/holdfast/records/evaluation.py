@@ -31,13 +31,13 @@ UNIGRAM, CHANCE = "unigram", "chance"
 class Metric:
     """One figure of one evaluation.
 
-    `interval` is the two-sided interval at `confidence` (bootstrap over samples), None where it
-    cannot be had.
+    `interval` is the two-sided interval at `confidence` (bootstrap over samples); None if there is
+    none.
     """
 
     value: float
     n: int
-    """Samples behind the figure: documents for text, questions for tasks."""
+    """Number of samples behind the figure: documents for text, questions for tasks."""
     unit: str
     """For example "nats/token", "bits/byte", "accuracy", "exact_match"."""
     higher_is_better: bool
@@ -100,31 +100,33 @@ class Evaluation:
     """
 
     suite: str
-    """"keep" (what must be kept) or "learn" (what is learnt), or a name of the user's."""
+    """The suite: "keep" (what must be kept), "learn" (what is learnt), or a name that the user
+    chose."""
     name: str
     kind: str
     """A kind of `evaluation.kinds`, or "average"."""
     primary: str
-    """The metric that comparisons and plots lead with; a key of `metrics`."""
+    """The primary metric, which comparisons and plots show first; a key of `metrics`."""
     metrics: dict[str, Metric]
     settings: dict[str, Any]
     model: dict[str, Any]
-    """`{"name": ..., "hash": ...}`, and "origin" where the weights have one that must be said.
-    "weights": the weights' own hash where `hash` says more (how they are served), None where nobody
-    knows them (behind a server). And what else decides figures, as of
+    """`{"name": ..., "hash": ...}`, and "origin" if readers should know where the weights come
+    from. "weights" is the hash of the weights alone, if `hash` covers more (how they are served);
+    None if it is unknown (behind a server). Further keys affect the figures, see
     `holdfast.evaluation.circumstances`."""
     key: str
-    """Fingerprint of (model hash, data hash, settings): equal key, nothing to compute again."""
+    """Fingerprint of (model hash, data hash, settings). An evaluation with an equal key need not be
+    computed again."""
     seconds: float = 0.0
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     references: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
-    """By metric, in its unit: what a figure is worth. "unigram" of text: what the frequencies of
-    the scored tokens give (with one added to each count of the vocabulary), without any context.
-    "chance" of multiple choice: what guessing gives."""
+    """Reference levels by metric, in its unit. "unigram" (text) is the level of a model that knows
+    only the frequencies of the scored tokens (with one added to each count of the vocabulary),
+    without any context. "chance" (multiple choice) is the level of guessing."""
     failed: str | None = None
-    """Why the figures mean nothing: a sample or a figure is NaN or infinite; None where all are
-    numbers. Where samples are, no metric has a value (NaN), for an accuracy of NaN log-likelihoods
-    is a number too."""
+    """Why the figures mean nothing: a sample or a figure is NaN or infinite. None if all are
+    finite. If a sample is not finite, no metric has a value (NaN), because an accuracy would be a
+    number even over NaN log-likelihoods."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -136,13 +138,13 @@ class Evaluation:
 
     @property
     def leading(self) -> Metric:
-        """The metric that comparisons and plots lead with."""
+        """The primary metric, which comparisons and plots show first."""
         return self.metrics[self.primary]
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know of its samples and prompts, a sentence each that begins with
-        the entry's name."""
+        """Notes about the samples and prompts, one sentence each. Each begins with the entry's
+        name."""
         return [f"{self.suite}/{self.name}: {note}" for note in self.settings.get("notes") or ()]
 
     @staticmethod
@@ -152,16 +154,16 @@ class Evaluation:
 
 @dataclasses.dataclass(kw_only=True)
 class EvaluationRecord:
-    """evaluate.json: what `holdfast evaluate` measured; every model's figures lie in the folder of
-    its label (`EvaluationFolder`)."""
+    """The content of evaluate.json: what `holdfast evaluate` measured. The figures of each model
+    are in the folder of its label (`EvaluationFolder`)."""
 
     models: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """`{"label", "name", "hash", "architecture", "parameters"}` in the order given, and of a local
-    model "folder", its path from here; the first is the one that others are compared with."""
+    """`{"label", "name", "hash", "architecture", "parameters"}` in the order of the request; for a
+    local model also "folder", its path from here. The others are compared with the first."""
     suites: list[str] = dataclasses.field(default_factory=list)
-    """Shipped suites by name, and the user's by file name."""
+    """Names of shipped suites, and file names of the user's own."""
     plan: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What was measured, as resolved."""
+    """The resolved evaluation plan."""
     status: str = "running"
     """"running", "interrupted", "failed" or "finished"."""
     created: str = ""
@@ -264,8 +266,8 @@ def _digest(file: Path) -> str:
 
 
 class EvaluationFolder:
-    """What was measured of one model: `<suite>.<name>.json`, each with its
-    `<suite>.<name>.samples.jsonl`. Holds no state but the path."""
+    """The folder with the evaluations of one model: `<suite>.<name>.json`, each with its
+    `<suite>.<name>.samples.jsonl`. The object holds only the path."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -274,50 +276,50 @@ class EvaluationFolder:
         return f"EvaluationFolder({str(self.path)!r})"
 
     def write(self, evaluation: Evaluation, samples: Iterable[Mapping[str, Any]]) -> Path:
-        """Writes samples first and the evaluation last, so that an evaluation file implies its
-        samples."""
+        """Writes the samples first and the evaluation last. If an evaluation file exists, its
+        samples exist, too."""
         stem = self._stem(evaluation.suite, evaluation.name, "")
         return write_evaluation(
             evaluation, samples, Path(f"{stem}.json"), Path(f"{stem}.samples.jsonl")
         )
 
     def find(self, suite: str, name: str) -> Evaluation | None:
-        """The evaluation of one entry, None where it is not there (yet).
+        """The evaluation of one entry; None if it does not exist (yet).
 
         Raises:
-            DataError: it cannot be read.
+            DataError: the file cannot be read.
         """
         path = self._stem(suite, name, ".json")
         return read_as(path, Evaluation) if path.is_file() else None
 
     def samples(self, suite: str, name: str) -> list[dict[str, Any]]:
-        """Per-sample rows, see `Evaluation`.
+        """The per-sample rows of one entry, see `Evaluation`.
 
         Raises:
-            DataError: they are not there, cannot be read, or are not those of the evaluation.
+            DataError: the rows are missing, cannot be read, or belong to another evaluation.
         """
         stem = self._stem(suite, name, "")
         return read_samples(Path(f"{stem}.json"), Path(f"{stem}.samples.jsonl"))
 
     def digest(self, suite: str, name: str) -> str | None:
-        """SHA-256 of the per-sample rows that the evaluation was written with; None where it does
-        not say.
+        """SHA-256 of the per-sample rows that were written with the evaluation; None if the file
+        does not have it.
 
         Raises:
-            DataError: the evaluation is not there, or cannot be read.
+            DataError: the evaluation is missing or cannot be read.
         """
         digest = read_object(self._stem(suite, name, ".json")).get(_ROWS)
         return digest if isinstance(digest, str) else None
 
     def files(self) -> list[Path]:
-        """The evaluation files by name; empty for a folder that is not there."""
+        """The evaluation files, sorted by name; empty if the folder does not exist."""
         return sorted(p for p in self.path.glob("*.*.json") if not p.name.startswith("."))
 
     def all(self) -> list[Evaluation]:
-        """Every evaluation, by file name.
+        """All evaluations, sorted by file name.
 
         Raises:
-            DataError: a file that cannot be read.
+            DataError: a file cannot be read.
         """
         return [read_as(path, Evaluation) for path in self.files()]
 

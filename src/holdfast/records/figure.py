@@ -28,8 +28,8 @@ Interval = tuple[float, float]
 
 
 class NotMeasured(HoldfastError):
-    """A figure that is needed was not measured. The message names it, so that "... was not
-    measured" reads as a sentence."""
+    """A required figure was not measured. The message names the figure, so that "... was not
+    measured" completes it to a sentence."""
 
 
 def rescaled(confidence: float, *, known: float = CONFIDENCE) -> float:
@@ -86,12 +86,13 @@ class SamplesPart:
 
     @property
     def half(self) -> float:
-        """Half-width."""
+        """Half-width of the samples' part."""
         return math.sqrt(max(0.0, self.covariance(self)))
 
     def covariance(self, other: SamplesPart) -> float:
-        """With another figure's part, times the squared critical value, as half-widths are. Entries
-        whose correlations the two do not share count as independent."""
+        """Covariance with another figure's part, times the squared critical value, in the scale of
+        squared half-widths. Entries whose correlations the two figures do not share count as
+        independent."""
         covariance = 0.0
         for (entry, one), mine in self.parts.items():
             for (other_entry, two), theirs in other.parts.items():
@@ -100,15 +101,16 @@ class SamplesPart:
         return covariance
 
     def times(self, factor: float) -> SamplesPart:
-        """Of the figure times a number that is known."""
+        """The samples' part of the figure times a known number."""
         return SamplesPart(
             parts={key: factor * half for key, half in self.parts.items()}, known=self.known
         )
 
     @staticmethod
     def total(parts: Iterable[tuple[float, SamplesPart | None]]) -> SamplesPart | None:
-        """The samples' part of a sum of figures, each times a number that is known; None where one
-        of them is, or where two know an entry by different correlations."""
+        """The samples' part of a weighted sum of figures. The weights are known numbers. None if
+        the part of one figure is unknown, or if two figures have different correlations for an
+        entry."""
         halves: dict[tuple[Entry, int], float] = {}
         known: dict[Entry, SampleCorrelation] = {}
         for factor, part in parts:
@@ -123,22 +125,23 @@ class SamplesPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A number with what is known of its noise. Figures of the same seeds add and subtract as
-    pairs; samples as well where it is known how far the two go together, otherwise their parts are
-    taken as independent, which of the same samples is as a rule too wide."""
+    """A number with its uncertainty. Figures of the same seeds add and subtract as pairs. So do
+    samples, if the correlation of the two figures over samples is known. Otherwise the samples'
+    parts count as independent; for figures of the same samples that interval is usually too
+    wide."""
 
     value: float
-    """Mean over the seeds, where there are seeds."""
+    """The value; the mean over the seeds, if there are seeds."""
     by_seed: Mapping[int, float] = field(default_factory=dict)
     """The figure of each training seed."""
     samples_half: float = 0.0
-    """Half-width of the samples' part at `CONFIDENCE`, 0 where it could not be had."""
+    """Half-width of the samples' part at `CONFIDENCE`; 0 if it is unknown."""
     samples_part: SamplesPart | None = field(default=None, repr=False, compare=False)
-    """What the samples' part is made of; None where it is not known how far others go along with
-    it. It is not stored with the figure."""
+    """The components of the samples' part; None if its correlation with other figures is unknown.
+    It is not stored with the figure."""
     over_samples: Interval | None = None
-    """Of one model, without seeds: the interval over its samples at `CONFIDENCE`, such as a
-    bootstrap's."""
+    """For one model without seeds: the interval over its samples at `CONFIDENCE`, such as a
+    bootstrap interval."""
 
     @classmethod
     def over_seeds(
@@ -147,7 +150,7 @@ class Figure:
         samples_half: float = 0.0,
         samples_part: SamplesPart | None = None,
     ) -> Figure:
-        """The mean over seeds, at least one of them."""
+        """The mean over seeds. There must be at least one seed."""
         value = statistics.fmean(by_seed.values())
         return Figure(
             value=value, by_seed=by_seed, samples_half=samples_half, samples_part=samples_part
@@ -155,11 +158,11 @@ class Figure:
 
     @property
     def interval(self) -> Interval | None:
-        """At `CONFIDENCE`; None where nothing is known of the noise."""
+        """The interval at `CONFIDENCE`; None if nothing is known of the noise."""
         return self.interval_at(CONFIDENCE)
 
     def interval_at(self, confidence: float) -> Interval | None:
-        """Seeds and samples together; None where neither is known.
+        """The interval over seeds and samples together; None if the noise of neither is known.
 
         Args:
             confidence: level of the interval, in (0, 1).
@@ -180,15 +183,16 @@ class Figure:
         )
 
     def samples_covariance(self, other: Figure) -> float:
-        """Of the samples' parts of two figures at `CONFIDENCE`, as squared half-widths are; 0 where
-        it is not known."""
+        """Covariance of the samples' parts of two figures at `CONFIDENCE`, in the scale of squared
+        half-widths; 0 if it is unknown."""
         if self.samples_part is None or other.samples_part is None:
             return 0.0
         return self.samples_part.covariance(other.samples_part)
 
     @property
     def half_over_samples(self) -> float:
-        """Half-width of the samples' part, whichever way it is known; 0 where it is not."""
+        """Half-width of the samples' part, from `over_samples` or `samples_half`; 0 if it is
+        unknown."""
         if self.over_samples is None:
             return self.samples_half
         return (self.over_samples[1] - self.over_samples[0]) / 2
@@ -229,7 +233,8 @@ class Figure:
     __rmul__ = __mul__
 
     def to_json(self) -> dict[str, Any]:
-        """As records keep it: the interval for their readers, and what it is made of."""
+        """The figure as records store it: the interval for readers, and the fields that it is
+        computed from."""
         stored: dict[str, Any] = {"value": self.value, "interval": self.interval}
         if self.by_seed:
             stored |= {"by_seed": dict(self.by_seed), "samples_half": self.samples_half}
@@ -237,7 +242,8 @@ class Figure:
 
     @classmethod
     def fields_from_json(cls, value: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a stored figure: its interval is read where no seeds give it."""
+        """The fields of a stored figure. Its interval is read only if there are no seeds to compute
+        it from."""
         if value.get("by_seed"):
             return {key: item for key, item in value.items() if key != "interval"}
         return {**value, "over_samples": value.get("interval")}

@@ -31,49 +31,51 @@ from holdfast.support.files import read_as, read_jsonl, record_from, write_json
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerDistance:
-    """How far one layer moved from the start. L2 norms over all its parameters, in float32."""
+    """How far training moved one layer from the initial model. L2 norms are over all parameters of
+    the layer, in float32."""
 
     layer: str
     """"embed", "0", "1", ..., "head", "norm" or "other"."""
     parameters: int
     l2: float
     relative: float
-    """`l2` over the L2 norm of the start's layer (infinite where that is 0 and the layer moved)."""
+    """`l2` divided by the L2 norm of the initial layer (infinite if that norm is 0 and the layer
+    moved)."""
     cosine: float = math.nan
-    """Cosine between the start's and the result's parameters of the layer."""
+    """Cosine between the initial and the final parameters of the layer."""
     sign_agreement: float = math.nan
-    """Share of parameters whose sign (-1, 0 or 1) is the same in both."""
+    """Share of parameters with the same sign (-1, 0 or 1) before and after."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class RunRecord:
-    """run.json: everything needed to say what a run was, to repeat it and to continue it."""
+    """The content of run.json: what describes a run, and what is needed to repeat or continue
+    it."""
 
     name: str
     command: str = "train"
     status: str = "running"
     """"running", "interrupted", "failed" or "finished"."""
     stage: str = "prepare"
-    """The last stage entered: prepare, evaluate start, train, save, evaluate along, evaluate
-    result, report, done."""
+    """The stage that the run entered last: prepare, evaluate start, train, save, evaluate along,
+    evaluate result, report, done."""
     error: str | None = None
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """As resolved: defaults, YAML and command line together, secrets left out."""
+    """The resolved configuration: defaults, YAML and command line together, without secrets."""
     config_key: str = ""
-    """Fingerprint of what decides the trained weights; another key in the same folder is another
-    run."""
+    """Fingerprint of the settings that decide the trained weights. A different key in the same
+    folder is a different run."""
     retention: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """One `{"method": name, **parameters}` a method; empty for direct fine-tuning."""
+    """One `{"method": name, **parameters}` for each method; empty for direct fine-tuning."""
     model: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """`{"name", "hash", "architecture", "parameters", "trainable", "vocabulary"}`, and "origin"
-    where something has to be said of the weights, such as "dequantised from 4 bits (Q4_1)"."""
+    """`{"name", "hash", "architecture", "parameters", "trainable", "vocabulary"}`, and "origin" if
+    readers should know where the weights come from, such as "dequantised from 4 bits (Q4_1)"."""
     data: dict[str, Any] = dataclasses.field(default_factory=dict)
     """`{"name", "hash", "examples", "tokens", "trained_tokens", "untrained_examples", "packed",
-    "format",
-    "not_read"}`: examples and tokens are those that are trained on, a pass over the data;
-    "untrained_examples" are left out, as nothing that is to be learnt is left of them; "not_read"
-    has the columns and keys of messages that have values and are not read, with the number of rows
-    or messages (null where rows are streamed)."""
+    "format", "not_read"}`. "examples" and "tokens" count what one pass over the data trains on.
+    "untrained_examples" counts the examples that are left out because they have no token to learn.
+    "not_read" has the columns and message keys that have values but are not read, with the number
+    of rows or messages (null if rows are streamed)."""
     parents: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     seed: int = 0
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -83,14 +85,13 @@ class RunRecord:
     finished: str | None = None
     training: dict[str, Any] = dataclasses.field(default_factory=dict)
     """`{"steps", "tokens", "seconds", "tokens_per_second", "sessions", "final": {last logged
-    metrics}, "stages": {name: seconds}, "result_step", "saved",
-    "evaluated"}`: `result_step` is the step whose checkpoint is the result, where one was chosen,
-    `saved` says that the final weights are on disk, `evaluated` is the fingerprint of the
-    evaluation plan that was run."""
+    metrics}, "stages": {name: seconds}, "result_step", "saved", "evaluated"}`. `result_step` is the
+    step whose checkpoint is the result, if one was chosen. `saved` says that the final weights are
+    on disk. `evaluated` is the fingerprint of the evaluation plan that was run."""
     distance: list[LayerDistance] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
-    """What the run wants its reader to know: fallbacks taken, samples truncated, figures that could
-    not be had. Those on what is measured begin with suite/name of the entry."""
+    """Notes for the reader: fallbacks, truncated samples, missing figures. Notes about a
+    measurement begin with suite/name of the entry."""
     schema: int = SCHEMA
 
     @staticmethod
@@ -99,8 +100,7 @@ class RunRecord:
 
 
 class RunFolder(Displayed):
-    """Reads and writes the files of one run (see the module docstring). Cheap to create; holds no
-    state but the path."""
+    """Reads and writes the files of one run (see the module docstring). It holds only the path."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -125,14 +125,14 @@ class RunFolder(Displayed):
         return self.path / "report.html"
 
     def exists(self) -> bool:
-        """True when a run was started here."""
+        """Whether a run was started in this folder."""
         return self.run_file.is_file()
 
     def read(self) -> RunRecord:
-        """The record.
+        """The content of run.json.
 
         Raises:
-            DataError: it is not there, or cannot be read.
+            DataError: the file is missing or cannot be read.
         """
         return read_as(self.run_file, RunRecord)
 
@@ -140,24 +140,24 @@ class RunFolder(Displayed):
         write_json(self.run_file, record)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Logged steps in order; empty when nothing was logged yet."""
+        """The logged steps in order; empty if nothing was logged yet."""
         return list(read_jsonl(self.metrics_file)) if self.metrics_file.is_file() else []
 
     def evaluated(self, which: str) -> EvaluationFolder:
-        """What was measured of one of the run's two models: "start" or "result"."""
+        """The evaluations of one of the run's two models: "start" or "result"."""
         return EvaluationFolder(self.evaluations / which)
 
     @property
     def along(self) -> Path:
-        """Folder of what was measured while the model was trained; not there where nothing was."""
+        """The folder of evaluations during training. It does not exist if there were none."""
         return self.path / "along"
 
     def trajectory(self) -> list[tuple[int, EvaluationFolder]]:
-        """(optimiser steps, what was measured then): the start, the steps on the way, and the end
-        where it is known; entries may be missing of each.
+        """Pairs of (optimiser steps, evaluations at that step): the initial model, the evaluated
+        steps of training, and the end if it is known. Each folder may lack entries.
 
         Raises:
-            DataError: `run.json` is not there, or cannot be read.
+            DataError: `run.json` is missing or cannot be read.
         """
         points = {0: self.evaluated("start")}
         for folder in self.along.glob("step-*"):
@@ -173,10 +173,11 @@ class RunFolder(Displayed):
         return write_json(self.evaluations / "comparisons.json", list(comparisons))
 
     def comparisons(self) -> list[Comparison]:
-        """Start against result, metric by metric; empty where nothing was compared.
+        """The comparisons of the initial model with the result, metric by metric; empty if there
+        are none.
 
         Raises:
-            DataError: they cannot be read.
+            DataError: the file cannot be read.
         """
         path = self.evaluations / "comparisons.json"
         return read_as(path, list[Comparison]) if path.is_file() else []

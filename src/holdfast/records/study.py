@@ -44,36 +44,36 @@ class Objective:
     same unit."""
 
     side: str
-    """"learn" (what is learnt), "keep" (what must be kept) or "validation" (what settings are
-    chosen by)."""
+    """The side: "learn" (what is learnt), "keep" (what must be kept) or "validation" (what settings
+    are chosen by)."""
     entries: list[Entry]
     label: str
-    """For people, such as "gsm8k" or "mean of mmlu, triviaqa"."""
+    """A label for people, such as "gsm8k" or "mean of mmlu, triviaqa"."""
     unit: str
-    """As of `Comparison.unit`."""
+    """The unit, as in `Comparison.unit`."""
     higher_is_better: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SeedRun:
-    """One finished fine-tuning of a trial."""
+    """One finished fine-tuning run of a trial."""
 
     seed: int
     folder: str
-    """The run's folder, relative to the study's."""
+    """The run's folder, relative to the study's folder."""
     host: str
-    """The machine that has it."""
+    """The machine that has the folder."""
     seconds: float
-    """Of the whole run in the worker: loading, training, measuring, writing."""
+    """Seconds of the whole run in the worker: loading, training, measuring, writing."""
     training_seconds: float
-    """Of the optimiser's steps."""
+    """Seconds of the optimiser steps."""
     comparisons: list[Comparison]
-    """Start against result, for every entry and metric."""
+    """The initial model compared with the result, for every entry and metric."""
     references: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
-    """By "suite/name/metric": levels that say what a figure is worth, in its unit, see
+    """Reference levels by "suite/name/metric", in the metric's unit, see
     `Evaluation.references`."""
     steps: int | None = None
-    """Of the optimiser; None in records of earlier versions."""
+    """Number of optimiser steps; None in records of earlier versions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,52 +87,52 @@ class TrialRecord:
     kind: str
     """"direct", or the names of its methods joined by "+"."""
     label: str
-    """For people: the method and what was varied, such as "label annealing, weight 1"."""
+    """A label for people: the method and the varied settings, such as "label annealing, weight
+    1"."""
     arm: str = ""
-    """For people: the arm that it is a setting of, without what varies, such as "label annealing
-    (other text)"; empty in records of earlier versions."""
+    """A label for people: the arm of the trial, without the varied settings, such as "label
+    annealing (other text)"; empty in records of earlier versions."""
     titles: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Titles of those of its methods that are not holdfast's own, by name."""
+    """Titles, by name, of methods that are not holdfast's own."""
     params: dict[str, Any]
-    """What was varied, by key."""
+    """The varied settings, by key."""
     settings: dict[str, Any]
-    """The training configuration without seed and output folder; as `holdfast train --config` takes
-    it. Empty until the trial began."""
+    """The training configuration without seed and output folder, in the form that `holdfast train
+    --config` takes. Empty until the trial begins."""
     runs: list[SeedRun]
-    """By seed, those that are finished."""
+    """The finished runs, by seed."""
     reason: str | None = None
-    """Why it failed."""
+    """Why the trial failed."""
     continued_by: int | None = None
-    """The number of the trial that took over, for a lost one."""
+    """For a lost trial, the number of the trial that took over."""
     worker: str = ""
-    """host:process of the worker that has or had it."""
+    """host:process of the worker that runs or ran the trial."""
     started: str | None = None
     finished: str | None = None
     overhead: float = 0.0
-    """Seconds of the worker on this trial that were spent on the study's bookkeeping, not in a
-    run."""
+    """Seconds that the worker spent on bookkeeping of the study for this trial, not in a run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleCorrelation:
-    """How far trials gain on the same samples of an entry; see `statistics.samples_part`."""
+    """How strongly trials gain on the same samples of an entry; see `statistics.samples_part`."""
 
     entry: Entry
     trials: list[int]
-    """Numbers, of those whose samples are all there."""
+    """Numbers of the trials whose samples are all available."""
     rows: list[list[float]]
-    """For each of `trials` the correlations with those before it, -1 to 1."""
+    """For each trial in `trials`, the correlations with the trials before it, -1 to 1."""
 
     @functools.cached_property
     def places(self) -> dict[int, int]:
-        """Of the trials in `trials`."""
+        """Position of each trial in `trials`, by its number."""
         return {number: place for place, number in enumerate(self.trials)}
 
     def between(self, one: int, other: int) -> float:
-        """Of two trials, by their numbers; 1 of a trial with itself.
+        """The correlation of two trials, given by number; 1 for a trial with itself.
 
         Raises:
-            KeyError: one of them is not there.
+            KeyError: one of the trials is not in `trials`.
         """
         low, high = sorted((self.places[one], self.places[other]))
         return 1.0 if low == high else self.rows[high][low]
@@ -140,36 +140,37 @@ class SampleCorrelation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class StudyRecord(Displayed, BaseRecord):
-    """study.json."""
+    """The content of study.json: objectives, trials and how trials are chosen."""
 
     file: ClassVar[str] = STUDY_FILE
     seeds: list[int]
     learn: Objective
     keep: Objective
     pairs: list[tuple[Objective, Objective]]
-    """Every (learn entry, keep entry) that a plot is drawn of."""
+    """Every (learn entry, keep entry) that has a plot."""
     trials: list[TrialRecord]
     selection: dict[str, Any]
     """`{"rule": ..., "points": ...}` as configured."""
     validation: Objective | None = None
-    """What every choice goes by in place of `learn`, with none of its entries; None: `learn`
-    itself."""
+    """The objective that every choice uses in place of `learn`; the two share no entry. None:
+    choices use `learn`."""
     correlations: list[SampleCorrelation] = dataclasses.field(default_factory=list)
-    """By entry of the objectives, once a session has ended; none in records of earlier versions."""
+    """Correlations for each entry of the objectives, once a session has ended; empty in records of
+    earlier versions."""
     sampler: str = "grid"
     storage: str = ""
-    """Address without user and password."""
+    """Address of the storage, without user and password."""
 
     @property
     def chooses_by(self) -> Objective:
-        """What a choice goes by in place of `learn`."""
+        """The objective that choices use: `validation`, or `learn` without one."""
         return self.learn if self.validation is None else self.validation
 
     @property
     def direct(self) -> TrialRecord | None:
-        """Direct fine-tuning, the reference: of its trials (it may have several rates) the one that
-        learns best by `chooses_by`, of those that have all seeds and measures; None where none
-        ended yet."""
+        """The trial of direct fine-tuning, the reference. If there are several (at several learning
+        rates), it is the one that learns best by `chooses_by` among those with all seeds and
+        measurements. None if none has ended yet."""
         ended = [t for t in self.trials if t.kind == "direct" and t.state == FINISHED]
         best, most = next(iter(ended), None), -math.inf
         for trial in ended:
@@ -198,7 +199,7 @@ class StudyRecord(Displayed, BaseRecord):
 
     @property
     def references(self) -> dict[str, dict[str, float]]:
-        """By "suite/name/metric": what the runs know of levels such as "unigram" and "chance"."""
+        """Reference levels of all runs, such as "unigram" and "chance", by "suite/name/metric"."""
         return {
             key: levels
             for t in self.trials
@@ -213,9 +214,9 @@ def seed_run_from_json(value: Mapping[str, Any]) -> SeedRun:
 
 
 def read_study(folder: str | os.PathLike[str]) -> StudyRecord:
-    """The study in a folder.
+    """Reads the study in a folder.
 
     Raises:
-        DataError: no study.json, or one that cannot be read.
+        DataError: study.json is missing or cannot be read.
     """
     return StudyRecord.read(folder)
