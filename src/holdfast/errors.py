@@ -137,8 +137,8 @@ def problem_of(sentence: str) -> Problem:
 def dotted(path: KeyPath) -> str:
     """A path as messages write it: `retention[0].label_annealing.weight`."""
     text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    for key in path:
+        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else str(key)
     return text
 
 

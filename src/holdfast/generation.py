@@ -219,20 +219,27 @@ def _padding_moves(model: Any) -> float:
         mask_BT[0, : -len(prompt)] = 0
         both = model.generate(input_ids=ids_BT, attention_mask=mask_BT, **how)
     moved = 0.0
-    for step, (one, two) in enumerate(zip(alone.logits, both.logits, strict=True)):
-        place = len(prompt) + step
-        if step and alone.sequences[0, place - 1] != both.sequences[0, len(other) + step - 1]:
+    for step, (single, two) in enumerate(zip(alone.logits, both.logits, strict=True)):
+        position = len(prompt) + step
+        if step and alone.sequences[0, position - 1] != both.sequences[0, len(other) + step - 1]:
             break  # a near tie of the token before: what follows is of another text
         moved = max(
-            moved, float((one[0] - two[0]).float().square().mean().sqrt() / one[0].float().std())
+            moved,
+            float((single[0] - two[0]).float().square().mean().sqrt() / single[0].float().std()),
         )
     return moved
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
     """The tokens that end what a model says: its generation configuration's and the tokenizer's."""
-    found = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    ends = list(found) if isinstance(found, (list, tuple)) else [] if found is None else [found]
+    stop_ids = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ends = (
+        list(stop_ids)
+        if isinstance(stop_ids, (list, tuple))
+        else []
+        if stop_ids is None
+        else [stop_ids]
+    )
     return list(
         dict.fromkeys(
             [*ends, *([tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else [])]
@@ -257,7 +264,7 @@ def beginning_token(model: Any, tokenizer: Any, config: Any) -> int | None:
 
 
 def _up_to_end(row: list[int], ends: Sequence[int], *, broken: bool) -> Continued:
-    stop = next((place for place, token in enumerate(row) if token in ends), len(row))
+    stop = next((position for position, token in enumerate(row) if token in ends), len(row))
     return Continued(ids=row[: stop + 1], ended=stop < len(row), broken=broken)
 
 
@@ -279,15 +286,15 @@ def _without_defaults(model: Any) -> Iterator[None]:
     hands the object on to the model in it."""
     from transformers import GenerationConfig
 
-    own = getattr(model, "generation_config", None)
-    if own is None:
+    defaults = getattr(model, "generation_config", None)
+    if defaults is None:
         yield
         return
-    held = dict(vars(own))
-    vars(own).clear()
-    vars(own).update(vars(GenerationConfig()))
+    saved = dict(vars(defaults))
+    vars(defaults).clear()
+    vars(defaults).update(vars(GenerationConfig()))
     try:
         yield
     finally:
-        vars(own).clear()
-        vars(own).update(held)
+        vars(defaults).clear()
+        vars(defaults).update(saved)

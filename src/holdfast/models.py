@@ -95,7 +95,7 @@ def load(
         raise ConfigError(
             f"device_map: expected no device beside it, got {device}. Leave one of them out."
         )
-    place = usable_device(device)
+    target = usable_device(device)
     check_model(name, revision=revision, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
     kwargs: dict[str, Any] = {
@@ -112,9 +112,9 @@ def load(
     if device_map is not None:
         _refuse_offloaded(model, name)
     elif str(next(model.parameters()).device) != str(
-        place
+        target
     ):  # quantised weights may refuse even to stay
-        model = model.to(place)
+        model = model.to(target)
     model.eval()
     keep_unpacked(model)
     identity = {
@@ -156,11 +156,11 @@ def from_pretrained(name: str, **kwargs: Any) -> Any:
     from transformers import AutoConfig
 
     base = adapter_base(name)
-    place, revision = at_revision(name, kwargs.pop("revision", None) or "main")
+    path, revision = at_revision(name, kwargs.pop("revision", None) or "main")
     # transformers would look for a base of `holdfast models` on the hub, and not for the revision
     # of any base
-    apart = base is not None and base != adapter_config(place)["base_model_name_or_path"]
-    start, revision = at_revision(base) if base is not None and apart else (place, revision)
+    apart = base is not None and base != adapter_config(path)["base_model_name_or_path"]
+    start, revision = at_revision(base) if base is not None and apart else (path, revision)
     try:
         where, version = (start, revision) if base is None else at_revision(base)
         trusted = bool(kwargs.get("trust_remote_code"))
@@ -177,7 +177,7 @@ def from_pretrained(name: str, **kwargs: Any) -> Any:
             **kwargs,
         )
         if apart:
-            info = model.load_adapter(place).to_dict()
+            info = model.load_adapter(path).to_dict()
     except ImportError as error:
         raise ModelError(
             f"Loading {name} needs a package that is not installed: {error}"
@@ -217,14 +217,14 @@ def usable_device(device: str | None) -> Any:
     if device is None:
         return best_device()
     try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
+        usable = torch.device(device)
+        torch.empty(0, device=usable)
     except (RuntimeError, AssertionError) as error:  # builds without an accelerator assert
         raise ConfigError(
             f"device: expected one that torch can use here, such as {best_device()}, got "
             f"'{device}': {first_line(error)}"
         ) from error
-    return place
+    return usable
 
 
 def check_model(
@@ -287,17 +287,17 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
     name, revision = at_revision(name, revision)
     places = [(name, revision)] if base is None else [(name, revision), at_revision(base)]
     problems = []
-    for place, version in places:
-        if os.path.isdir(place) and not any(
-            (Path(place) / file).exists() for file in _TOKENIZER_FILES
+    for path, version in places:
+        if os.path.isdir(path) and not any(
+            (Path(path) / file).exists() for file in _TOKENIZER_FILES
         ):
             problems.append(f"none of {', '.join(_TOKENIZER_FILES[:3])} is there")
             continue
         try:
             tokenizer = AutoTokenizer.from_pretrained(
-                place, revision=version, trust_remote_code=trust_remote_code
+                path, revision=version, trust_remote_code=trust_remote_code
             )
-            hashes = _tokenizer_hashes(place)
+            hashes = _tokenizer_hashes(path)
             if (hashes, trust_remote_code) not in _with_usable_rules and (
                 problem := problem_of_rules(tokenizer)
             ):
@@ -306,7 +306,7 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
                 _with_usable_rules.add((hashes, trust_remote_code))
             if (
                 tokenizer.chat_template is None
-                and (folder := model_folder(place, version)) is not None
+                and (folder := model_folder(path, version)) is not None
             ):
                 # older processors have it in a file of their own
                 tokenizer.chat_template = template_of(folder)
@@ -404,8 +404,8 @@ def saved_dtype(name: str) -> str | None:
         stated = {} if folder is None else read_config(folder)
     except ModelError:  # whoever loads it says what is wrong
         return None
-    found = stated.get("dtype") or stated.get("torch_dtype")
-    return found if isinstance(found, str) else None
+    dtype = stated.get("dtype") or stated.get("torch_dtype")
+    return dtype if isinstance(dtype, str) else None
 
 
 def weights_hash(name: str, *, revision: str = "main", dtype: str = "auto") -> str:
@@ -443,8 +443,12 @@ def configuration_of(name: str, *, revision: str = "main") -> str:
             f"Expected {name} on disk (a folder, or the hub's cache after it was loaded), found "
             "none."
         )
-    own = configuration_hash(folder)
-    return own if base is None else fingerprint([own, configuration_of(base)])
+    fingerprint_of_model = configuration_hash(folder)
+    return (
+        fingerprint_of_model
+        if base is None
+        else fingerprint([fingerprint_of_model, configuration_of(base)])
+    )
 
 
 def _adapter_hash(folder: Path) -> str:
@@ -471,7 +475,7 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     )
 
-    asked = name
+    stated_name = name
     name, revision = at_revision(name, revision)
     local = os.path.isdir(name)
     if local and (damage := absurd(read_config(name))):
@@ -487,7 +491,7 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         at = name if revision == "main" or local else f"{name}@{revision}"
         raise ModelError(
             f"Expected a model at {at} ({where}), but its config cannot be read: "
-            f"{unbuildable(error)}{_near_name(asked)}"
+            f"{unbuildable(error)}{_near_name(stated_name)}"
         ) from error
     if not trust_remote_code and (kernels := list(_hub_kernels(config))):
         raise ModelError(
@@ -564,21 +568,21 @@ def load_processor(name: str, *, revision: str = "main", trust_remote_code: bool
     guard_models()
     base = adapter_base(name)
     name, revision = at_revision(name, revision)
-    place, version = name, revision
+    path, version = name, revision
     if base is not None and not any((Path(name) / file).exists() for file in _PROCESSOR_FILES):
-        place, version = at_revision(base)
-    lacks = os.path.isdir(place) and not any(
-        (Path(place) / file).exists() for file in _PROCESSOR_FILES
+        path, version = at_revision(base)
+    lacks = os.path.isdir(path) and not any(
+        (Path(path) / file).exists() for file in _PROCESSOR_FILES
     )
     problem = f"none of {', '.join(_PROCESSOR_FILES)} is there" if lacks else ""
     if not lacks:
         try:
-            found = AutoProcessor.from_pretrained(
-                place, revision=version, trust_remote_code=trust_remote_code
+            processor = AutoProcessor.from_pretrained(
+                path, revision=version, trust_remote_code=trust_remote_code
             )
-            if isinstance(found, ProcessorMixin):
-                return found
-            problem = f"a {type(found).__name__} is there, which makes no pixels"
+            if isinstance(processor, ProcessorMixin):
+                return processor
+            problem = f"a {type(processor).__name__} is there, which makes no pixels"
         except ImportError as error:
             raise ModelError(
                 f"The processor of {name} needs a package that is not installed "
@@ -623,8 +627,8 @@ def _hub_kernels(config: Any) -> Iterator[str]:
     kernel = getattr(config, "_attn_implementation", None)
     if isinstance(kernel, str) and "/" in kernel:
         yield kernel
-    for part in getattr(config, "sub_configs", None) or {}:
-        if (inner := getattr(config, part, None)) is not None:
+    for name in getattr(config, "sub_configs", None) or {}:
+        if (inner := getattr(config, name, None)) is not None:
             yield from _hub_kernels(inner)
 
 
@@ -641,10 +645,10 @@ def model_folder(name: str, revision: str = "main") -> Path | None:
     try:
         from huggingface_hub import try_to_load_from_cache
 
-        found = try_to_load_from_cache(name, "config.json", revision=revision)
+        file = try_to_load_from_cache(name, "config.json", revision=revision)
     except ValueError:
         return None
-    return Path(found).parent if isinstance(found, str) else None
+    return Path(file).parent if isinstance(file, str) else None
 
 
 def origin_of(name: str, revision: str = "main") -> str:
@@ -661,16 +665,20 @@ def origin_of(name: str, revision: str = "main") -> str:
 
 def _quantised(config: Mapping[str, Any]) -> str:
     """How a checkpoint's weights are quantised, by its config.json; empty where they are not."""
-    held = config.get("quantization_config")
-    if not isinstance(held, dict):
+    settings = config.get("quantization_config")
+    if not isinstance(settings, dict):
         return ""
-    four = held.get("load_in_4bit") or held.get("_load_in_4bit")
-    eight = held.get("load_in_8bit") or held.get("_load_in_8bit")
-    bits = held.get("bits") or (4 if four else 8 if eight else None)
-    kind = f", {held['bnb_4bit_quant_type']}" if four and held.get("bnb_4bit_quant_type") else ""
+    four = settings.get("load_in_4bit") or settings.get("_load_in_4bit")
+    eight = settings.get("load_in_8bit") or settings.get("_load_in_8bit")
+    bits = settings.get("bits") or (4 if four else 8 if eight else None)
+    kind = (
+        f", {settings['bnb_4bit_quant_type']}"
+        if four and settings.get("bnb_4bit_quant_type")
+        else ""
+    )
     return (
         f"quantised{f' to {bits} bits' if bits else ''} "
-        f"({held.get('quant_method', 'unknown method')}{kind})"
+        f"({settings.get('quant_method', 'unknown method')}{kind})"
     )
 
 

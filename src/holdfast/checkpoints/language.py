@@ -53,8 +53,8 @@ class LanguageModel:
     """
 
     def __init__(self, source: Source) -> None:
-        whole = config_of(source)
-        kind = whole.get("model_type")
+        config = config_of(source)
+        kind = config.get("model_type")
         if kind not in VISION:
             raise ModelError(
                 f"Expected a vision-language model ({', '.join(VISION)}), got {source.label}, "

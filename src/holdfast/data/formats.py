@@ -427,9 +427,11 @@ def _as_text_or_messages(
     decides = (*_decides(plan), image_token, form, bos, known)
     mapped = _mapped(rows, convert, name=plan.layout.name, features=features, decides=decides)
     if turns is not None and turns.rewritten == "whole" and known is not None:
-        whole = sum(labels[0] != -100 for labels in mapped["labels"])
-        if whole and not_read is not None:  # no turn of the assistant begins at the first token
-            not_read["the assistant's turns alone (rows trained whole)"] = whole
+        trained_whole = sum(labels[0] != -100 for labels in mapped["labels"])
+        if (
+            trained_whole and not_read is not None
+        ):  # no turn of the assistant begins at the first token
+            not_read["the assistant's turns alone (rows trained whole)"] = trained_whole
     return mapped
 
 

@@ -324,7 +324,7 @@ def _without_thoughts(labels: Sequence[int], written: _Written) -> list[int]:
             if thought := str(message.get(key) or "").strip():
                 patterns.append(re.escape(thought))
     pattern = re.compile("|".join(patterns), re.DOTALL)
-    kept = list(labels)
+    masked = list(labels)
     for start, stop in _runs([label != _IGNORED for label in labels]):
         begin, end = written.offsets[start][0], written.offsets[stop - 1][1]
         # where the prompt has begun the thought, its tag belongs to it
@@ -334,5 +334,5 @@ def _without_thoughts(labels: Sequence[int], written: _Written) -> list[int]:
             for index in range(start, stop):
                 first, last = written.offsets[index]
                 if first < match.end() and match.start() < last:
-                    kept[index] = _IGNORED
-    return kept
+                    masked[index] = _IGNORED
+    return masked

@@ -83,13 +83,13 @@ class NonFiniteLogits(HoldfastError):
 
     def __init__(self, rows: list[int], whose: str) -> None:
         self.rows = rows
-        shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+        listed = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
         super().__init__(
             f"Expected finite logits, got NaN or infinity from the {whose} in {len(rows)} row(s): "
-            f"{shown}."
+            f"{listed}."
             if whose != "loss"
             else "Expected logits whose loss is a number, got NaN or nearly infinity in "
-            f"{len(rows)} row(s): {shown}. If part of one model's vocabulary is masked with "
+            f"{len(rows)} row(s): {listed}. If part of one model's vocabulary is masked with "
             "the most negative number (-3e38), a temperature overflows: mask both models "
             "the same way, with -1e20."
         )
@@ -245,10 +245,10 @@ def annealed_loss(
     # Rows masked for both terms are dropped before the first product.
     keep_N = has_label_N if kl_mask_N is None else has_label_N | kl_mask_N
     kept = keep_N.nonzero().squeeze(-1)
-    whole = len(kept) == len(labels_N)
+    all_rows = len(kept) == len(labels_N)
 
     def of_kept(tensor: Tensor) -> Tensor:
-        return tensor if whole else tensor[kept]
+        return tensor if all_rows else tensor[kept]
 
     dtype = torch.float64 if hidden_NH.dtype == torch.float64 else torch.float32
 
@@ -551,19 +551,19 @@ def _check_arguments(
 
 def _check_weights(weights: dict[str, Tensor | None], labels: Tensor, *, finite: bool) -> None:
     """Shapes, and, where numbers are looked at, that every row's factor is one."""
-    for name, given in weights.items():
-        if given is None:
+    for name, weights_N in weights.items():
+        if weights_N is None:
             continue
-        if given.shape != labels.shape or not given.is_floating_point():
+        if weights_N.shape != labels.shape or not weights_N.is_floating_point():
             raise ShapeError(
-                f"annealed_loss: {name}: expected float {tuple(labels.shape)}, got {given.dtype} "
-                f"{tuple(given.shape)}."
+                f"annealed_loss: {name}: expected float {tuple(labels.shape)}, got {weights_N.dtype} "
+                f"{tuple(weights_N.shape)}."
             )
-        wrong = ~((given >= 0) & given.isfinite()) if finite else None
+        wrong = ~((weights_N >= 0) & weights_N.isfinite()) if finite else None
         if wrong is not None and bool(wrong.any()):
             raise ShapeError(
                 f"annealed_loss: {name}: expected finite weights of at least 0, got "
-                f"{float(given[wrong][0]):g} in {int(wrong.sum())} row(s)."
+                f"{float(weights_N[wrong][0]):g} in {int(wrong.sum())} row(s)."
             )
 
 

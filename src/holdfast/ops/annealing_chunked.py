@@ -185,13 +185,14 @@ def _forward_chunks(
     columns = vocabulary + vocabulary % 2 if plan.stage == "native" else vocabulary
     first = 0  # of the rows whose part of the head's gradient is still to come
     for start in range(0, rows, chunk):
-        part = slice(start, min(start + chunk, rows))
-        count = part.stop - part.start
-        z = student.logits(hidden[part], buffer("student", "logits", count, vocabulary, dtype))
+        slice_C = slice(start, min(start + chunk, rows))
+        count = slice_C.stop - slice_C.start
+        z = student.logits(hidden[slice_C], buffer("student", "logits", count, vocabulary, dtype))
         w = None
         if teacher is not None and frozen is not None and teacher_hidden is not None:
             w = teacher.logits(
-                teacher_hidden[part], buffer("teacher", "logits", count, frozen.vocabulary, dtype)
+                teacher_hidden[slice_C],
+                buffer("teacher", "logits", count, frozen.vocabulary, dtype),
             )
         gradient = gathered = None
         if any_grad and in_place:
@@ -199,35 +200,37 @@ def _forward_chunks(
         elif any_grad:
             gathered = buffer(
                 "student", "gradient", min(together * chunk, rows), columns, student.gradient_dtype
-            )[: part.stop - first, :vocabulary]
-            gradient = gathered[part.start - first :]
+            )[: slice_C.stop - first, :vocabulary]
+            gradient = gathered[slice_C.start - first :]
         stage(
             z,
             w,
             bias_V=student_bias,
             teacher_bias_U=teacher_bias,
-            labels_C=labels[part],
-            kl_rows_C=None if w is None or kl_rows is None else kl_rows[part],
-            ce_weights_C=None if ce_weights is None else ce_weights[part],
-            kl_weights_C=None if w is None or kl_weights is None else kl_weights[part],
+            labels_C=labels[slice_C],
+            kl_rows_C=None if w is None or kl_rows is None else kl_rows[slice_C],
+            ce_weights_C=None if ce_weights is None else ce_weights[slice_C],
+            kl_weights_C=None if w is None or kl_weights is None else kl_weights[slice_C],
             gate_power=gate_power,
             ce_scale=ce / unit,
             kl_scale=kl / unit,
             terms=plan.terms,
             gradient_CV=gradient,
-            figures_CF=figures[part],
+            figures_CF=figures[slice_C],
         )
         del w  # some products give tensors of their own: what is done with is freed before the next is made
         if gradient is not None and grad_bias is not None:
             grad_bias.add_(gradient.sum(0, dtype=dtype))
-        if gathered is not None and (part.stop - first >= together * chunk or part.stop == rows):
+        if gathered is not None and (
+            slice_C.stop - first >= together * chunk or slice_C.stop == rows
+        ):
             if grad_hidden is not None:
-                student.hidden_gradient(gathered, grad_hidden[first : part.stop])
+                student.hidden_gradient(gathered, grad_hidden[first : slice_C.stop])
             if grad_weight is not None:
                 student.weight_gradient(
-                    gathered, hidden[first : part.stop], grad_weight, add=first > 0
+                    gathered, hidden[first : slice_C.stop], grad_weight, add=first > 0
                 )
-            first = part.stop
+            first = slice_C.stop
         del z, gradient, gathered
 
     scratch.give_back()
@@ -278,17 +281,17 @@ class _Scratch:
     ) -> Tensor:
         """`[rows, columns]`, uninitialised; the first chunk of a call asks for the most."""
         size = rows * columns * dtype.itemsize
-        held = self.held.get(name)
-        if held is None or held.numel() < size:
+        buffer = self.held.get(name)
+        if buffer is None or buffer.numel() < size:
             self.held.pop(name, None)
-            held = self.held[name] = empty(1, size, torch.uint8).view(-1)
-        return held[:size].view(dtype).view(rows, columns)
+            buffer = self.held[name] = empty(1, size, torch.uint8).view(-1)
+        return buffer[:size].view(dtype).view(rows, columns)
 
     def give_back(self) -> None:
         """Keeps the buffers that are small enough for the next call."""
         if self.device.type == "cpu" and not self._kept:
             self.held = {
-                name: held for name, held in self.held.items() if held.numel() <= 128 << 20
+                name: buffer for name, buffer in self.held.items() if buffer.numel() <= 128 << 20
             }
             self._kept.append(self)
 

@@ -154,10 +154,10 @@ class EagerRows:
         )
 
     def _buffer(self, name: str, like: Tensor) -> Tensor:
-        held = self._buffers.get(name)
-        if held is None or held.shape[0] < like.shape[0] or held.shape[1] != like.shape[1]:
-            held = self._buffers[name] = torch.empty_like(like)
-        return held[: like.shape[0]]
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.shape[0] < like.shape[0] or buffer.shape[1] != like.shape[1]:
+            buffer = self._buffers[name] = torch.empty_like(like)
+        return buffer[: like.shape[0]]
 
 
 def _eager_rows(

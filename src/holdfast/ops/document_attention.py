@@ -163,8 +163,8 @@ def _varlen(
 
 def _band(length: int, window: int, device: torch.device) -> Tensor:
     """`[length, length]` bool: causal, and at most `window` tokens with the token itself."""
-    place = torch.arange(length, device=device)
-    back = place[:, None] - place[None, :]
+    position = torch.arange(length, device=device)
+    back = position[:, None] - position[None, :]
     return (back >= 0) & (back < window)
 
 
@@ -182,13 +182,13 @@ def reference_document_attention(
     query, key, value = (tensor.double() for tensor in (query_BHTD, key_BGTD, value_BGTE))
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
-    place = torch.arange(query.shape[2], device=query.device)
-    document = torch.bucketize(place, cu_seq_lens[1:].to(place), right=True)
-    back = place[:, None] - place[None, :]
-    seen = (document[:, None] == document[None, :]) & (back >= 0)
+    position = torch.arange(query.shape[2], device=query.device)
+    document = torch.bucketize(position, cu_seq_lens[1:].to(position), right=True)
+    back = position[:, None] - position[None, :]
+    visible = (document[:, None] == document[None, :]) & (back >= 0)
     if window is not None:
-        seen &= back < window
+        visible &= back < window
     products = (
         query @ key.transpose(-1, -2) * (scale if scale is not None else query.shape[-1] ** -0.5)
     )
-    return products.masked_fill(~seen, -torch.inf).softmax(-1) @ value
+    return products.masked_fill(~visible, -torch.inf).softmax(-1) @ value

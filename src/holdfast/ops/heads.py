@@ -256,12 +256,12 @@ def check_head(
     try:
         ids = input_ids_BT if images else input_ids_BT[:1, :rows]
         more = {"logits_to_keep": rows} if images else {}
-        own = (
+        log_probs = (
             causal_lm(model)(input_ids=ids, use_cache=False, **images, **more)
             .logits.float()
             .log_softmax(-1)
         )
-        own = own.flatten(0, 1)
+        log_probs = log_probs.flatten(0, 1)
         states = (
             run_backbone(model, input_ids=ids, **images)[:, -rows:]
             if images
@@ -271,8 +271,8 @@ def check_head(
     finally:
         model.train(was_training)
     ours = logits.log_softmax(-1)
-    vocabulary = min(own.shape[-1], ours.shape[-1])
-    difference = float((own[:, :vocabulary] - ours[:, :vocabulary]).abs().max())
+    vocabulary = min(log_probs.shape[-1], ours.shape[-1])
+    difference = float((log_probs[:, :vocabulary] - ours[:, :vocabulary]).abs().max())
     dtype = next(model.parameters()).dtype
     exact = dtype in (torch.float32, torch.float64) and not half
     tolerance = 1e-3 if exact else max(0.25, HALF_ROUNDING * float(logits.abs().max()))

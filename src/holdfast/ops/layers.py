@@ -164,19 +164,19 @@ def _load(wanted: Settings) -> tuple[Any | None, str | None]:
     built = build(SOURCE, flags=FLAGS, wanted=wanted)
     if isinstance(built, str):
         return None, built
-    library, pointer, whole = built.library, ctypes.c_void_p, ctypes.c_int64
+    library, pointer, integer = built.library, ctypes.c_void_p, ctypes.c_int64
     library.holdfast_rms_norm.argtypes = [
-        whole,
-        whole,
+        integer,
+        integer,
         pointer,
         pointer,
         ctypes.c_double,
         pointer,
         pointer,
     ]
-    library.holdfast_rms_norm_backward.argtypes = [whole, whole, *6 * [pointer]]
-    library.holdfast_swiglu.argtypes = [whole, *3 * [pointer]]
-    library.holdfast_swiglu_backward.argtypes = [whole, *5 * [pointer]]
+    library.holdfast_rms_norm_backward.argtypes = [integer, integer, *6 * [pointer]]
+    library.holdfast_swiglu.argtypes = [integer, *3 * [pointer]]
+    library.holdfast_swiglu_backward.argtypes = [integer, *5 * [pointer]]
     for name in ("rms_norm", "swiglu", "swiglu_backward"):
         getattr(library, f"holdfast_{name}").restype = None
     if not _is_right(library):
@@ -203,8 +203,8 @@ def _is_right(library: Any) -> bool:
         expected = (normed, *torch.autograd.grad(normed, (a, v), gradient.double()))
         product = torch.nn.functional.silu(a) * c
         expected += (product, *torch.autograd.grad(product, (a, c), gradient.double()))
-    found = (norm, grad_x, grad_w, gated, grad_a, grad_b)
+    computed = (norm, grad_x, grad_w, gated, grad_a, grad_b)
     return all(
         bool(((f - e).abs() <= 1e-5 * (1 + e.abs())).all())
-        for f, e in zip(found, expected, strict=True)
+        for f, e in zip(computed, expected, strict=True)
     )

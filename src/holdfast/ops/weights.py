@@ -18,9 +18,9 @@ def hidden_matrices(model: nn.Module) -> list[tuple[nn.Parameter, bool]]:
         for p in module.parameters()
     }
     aside |= {id(p) for p in head.parameters()} if head is not None else set()
-    found: dict[int, tuple[nn.Parameter, bool]] = {}
+    matrices: dict[int, tuple[nn.Parameter, bool]] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             if parameter.ndim > 1 and id(parameter) not in aside:
-                found.setdefault(id(parameter), (parameter, type(module).__name__ == "Conv1D"))
-    return list(found.values())
+                matrices.setdefault(id(parameter), (parameter, type(module).__name__ == "Conv1D"))
+    return list(matrices.values())

@@ -94,10 +94,10 @@ class SamplesPart:
         squared half-widths. Entries whose correlations the two figures do not share count as
         independent."""
         covariance = 0.0
-        for (entry, one), mine in self.parts.items():
+        for (entry, number), mine in self.parts.items():
             for (other_entry, two), theirs in other.parts.items():
                 if entry == other_entry and self.known[entry] is other.known[entry]:
-                    covariance += mine * theirs * self.known[entry].between(one, two)
+                    covariance += mine * theirs * self.known[entry].between(number, two)
         return covariance
 
     def times(self, factor: float) -> SamplesPart:
@@ -208,16 +208,18 @@ class Figure:
         for seed in self.by_seed:
             if seed not in other.by_seed:
                 raise NotMeasured(f"a figure of training seed {seed}")
-        part = SamplesPart.total([(1.0, self.samples_part), (-1.0, other.samples_part)])
+        samples_part = SamplesPart.total([(1.0, self.samples_part), (-1.0, other.samples_part)])
         half = (
             math.hypot(self.half_over_samples, other.half_over_samples)
-            if part is None
-            else part.half
+            if samples_part is None
+            else samples_part.half
         )
         if not self.by_seed:
-            return Figure(value=self.value - other.value, samples_half=half, samples_part=part)
+            return Figure(
+                value=self.value - other.value, samples_half=half, samples_part=samples_part
+            )
         differences = {seed: value - other.by_seed[seed] for seed, value in self.by_seed.items()}
-        return Figure.over_seeds(differences, half, part)
+        return Figure.over_seeds(differences, half, samples_part)
 
     def __add__(self, other: Figure) -> Figure:
         return self - other * -1.0

@@ -41,7 +41,7 @@ def is_lower_better(metric: str) -> bool:
     """Whether a metric is better when it is lower, by its name alone: for logs that do not say
     so."""
     name = metric.strip().lower().split(",")[0]
-    return any(_LOWER.fullmatch(part) for part in (name, *re.split(r"[^a-z]+", name)))
+    return any(_LOWER.fullmatch(word) for word in (name, *re.split(r"[^a-z]+", name)))
 
 
 def is_right_or_wrong(unit: str, metric: str = "") -> bool:

@@ -126,7 +126,7 @@ class SampleCorrelation:
     @functools.cached_property
     def places(self) -> dict[int, int]:
         """Position of each trial in `trials`, by its number."""
-        return {number: place for place, number in enumerate(self.trials)}
+        return {number: position for position, number in enumerate(self.trials)}
 
     def between(self, one: int, other: int) -> float:
         """The correlation of two trials, given by number; 1 for a trial with itself.

@@ -58,31 +58,31 @@ def answers_section(answers: Answers, labels: Sequence[str]) -> Section:
         answers: of two models.
         labels: their names, the one before first.
     """
-    shown = answers.prompts[:MOST_PROMPTS]
+    prompts = answers.prompts[:MOST_PROMPTS]
     table = Table(
         columns=columns("Prompt", *labels, right=(), wide=(1, 2)),
-        rows=[_row(prompt) for prompt in shown],
+        rows=[_row(prompt) for prompt in prompts],
         kind="dense flips",
         find="prompt",
     )
     blocks: list[Block] = [table]
-    if len(shown) < len(answers.prompts):
-        rest = f"The first {len(shown):,} of {len(answers.prompts):,}; --json has all of them."
+    if len(prompts) < len(answers.prompts):
+        rest = f"The first {len(prompts):,} of {len(answers.prompts):,}; --json has all of them."
         blocks.append(Paragraph(rest, "note"))
     return Section("Your prompts", blocks, intro=answers_in_words(answers))
 
 
 def _row(prompt: AnsweredPrompt) -> list[Text]:
-    asked: list[Text] = []
+    texts: list[Text] = []
     for message in prompt.messages:
         content = in_lines(str(message["content"]), MOST_CHARACTERS)
         if len(prompt.messages) == 1:
-            asked.append(content)
+            texts.append(content)
         else:
-            asked.append(sub(Span(str(message["role"]), "strong"), ": ", content))
+            texts.append(sub(Span(str(message["role"]), "strong"), ": ", content))
     if not prompt.differs:
-        asked.append(sub(chip("same answer")))
-    return [asked, _cell(prompt.before), _cell(prompt.after)]
+        texts.append(sub(chip("same answer")))
+    return [texts, _cell(prompt.before), _cell(prompt.after)]
 
 
 def _cell(answer: Answer) -> Text:

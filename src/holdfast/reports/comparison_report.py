@@ -202,8 +202,8 @@ def _lead(result: Result) -> str:
 
 def comparison_verdict(comparisons: Sequence[Comparison], verdict: Verdict | None = None) -> str:
     """What became of everything in a line, and what the gate says, if there is one."""
-    said = "" if verdict is None else f" {verdict_in_words(verdict)}"
-    return f"{summary(comparisons)}{said}"
+    verdict_text = "" if verdict is None else f" {verdict_in_words(verdict)}"
+    return f"{summary(comparisons)}{verdict_text}"
 
 
 def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:

@@ -19,14 +19,14 @@ def characteristics_in_words(record: StagesRecord) -> list[str]:
         assert base is not None
         for entry, figures in base.figures.items():
             name = f"{entry.partition('/')[2]} ({arm})"
-            said = []
+            texts = []
             if "mass" in figures:
-                said += [_format(record, arm, entry), _changing(record, arm, entry)]
+                texts += [_format(record, arm, entry), _changing(record, arm, entry)]
             if "entropy" in figures:
-                said.append(_confidence(record, arm, entry))
+                texts.append(_confidence(record, arm, entry))
             if "exact_memorisation" in figures:
-                said.append(_memorised(record, arm, entry))
-            sentences += [f"{name}: {text}" for text in said if text]
+                texts.append(_memorised(record, arm, entry))
+            sentences += [f"{name}: {text}" for text in texts if text]
     return sentences
 
 
@@ -41,8 +41,8 @@ def _masses(record: StagesRecord, arm: str, entry: str) -> list[tuple[str, float
         return points
     labels = record.checkpoints[arm]
     by_checkpoint = []
-    for place, label in enumerate(labels, 1):
-        figure = _figure(record, TUNED, arm, place, entry, "mass")
+    for checkpoint, label in enumerate(labels, 1):
+        figure = _figure(record, TUNED, arm, checkpoint, entry, "mass")
         if figure is not None:
             by_checkpoint.append((label, figure.value))
     return by_checkpoint

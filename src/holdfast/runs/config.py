@@ -223,9 +223,9 @@ def train_config(settings: Mapping[str, Any] | None = None, /, **more: Any) -> T
     Raises:
         ConfigError: the configuration has mistakes; the message lists all of them.
     """
-    given = RawRequest(values={**(settings or {}), **more})
-    _set_environment(given.values.get("env"))
-    return checked(given)
+    request = RawRequest(values={**(settings or {}), **more})
+    _set_environment(request.values.get("env"))
+    return checked(request)
 
 
 # --------------------------------------------------------------------------------------- assembling
@@ -296,28 +296,28 @@ class _Request:
 
     def read(self) -> None:
         """Reads every value by its declaration."""
-        own = {name: self.raw.pop(name) for name in OWN if name in self.raw}
+        own_values = {name: self.raw.pop(name) for name in OWN if name in self.raw}
         others = known_of_others(self.trainer)
         of_others = [name for name in self.raw if name in others]
         for name in of_others:
             self.raw.pop(name)
         plain = {setting.name: setting for setting in settings_of(RunSettings)}
         self.stated, wrong = coerce_all(
-            plain, {name: value for name, value in own.items() if name in plain}
+            plain, {name: value for name, value in own_values.items() if name in plain}
         )
         self.holdfast = RunSettings(
             **{name: value for name, value in self.stated.items() if value is not None}
         )
         if self.trainer == "on_policy" and self.holdfast.on_policy is None:
             self.holdfast = dataclasses.replace(self.holdfast, on_policy=OnPolicySettings())
-        self.methods, self.wrong_methods = parse_retention(own.get("retention"))
+        self.methods, self.wrong_methods = parse_retention(own_values.get("retention"))
         self.problems += [*self.wrong_methods, *wrong]
         for name in of_others:
             text = (
                 f"is a key of trainer: {others[name].source}; this run has trainer: {self.trainer}."
             )
             self.problems.append(Problem(name, text))
-        self.suites, self.plan = _evaluation(own, self.problems)
+        self.suites, self.plan = _evaluation(own_values, self.problems)
         self.values, wrong = coerce_all(self.known, self.raw, also=list(OWN))
         self.problems += wrong
         if self.values.get("trust_remote_code"):
@@ -625,9 +625,9 @@ def _evaluation(own: Mapping[str, Any], problems: list[Problem]) -> tuple[Any, E
             ]
     if isinstance(value, EvaluationPlan):
         return value, value
-    plan, found = parse_evaluation(value)
+    plan, plan_problems = parse_evaluation(value)
     problems += _unknown_tasks(plan)
-    problems += found
+    problems += plan_problems
     return value, plan
 
 

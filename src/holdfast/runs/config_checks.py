@@ -135,8 +135,8 @@ def _check_model_folder(path: Path) -> list[str]:
                 f"{path} has no config.json, but its folder '{inside[-1]}' has: use "
                 f"{path / inside[-1]}."
             ]
-        found = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
-        return [f"expected a model folder with config.json in {path}, found {found}."]
+        content = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
+        return [f"expected a model folder with config.json in {path}, found {content}."]
     try:
         read_config(path)
         weight_files(path)
@@ -348,18 +348,18 @@ def check_streaming(
         ("streaming", "dataset_streaming") if mixture else ("dataset_streaming", "streaming")
     )
     belongs = "datasets:" if other == "streaming" else "dataset_name"
-    found = [Problem(other, f"belongs to {belongs}. Use {key}.")] if values.get(other) else []
+    problems = [Problem(other, f"belongs to {belongs}. Use {key}.")] if values.get(other) else []
     if not values.get(key):
-        return found
+        return problems
     if not (values.get("max_steps") or 0) > 0:
-        found.append(
+        problems.append(
             Problem(
                 "max_steps",
                 f"expected a number of steps, because with {key} the number of rows is unknown.",
             )
         )
     if "num_train_epochs" in lines:
-        found.append(
+        problems.append(
             Problem(
                 "num_train_epochs",
                 f"has no effect with {key}: a stream is repeated until max_steps. Leave one out.",
@@ -367,7 +367,7 @@ def check_streaming(
         )
     strategy = str(values.get("train_sampling_strategy") or "random")
     if strategy not in ("random", "sequential"):
-        found.append(
+        problems.append(
             Problem(
                 "train_sampling_strategy",
                 f"{strategy} sorts all rows, which is impossible with {key}. Leave one out.",
@@ -378,7 +378,7 @@ def check_streaming(
         0 if values.get("shuffle_dataset") else 1,
     )
     if workers > most:
-        found.append(
+        problems.append(
             Problem(
                 "dataloader_num_workers",
                 f"expected at most {most} with {key}{'' if most else ' and shuffle_dataset'}, "
@@ -387,7 +387,7 @@ def check_streaming(
         )
     for method in methods:
         if not method.off and changes_data(method):
-            found.append(
+            problems.append(
                 Problem(
                     ("retention", method.name),
                     f"has to count the rows that it mixes in. Leave out {key}.",
@@ -395,14 +395,14 @@ def check_streaming(
             )
         term = None if method.off else method.token_loss()
         if term is not None and term.teacher.kind == "cached":
-            found.append(
+            problems.append(
                 Problem(
                     ("retention", method.name, "teacher"),
                     "cached needs all rows before training. Use online or adapter_off, or leave "
                     f"out {key}.",
                 )
             )
-    return found
+    return problems
 
 
 def check_early_stopping(
@@ -536,13 +536,13 @@ def check_ranges(values: Mapping[str, Any]) -> list[Problem]:
     epochs = values.get("num_train_epochs")
     if isinstance(epochs, (int, float)) and epochs <= 0 and not (values.get("max_steps") or 0) > 0:
         problems.append(Problem("num_train_epochs", f"expected a number above 0, got {epochs}."))
-    kept = values.get("osf_effective_rank")
-    if isinstance(kept, (int, float)) and (kept <= 0 or (isinstance(kept, float) and kept >= 1)):
+    rank = values.get("osf_effective_rank")
+    if isinstance(rank, (int, float)) and (rank <= 0 or (isinstance(rank, float) and rank >= 1)):
         problems.append(
             Problem(
                 "osf_effective_rank",
                 "expected a whole number of at least 1, or a share above 0 and below 1, got "
-                f"{kept}.",
+                f"{rank}.",
             )
         )
     return problems
@@ -665,15 +665,15 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
             for key in ("osf_effective_rank", "osf_target_modules")
             if values.get(key) is not None
         ]
-    found = []
+    problems = []
     if not values.get("use_peft"):
-        found.append(
+        problems.append(
             Problem(
                 "peft_method",
                 "osf takes effect with 'use_peft: true' only; add it, or leave peft_method out.",
             )
         )
-    found += [
+    problems += [
         Problem(
             key,
             f"osf decomposes whole weight matrices into singular vectors. Leave {key} out, or "
@@ -687,8 +687,8 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
                 "is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and "
                 "osf_target_modules. Leave it out."
             )
-            found.append(Problem(key, text))
-    return found
+            problems.append(Problem(key, text))
+    return problems
 
 
 def _sets_lora(key: str, value: Any) -> bool:
@@ -705,7 +705,7 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[P
     Args:
         given: keys that the user set.
     """
-    found = []
+    problems = []
     if (
         "use_peft" not in given and values.get("peft_method") != "osf"
     ):  # which says so of every key of LoRA's
@@ -715,7 +715,7 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[P
                     "belongs to LoRA, which is on with 'use_peft: true' only. Add that, or "
                     f"'use_peft: false' to keep {key} without effect, or leave {key} out."
                 )
-                found.append(Problem(key, text))
+                problems.append(Problem(key, text))
     if not {*BITS} & {*given}:
         for key in OF_FOUR_BITS:
             if key in given and values.get(key):
@@ -724,8 +724,8 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[P
                     f"that, or 'load_in_4bit: false' to keep {key} without effect, or leave {key} "
                     "out."
                 )
-                found.append(Problem(key, text))
-    return found
+                problems.append(Problem(key, text))
+    return problems
 
 
 def check_preset(name: str) -> list[Problem]:

@@ -617,8 +617,8 @@ def _interleaved(mixture: Any, fractions: Sequence[float | None], args: Any) -> 
     streams, shares = [], []
     for entry, fraction in zip(mixture.datasets, fractions, strict=True):
         if fraction:
-            whole = dataclasses.replace(entry, fraction=None)
-            alone = dataclasses.replace(mixture, datasets=[whole])
+            unweighted = dataclasses.replace(entry, fraction=None)
+            alone = dataclasses.replace(mixture, datasets=[unweighted])
             streams.append(get_dataset(alone)["train"].repeat(None))
             shares.append(float(fraction))
     total = sum(shares)

@@ -790,8 +790,8 @@ class _Run:
             if self.main or self.processes.world_size > 1:
                 self.load_weights(folder)
                 identity = {"name": f"step {step}", "hash": checkpoint_hash(folder)}
-                plan, place = self.config.evaluation.on_the_way, self.folder.along / folder.name
-                self.evaluate_into(EvaluationFolder(place), plan, self.model, identity)
+                plan, target = self.config.evaluation.on_the_way, self.folder.along / folder.name
+                self.evaluate_into(EvaluationFolder(target), plan, self.model, identity)
         if self.main:
             remove_folder(self.folder.path / KEPT)
         return True

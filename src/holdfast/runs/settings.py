@@ -105,21 +105,21 @@ def parse_compact_method(text: str) -> list[Any]:
         except ValueError as error:
             raise ValueError(f"not valid YAML ({error}).") from None
         return parsed if isinstance(parsed, list) else [parsed]
-    named = _REFERENCE.match(text)  # the colon in 'my_method.py:Dropback' is part of the name
-    if named is None:
+    reference = _REFERENCE.match(text)  # the colon in 'my_method.py:Dropback' is part of the name
+    if reference is None:
         name, colon, rest = text.partition(":")
     else:
-        name, after = named[0], text[named.end() :]
+        name, after = reference[0], text[reference.end() :]
         colon, rest = after[:1], after[1:]
     if not colon:
         return [name]
     parameters: dict[str, Any] = {}
-    for part in _split_outside(rest):
-        key, equals, value = part.partition("=")
+    for assignment in _split_outside(rest):
+        key, equals, value = assignment.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise ValueError(
                 "expected parameter=value, as in 'label_annealing:weight=1.0,temperature=2', got "
-                f"{part!r}."
+                f"{assignment!r}."
             )
         if key.strip() in parameters:
             raise ValueError(f"parameter {key.strip()!r} is listed twice.")
@@ -461,14 +461,14 @@ def known_settings(trainer: str = SFT) -> dict[str, Setting]:
 def known_of_others(trainer: str) -> dict[str, Setting]:
     """Keys that runs with other trainers have and those with this one do not; `Setting.source`
     names the trainers that have it."""
-    own, table = known_settings(trainer), dict[str, Setting]()
+    own_settings, table = known_settings(trainer), dict[str, Setting]()
     for other in TRAINERS:
         for name, setting in known_settings(other).items():
             if name in table:
                 table[name] = dataclasses.replace(
                     table[name], source=f"{table[name].source} or {other}"
                 )
-            elif name not in own:
+            elif name not in own_settings:
                 table[name] = dataclasses.replace(setting, source=other)
     return table
 
@@ -492,8 +492,10 @@ def settings_of_all() -> list[Setting]:
 def training_keys() -> list[str]:
     """Keys of a training configuration that a study may set for all its runs: those of TRL and
     accelerate, and holdfast's own but for what decides the environment."""
-    own = [setting.name for setting in OWN.values() if setting.meta.yaml and setting.name != "env"]
-    return [*known_keys(), *own]
+    own_keys = [
+        setting.name for setting in OWN.values() if setting.meta.yaml and setting.name != "env"
+    ]
+    return [*known_keys(), *own_keys]
 
 
 def libraries() -> str:

@@ -26,11 +26,11 @@ def loss_decision(
     if not known:
         return None
     level = level_of(known[0][0].confidence)
-    shown = []
+    losses = []
     for c, p in known:
         if p < level:
             within_margin = c.verdict == LITTLE_LOST
-            shown.append(
+            losses.append(
                 Shown(suite=c.suite, name=c.name, metric=c.metric, within_margin=within_margin)
             )
     return Decision(
@@ -38,6 +38,6 @@ def loss_decision(
         family_wise=family_wise,
         level=level,
         tests=len(known),
-        shown=shown,
+        shown=losses,
         p_value=min(p for _, p in known),
     )

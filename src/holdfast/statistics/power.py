@@ -33,8 +33,8 @@ def power(n: int, flips: float, loss: float, level: float) -> float:
     flipped = np.arange(first, last + 1)
     gains = binom.ppf(level, flipped, 0.5)
     most = np.where(binom.cdf(gains, flipped, 0.5) < level, gains, gains - 1.0)
-    shown = binom.cdf(most, flipped, (rate - loss) / (2.0 * rate))
-    return float((binom.pmf(flipped, n, rate) * shown).sum())
+    detected = binom.cdf(most, flipped, (rate - loss) / (2.0 * rate))
+    return float((binom.pmf(flipped, n, rate) * detected).sum())
 
 
 def smallest_loss(n: int, flips: float, level: float) -> float:

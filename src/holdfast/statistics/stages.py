@@ -116,14 +116,16 @@ def judge(evidence: Sequence[Evidence], *, tolerance: float) -> list[Judgement]:
     looks = _Looks(chains=[e.chain for e in evidence], level=level)
     rose = looks.by_holm([_p_gain(e.tuned) for e in evidence])
     fell = looks.in_order([_p_loss(tuned) for tuned in known], last_first=True)
-    kept = looks.in_order([_p_kept(tuned) for tuned in known])
+    not_lost = looks.in_order([_p_kept(tuned) for tuned in known])
     below = looks.in_order([_p_below(at) for at in last], last_first=True)
     back = looks.in_order([_p_back(doses) for doses in usable])
     rising = looks.by_holm([_p_gain(step) for step in more])
     done = looks.by_holm([_p_no_more(step) for step in more])
     judgements = []
     for number, e in enumerate(evidence):
-        judgement = _before_restoring(e, fell=fell[number], rose=rose[number], kept=kept[number])
+        judgement = _before_restoring(
+            e, fell=fell[number], rose=rose[number], kept=not_lost[number]
+        )
         if judgement is None and back[number]:
             at = min(usable[number], key=lambda at: _p_back([at]))
             judgement = Judgement(verdict=PSEUDO, why="came back", at=at)

@@ -198,21 +198,21 @@ class OnAnswers(OwnLoss):
         Raises:
             DataError: it left out all of them.
         """
-        kept: Any = self.train_dataset
-        if not len(kept):
+        dataset: Any = self.train_dataset
+        if not len(dataset):
             raise DataError(
                 f"No training row is left after truncation to max_length={longest}: every prompt "
                 "fills the window by itself. Raise max_length or shorten the prompts."
             )
         notes = []
-        if left_out := rows - len(kept):
+        if left_out := rows - len(dataset):
             notes.append(
                 f"{left_out} of {rows} training rows are left out: their prompt alone fills "
                 f"max_length={longest} tokens. Raise max_length."
             )
-        answers = [name for name in _ANSWER_IDS if name in kept.column_names]
+        answers = [name for name in _ANSWER_IDS if name in dataset.column_names]
         cut = 0
-        for row in kept.select_columns(["prompt_ids", *answers]):
+        for row in dataset.select_columns(["prompt_ids", *answers]):
             lengths = [len(row[name]) for name in answers]
             cut += len(row["prompt_ids"]) + max(lengths) > longest
         if cut:
@@ -483,9 +483,9 @@ class _Annealed:
     def __call__(self, **inputs: Any) -> Any:
         if not inputs.get("fused_lm_head"):
             return self.model(**inputs)
-        found = self.model(**inputs, holdfast=Sealed(self.request))
-        self.result = found["result"].value
-        return found["outputs"]
+        outputs = self.model(**inputs, holdfast=Sealed(self.request))
+        self.result = outputs["result"].value
+        return outputs["outputs"]
 
 
 def _padded_right(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -321,8 +321,13 @@ def _operands(*operands: Operand | None) -> bytes:
 
 def _places(*places: Place) -> bytes:
     flat: list[int] = []
-    for place in places:
-        flat += (place.descriptor, place.position, TYPES[place.dtype], _at(place.memory))
+    for location in places:
+        flat += (
+            location.descriptor,
+            location.position,
+            TYPES[location.dtype],
+            _at(location.memory),
+        )
     return struct.pack(f"{len(flat)}q", *flat)
 
 

@@ -97,9 +97,9 @@ def _groupings(rows: Rows) -> Iterator[tuple[str, Groups]]:
 def _by_column(rows: Rows, column: str) -> Groups:
     """The samples by a column; empty where that sorts nothing."""
     groups: Groups = {}
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         name = str(row.get(column) or NOT_SAID)
-        groups.setdefault(name, []).append(place)
+        groups.setdefault(name, []).append(position)
     is_category = 1 < len(groups) <= min(_MOST_GROUPS, len(rows) // 2)
     return dict(sorted(groups.items())) if is_category else {}
 
@@ -117,8 +117,8 @@ def _by_length(rows: Rows) -> Groups:
         names.append(f"{low + 1:,} to {high:,}")
     names += [f"{cut + 1:,} and more" for cut in cuts[-1:]]
     groups: Groups = {name: [] for name in names}
-    for place, length in enumerate(lengths if cuts else ()):
-        groups[names[bisect.bisect_left(cuts, length)]].append(place)
+    for position, length in enumerate(lengths if cuts else ()):
+        groups[names[bisect.bisect_left(cuts, length)]].append(position)
     are_large = all(len(places) >= _FEWEST for places in groups.values())
     return groups if are_large else {}
 
@@ -131,8 +131,8 @@ def _breakdown(
     before, after = _of_metric(pair.before, c.metric), _of_metric(pair.after, c.metric)
     compared: list[Comparison] = []
     for name, places in groups.items():
-        rows_before = [joined.before[place] for place in places]
-        rows_after = [joined.after[place] for place in places]
+        rows_before = [joined.before[position] for position in places]
+        rows_after = [joined.after[position] for position in places]
         for group in compare_samples(rows_before, rows_after, before, after, options):
             compared.append(dataclasses.replace(group, name=name, margin=c.margin))
     p_values = [1.0 if math.isnan(group.p_value) else group.p_value for group in compared]

@@ -438,17 +438,17 @@ def _together(
         if outcome.outcome == UNDECIDED:
             outcome = replace(outcome, needed=_needed(outcome, *tested[number], tests=together))
         outcomes[number] = outcome
-    shown = []
+    losses = []
     for outcome in outcomes:
         if outcome.outcome == FAILED and outcome.tier != ADVISORY:
             suite, name, metric = outcome.suite, outcome.name, outcome.metric
-            shown.append(Shown(suite=suite, name=name, metric=metric, rule=outcome.rule))
+            losses.append(Shown(suite=suite, name=name, metric=metric, rule=outcome.rule))
     decision = Decision(
         about="rules",
         family_wise=adjustment.family_wise,
         level=level,
         tests=len(tested),
-        shown=shown,
+        shown=losses,
         p_value=min(adjusted),
     )
     return outcomes, decision

@@ -115,8 +115,8 @@ class Result:
     def broken(self) -> list[str]:
         """Of `not_finite` what no policy speaks of: the comparison has failed, whatever its rules
         say."""
-        asked = {(gate.suite, gate.name) for gate in self.gates if gate.of_policy}
-        return self._not_finite(asked)
+        in_policy = {(gate.suite, gate.name) for gate in self.gates if gate.of_policy}
+        return self._not_finite(in_policy)
 
     @property
     def not_finite(self) -> list[str]:
@@ -146,8 +146,8 @@ class Result:
         """
         assert self.policy is not None
         evaluations = read_evaluations(self.sides[0].folder)
-        asked = {(gate.suite, gate.name, gate.metric) for gate in self.gates if gate.of_policy}
-        judged = [c for c in self.comparisons if (c.suite, c.name, c.metric) in asked]
+        in_policy = {(gate.suite, gate.name, gate.metric) for gate in self.gates if gate.of_policy}
+        judged = [c for c in self.comparisons if (c.suite, c.name, c.metric) in in_policy]
         accept(
             self.policy,
             entries,

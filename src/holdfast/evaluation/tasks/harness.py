@@ -370,8 +370,8 @@ def _is_scalar(value: Any) -> bool:
 
 def _primary(figures: Mapping[str, Any], entry: TaskEntry) -> str:
     """The metric asked for, else the usual one."""
-    wanted = () if entry.metric is None else (entry.metric,)
-    lead = leading(figures, *wanted)
+    preferred = () if entry.metric is None else (entry.metric,)
+    lead = leading(figures, *preferred)
     if lead is None:
         raise ConfigError(
             f"The task '{entry.task}' has no metric '{entry.metric}'. It has: {', '.join(figures)}."

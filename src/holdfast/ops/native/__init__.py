@@ -282,46 +282,46 @@ def _load(wanted: Settings) -> tuple[Native | None, str | None]:
 
 
 def _declare(library: Any) -> None:
-    pointer, whole = ctypes.c_void_p, ctypes.c_int64
+    pointer, integer = ctypes.c_void_p, ctypes.c_int64
     library.holdfast_rows.argtypes = [
-        whole,
+        integer,
         pointer,
-        whole,
+        integer,
         pointer,
-        whole,
+        integer,
         *[pointer] * 6,
-        whole,
+        integer,
         pointer,
-        whole,
+        integer,
     ]
-    library.holdfast_pack.argtypes = [whole, whole, pointer, whole, pointer]
+    library.holdfast_pack.argtypes = [integer, integer, pointer, integer, pointer]
     library.holdfast_pack.restype = None
     library.holdfast_logits.argtypes = [
         pointer,
         pointer,
-        whole,
-        whole,
-        whole,
+        integer,
+        integer,
+        integer,
         pointer,
-        whole,
+        integer,
         pointer,
         pointer,
-        whole,
+        integer,
     ]
     library.holdfast_logits.restype = None
     library.holdfast_pack_pairs.argtypes = library.holdfast_pack.argtypes
     library.holdfast_pack_pairs.restype = None
     library.holdfast_hidden_gradient.argtypes = library.holdfast_logits.argtypes
     library.holdfast_hidden_gradient.restype = None
-    library.holdfast_large_pages.argtypes = [pointer, whole]
+    library.holdfast_large_pages.argtypes = [pointer, integer]
     library.holdfast_large_pages.restype = None
-    sizes = [pointer, pointer, whole, whole, whole]
+    sizes = [pointer, pointer, integer, integer, integer]
     library.holdfast_weight_gradient.argtypes = [
         *sizes,
         pointer,
-        whole,
+        integer,
         pointer,
-        whole,
+        integer,
         pointer,
         ctypes.c_int,
     ]
@@ -346,12 +346,12 @@ def _rows_are_right(native: Native) -> bool:
     g = torch.Generator().manual_seed(0)
     z, w = 3 * torch.randn(5, 83, generator=g), 3 * torch.randn(5, 83, generator=g)
     ce_weights, kl_weights = torch.rand(5, generator=g), torch.rand(5, generator=g)
-    labels, kept = (
+    labels, kl_mask = (
         torch.tensor([3, -100, 82, 0, 41]),
         torch.tensor([True, True, False, True, False]),
     )
     q, p = z.double().softmax(1), w.double().softmax(1)
-    ce_N, kl_N = (labels >= 0).double(), kept.double()
+    ce_N, kl_N = (labels >= 0).double(), kl_mask.double()
     ce_row, kl_row = ce_N * 0.5 * ce_weights, kl_N * 0.25 * kl_weights
     expected = (ce_row + kl_row)[:, None] * q - kl_row[:, None] * p
     expected[labels >= 0, labels[labels >= 0]] -= ce_row[labels >= 0]
@@ -361,7 +361,7 @@ def _rows_are_right(native: Native) -> bool:
         z,
         w,
         labels_C=labels,
-        kl_rows_C=kept,
+        kl_rows_C=kl_mask,
         ce_weights_C=ce_weights,
         kl_weights_C=kl_weights,
         gate_power=1.0,

@@ -107,7 +107,7 @@ class Claim:
             TypeError: a claim of another version.
         """
         figures = [ClaimFigure(**figure) for figure in stored["figures"]]
-        preconditions = [Precondition(**found) for found in stored["preconditions"]]
+        preconditions = [Precondition(**precondition) for precondition in stored["preconditions"]]
         return cls(**{**stored, "figures": figures, "preconditions": preconditions})
 
 

@@ -474,7 +474,7 @@ def correlations(
     known = []
     for task, about in tasks.items():
         changes = {}
-        for place, arm in enumerate(arms):
+        for number, arm in enumerate(arms):
             label = arm.models[0] if arm.kind == SINGLE and task == OLD else arm.models[-1]
             gains = []
             for networks in results.values():
@@ -482,7 +482,7 @@ def correlations(
                 gains.append(np.subtract(after, before))
             gain = np.mean(gains, axis=0)
             images = tuple(map(str, range(len(gain))))
-            changes[place] = Contributions(samples=images, values=gain - gain.mean())
+            changes[number] = Contributions(samples=images, values=gain - gain.mean())
         entry = (about.suite, about.name, about.metric)
         known.append(correlation(entry, changes))
     return [c for c in known if c is not None]

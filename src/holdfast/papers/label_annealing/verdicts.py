@@ -127,15 +127,15 @@ def keeps_most(study: StudyRecord, level: float) -> list[Part]:
     and L2 avoid at each of `SHARES_OF_GAIN`, and a warning where L2 does as well."""
     parts = keeps(ANNEALING, kept=MOST, avoided=1 - MARGIN)(study, level)
     figures = []
-    for kept in SHARES_OF_GAIN:
+    for share in SHARES_OF_GAIN:
         for method in (ANNEALING, L2):
-            if complete_trials(study, method) and (method, kept) != (ANNEALING, MOST):
-                figures.append(_avoided_figure(study, method, kept, level))
+            if complete_trials(study, method) and (method, share) != (ANNEALING, MOST):
+                figures.append(_avoided_figure(study, method, share, level))
     rival = avoided_at(study, L2, MOST, level).interval
-    [part] = parts
+    [claim_part] = parts
     if side_of_bound(rival, 1 - MARGIN, inclusive=True) == HOLDS:
-        part = _with_warning(part, f"L2 avoids {_percent(1 - MARGIN)} there too")
-    return [_with_figures(part, figures)]
+        claim_part = _with_warning(claim_part, f"L2 avoids {_percent(1 - MARGIN)} there too")
+    return [_with_figures(claim_part, figures)]
 
 
 def some_weight(kept: float) -> Rule[StudyRecord]:
@@ -309,15 +309,17 @@ def replay_alike(study: StudyRecord, level: float) -> list[Part]:
     much = f"{_percent(MARGIN)} of what direct fine-tuning loses"
     what = f"source of {NAMES[BOTH]} - replay alone at {_percent(NO_LOSS)} of the gain"
     yes, no = f"the two differ by less than {much}", f"the two differ by more than {much}"
-    part = _or_reason(within(_share_figure(what, share, study), MARGIN, yes=yes, no=no), share)
-    part = _with_figures(part, _both_shares(study, alone, level))
+    claim_part = _or_reason(
+        within(_share_figure(what, share, study), MARGIN, yes=yes, no=no), share
+    )
+    claim_part = _with_figures(claim_part, _both_shares(study, alone, level))
     trial = paper_choice(study, BOTH)
     if trial is None:
-        return [part]
+        return [claim_part]
     apart = difference_share(gain(trial, study, "keep"), gain(alone, study, "keep"), study, level)
     chosen = within(_share_figure(trial.label, apart, study), MARGIN, yes=yes, no=no)
-    part = _warned(part, chosen.verdict, trial.label)
-    return [_with_figures(part, _both_shares(study, trial, level))]
+    claim_part = _warned(claim_part, chosen.verdict, trial.label)
+    return [_with_figures(claim_part, _both_shares(study, trial, level))]
 
 
 def temperature_matters(study: StudyRecord, level: float) -> list[Part]:
@@ -326,8 +328,8 @@ def temperature_matters(study: StudyRecord, level: float) -> list[Part]:
     temperatures = {line.settings.get("temperature", usual) for line in lines(study, ANNEALING)}
     known = sorted(temperatures)
     if 1.0 not in known or known[0] >= 1 or known[-1] <= 1:
-        named = ", ".join(f"{t:g}" for t in known) or "none"
-        return [unknown(f"it needs temperatures below 1, of 1 and above 1, there are {named}")]
+        listed = ", ".join(f"{t:g}" for t in known) or "none"
+        return [unknown(f"it needs temperatures below 1, of 1 and above 1, there are {listed}")]
     others = [t for t in known if t != 1]
     parts = []
     for temperature in others:

@@ -112,7 +112,7 @@ def earlier(
     error."""
     each = widened(level, 2)
     best, other_best = (
-        [turn.budgets[place] for place in places_of(turn, each)] for turn in (one, other)
+        [turn.budgets[index] for index in places_of(turn, each)] for turn in (one, other)
     )
     reason = (
         f"with {name} the model is best at {tokens_text(best)} tokens, with {than} at "

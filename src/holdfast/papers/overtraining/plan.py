@@ -319,7 +319,7 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         if align is not None:
             parts += _training_data(align.train)
         parts += self.other_data(task)
-        filled = self.with_paths([list(part) for part in parts])
+        filled = self.with_paths([list(data) for data in parts])
         return [(str(name), str(split), subset) for name, split, subset in filled]
 
     def other_data(self, task: str) -> list[Part]:

@@ -162,8 +162,8 @@ class StudyConfig(UpdateConfig):
         tuning = dict(self.request.retuned)
         if "chat_template" not in tuning:
             tuning.setdefault("chat_template_path", str(self.request.families[family].instruct))
-        own = {"model_name_or_path": model, "output_dir": str(out), "seed": seed}
-        return {**self.second_stage(), **tuning, **own}
+        run_settings = {"model_name_or_path": model, "output_dir": str(out), "seed": seed}
+        return {**self.second_stage(), **tuning, **run_settings}
 
     def _tuned(self, continued: StudiedModel) -> Iterator[StudiedModel]:
         """On conversations, after the largest budget."""

@@ -41,7 +41,7 @@ def printed_verdicts() -> dict[str, str]:
     verdicts = {}
     for statement in STATEMENTS:
         parts = statement.rule(study, CONFIDENCE)
-        verdicts[statement.number] = joint(part.verdict for part in parts)
+        verdicts[statement.number] = joint(p.verdict for p in parts)
     return verdicts
 
 
@@ -89,11 +89,11 @@ def _model(column: PaperColumn) -> StudiedModel:
 
 
 def _compared(before: PaperColumn, after: PaperColumn) -> Iterator[Comparison]:
-    seen: set[str] = set()
+    entries: set[str] = set()
     for row, old, new in zip(rows(), before.values, after.values, strict=True):
         leading = LEADING.get(row.entry)
-        primary = row.key == leading if leading else row.entry not in seen
-        seen.add(row.entry)
+        primary = row.key == leading if leading else row.entry not in entries
+        entries.add(row.entry)
         yield _comparison(("keep", row.entry, row.key), old, new, primary=primary)
     for name in before.averages.keys() & after.averages.keys():
         average = (AVERAGES, name, "average")

@@ -161,8 +161,8 @@ class Pair:
             raise NotMeasured(f"{arm.arm} on {task}")
         if task not in arm.scores or task not in sequential.scores:
             return figure
-        own, other = self._samples_part(arm, task), self._samples_part(sequential, task)
-        return replace(figure, samples_part=SamplesPart.total([(1.0, own), (-1.0, other)]))
+        arm_part, other = self._samples_part(arm, task), self._samples_part(sequential, task)
+        return replace(figure, samples_part=SamplesPart.total([(1.0, arm_part), (-1.0, other)]))
 
     @property
     def forgotten(self) -> Figure:
@@ -350,9 +350,9 @@ def best_of_other_seeds(pair: Pair, kind: str) -> Figure:
         chosen = max(arms, key=lambda arm: statistics.fmean(arm.by_seed[s] for s in others))
         by_seed[seed] = chosen.by_seed[seed]
         parts.append((1 / len(seeds), chosen.samples_part))
-    part = SamplesPart.total(parts)
-    half = max(arm.samples_half for arm in arms) if part is None else part.half
-    return Figure.over_seeds(by_seed, half, part)
+    samples_part = SamplesPart.total(parts)
+    half = max(arm.samples_half for arm in arms) if samples_part is None else samples_part.half
+    return Figure.over_seeds(by_seed, half, samples_part)
 
 
 def correlation(pair: Pair, arms: Sequence[ArmResult]) -> Figure:

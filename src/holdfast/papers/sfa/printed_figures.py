@@ -109,6 +109,6 @@ def printed_verdicts() -> dict[str, dict[str, str]]:
             by_table = {}
             for name in printed():
                 parts = statement.rule(printed_record(name), CONFIDENCE)
-                by_table[name] = joint(part.verdict for part in parts)
+                by_table[name] = joint(p.verdict for p in parts)
             verdicts[statement.number] = by_table
     return verdicts

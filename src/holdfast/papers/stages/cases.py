@@ -277,10 +277,10 @@ class Checkpoint:
     def share_kept(self, measure: Measure) -> float:
         """Of what the base knows above guessing, the share that the checkpoint still shows."""
         known = self.over(lambda record: above_guessing(record, BASE_MODEL, measure)).value
-        shown = self.over(lambda record: above_guessing(record, self.tuned, measure)).value
+        tuned = self.over(lambda record: above_guessing(record, self.tuned, measure)).value
         if known <= 0:
             raise NotMeasured("a base that does better than guessing")
-        return shown / known
+        return tuned / known
 
     def earlier_than_smaller(self) -> Figure:
         """The checkpoint of the transition minus that of the smaller model, over the worlds that

@@ -166,8 +166,8 @@ def all_rules(says: str, *rules: Rule[Worlds]) -> Rule[Worlds]:
 
     def judge(worlds: Worlds, level: float) -> list[Part]:
         parts: list[Part] = []
-        for one in rules:
-            parts += one(worlds, level)
+        for member in rules:
+            parts += member(worlds, level)
         return parts
 
     return Rule(says, judge)

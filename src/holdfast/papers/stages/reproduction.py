@@ -32,13 +32,13 @@ QUICK: dict[str, Any] = {
 def _twin(name: str) -> Twin:
     group = next(group for group in TOY if name.startswith(group))
     world = int(name.removeprefix(group))
-    own = {"toy": TOY[group], "seed": world}
+    settings = {"toy": TOY[group], "seed": world}
     if world not in WORLDS:  # the world that the regime was chosen on decides nothing
-        return Twin(file=FILE, own=own, sizes={"quick": QUICK})
+        return Twin(file=FILE, own=settings, sizes={"quick": QUICK})
     sizes: dict[str, dict[str, Any]] = {"medium": {}}
     if name == f"{WIDE}{WORLDS[0]}":
         sizes["small"] = {}
-    return Twin(file=FILE, own=own, sizes=sizes)
+    return Twin(file=FILE, own=settings, sizes=sizes)
 
 
 TWINS = Twins(

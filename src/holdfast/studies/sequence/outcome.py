@@ -240,11 +240,11 @@ class _Figures:
         for key, score in {**self.tasks, **self.entries}.items():
             entry = (score.suite, score.name, score.metric)
             changes = {}
-            for place, arm in enumerate(arms):
+            for number, arm in enumerate(arms):
                 if key in arm.scores:
                     model = _scored_model(arm, score)
                     seeds = arm.scores[key].by_seed
-                    changes[place] = [(self.base, self.folders[model, seed]) for seed in seeds]
+                    changes[number] = [(self.base, self.folders[model, seed]) for seed in seeds]
             correlation, left_out = sample_correlation(entry, changes)
             if correlation is not None:
                 known.append(correlation)

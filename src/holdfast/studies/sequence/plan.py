@@ -144,9 +144,9 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         """The tasks' other entries by "task/entry": (suite, name)."""
         entries = {}
         for entry in self.measured.entries:
-            place = (entry.suite, entry.name)
-            if entry.suite in self.request.tasks and self.leading[entry.suite] != place:
-                entries[f"{entry.suite}/{entry.name}"] = place
+            key = (entry.suite, entry.name)
+            if entry.suite in self.request.tasks and self.leading[entry.suite] != key:
+                entries[f"{entry.suite}/{entry.name}"] = key
         return entries
 
     @functools.cached_property

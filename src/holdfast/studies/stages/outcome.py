@@ -237,16 +237,18 @@ class _VerdictBuilder:
         for dose in self.doses:
             costs[dose] = _compared(base, self.folders[CONTROL, "", 0, dose], self.margins)
         for arm in self.record.arms:
-            for place in range(1, len(self.record.checkpoints[arm]) + 1):
-                if (TUNED, arm, place, 1) not in self.folders:
+            for checkpoint in range(1, len(self.record.checkpoints[arm]) + 1):
+                if (TUNED, arm, checkpoint, 1) not in self.folders:
                     continue
-                about = self._evidence(base, costs, arm, place, tasks)
+                about = self._evidence(base, costs, arm, checkpoint, tasks)
                 evidence += about
-                checked += [(arm, place, task) for task in tasks]
+                checked += [(arm, checkpoint, task) for task in tasks]
         judgements = judge(evidence, tolerance=self.config.request.tolerance)
         verdicts = []
-        for facts, judgement, (arm, place, task) in zip(evidence, judgements, checked, strict=True):
-            verdicts.append(self._verdict(base, facts, judgement, (arm, place, task)))
+        for facts, judgement, (arm, checkpoint, task) in zip(
+            evidence, judgements, checked, strict=True
+        ):
+            verdicts.append(self._verdict(base, facts, judgement, (arm, checkpoint, task)))
         return verdicts
 
     def _evidence(
@@ -309,11 +311,11 @@ class _VerdictBuilder:
         about: tuple[str, int, TaskAbout],
     ) -> StageVerdict:
         """For the record, with the comparisons at the dose that it stands at."""
-        arm, place, task = about
+        arm, checkpoint, task = about
         at = judgement.at or next(iter(facts.doses), None)
         verdict = StageVerdict(
             arm=arm,
-            place=place,
+            place=checkpoint,
             task=f"{task.suite}/{task.name}",
             verdict=judgement.verdict,
             why=judgement.why,
@@ -331,7 +333,7 @@ class _VerdictBuilder:
             control_tolerance=at.control_tolerance,
             pattern=at.pattern,
             more=at.more,
-            came_back=self._came_back(base, arm, place, task, at.dose),
+            came_back=self._came_back(base, arm, checkpoint, task, at.dose),
         )
 
     def _came_back(
