@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import functools
 import gc
+import importlib.metadata
 import os
 import shutil
 import signal
@@ -24,6 +26,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["HOLDFAST_CACHE"], ignore_errors=True)
 
 import pytest
+from dill import detect
 
 # A shell starts what runs in the background with Ctrl-C ignored; the tests that press it mean what happens in the
 # foreground.
@@ -33,6 +36,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 from tiny import build_model, build_tokenizer
 
 os.fsync = lambda fd: None  # no test takes the power away: nothing waits for a disk
+# A third of the time of a training of six steps: accelerate reads the description of PEFT at every call, and datasets
+# disassembles the functions that it maps, to name their results. Both give the same each time.
+importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
+detect.nestedglobals = functools.cache(detect.nestedglobals)
 
 
 @pytest.fixture(scope="session")
