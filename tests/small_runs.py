@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from rich.console import Console
 from transformers import TrainerCallback
 
@@ -37,6 +38,18 @@ def killed_at(step: int, event: str = "on_step_begin") -> TrainerCallback:
 
     setattr(callback, event, kill)
     return callback
+
+
+def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs save and stop at the end of a step, as by a signal."""
+    from holdfast.training.callbacks import StopOnSignal
+
+    def stop(self, args, state, control, **kwargs):
+        if state.global_step == step:
+            self.stopped = True
+            control.should_save = control.should_training_stop = True
+
+    monkeypatch.setattr(StopOnSignal, "on_step_end", stop)
 
 
 def logged(run: RunFolder) -> list[dict[str, Any]]:

@@ -73,10 +73,14 @@ def test_all_off_together_is_direct_bit_for_bit_under_lora(tmp_path):
 @pytest.mark.parametrize(
     ("name", "label"), [pytest.param(*case, marks=[] if case in FIRST else pytest.mark.slow) for case in ALL]
 )
-def test_an_active_method_changes_the_run(name, label, tmp_path):
-    make = maker(tmp_path)
+def test_an_active_method_changes_the_run_keeps_what_it_declares_and_leaks_no_state(name, label, tmp_path):
+    make, active = maker(tmp_path), methods(spec(name, label), tmp_path)
     without = laws.trained(make, methods(BESIDE[name], tmp_path))[0] if name in BESIDE else direct()[0]
-    laws.active_changes_the_run(make, methods(spec(name, label), tmp_path), without=without)
+    trainer = make(active)
+    trainer.train()
+    laws.active_changes_the_run(make, active, without=without, active=weights(trainer))
+    laws.keeps_what_it_declares(trainer, active)
+    laws.no_state_leaks(make, active, first=weights(trainer))
 
 
 @pytest.mark.parametrize(
@@ -145,21 +149,6 @@ def test_serialises(name, label, tmp_path):
 @pytest.mark.parametrize("name", METHODS)
 def test_documents_itself(name):
     laws.documents_itself(METHODS[name])
-
-
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [pytest.param(*case, marks=[] if case in FIRST and case[0] in KINDS else pytest.mark.slow) for case in ALL],
-)
-def test_keeps_what_it_declares(name, label, tmp_path):
-    laws.keeps_what_it_declares(maker(tmp_path), methods(spec(name, label), tmp_path))
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in KINDS else pytest.mark.slow) for name in METHODS]
-)
-def test_no_state_leaks_between_runs(name, tmp_path):
-    laws.no_state_leaks(maker(tmp_path), methods(spec(name, next(iter(CASES[name]))), tmp_path))
 
 
 @pytest.mark.parametrize(

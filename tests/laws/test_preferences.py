@@ -72,14 +72,11 @@ def test_all_off_together_is_trls_own_trainer_bit_for_bit(host, trl, tmp_path):
 
 
 @pytest.mark.parametrize(("host", "name", "methods"), MARKED, ids=NAMES)
-def test_an_active_method_changes_the_run(host, name, methods, tmp_path):
-    without = laws.trained(maker(host, tmp_path), retention([KL] if name == "budget" else []))[0]
-    laws.active_changes_the_run(maker(host, tmp_path), retention(methods), without=without)
-
-
-@pytest.mark.parametrize(("host", "name", "methods"), MARKED, ids=NAMES)
-def test_save_and_resume_gives_the_weights_of_no_interruption(host, name, methods, tmp_path):
-    laws.resumes(maker(host, tmp_path), retention(methods))
+def test_an_active_method_changes_the_run_and_is_resumed(host, name, methods, tmp_path):
+    make = maker(host, tmp_path)
+    without = laws.trained(make, retention([KL] if name == "budget" else []))[0]
+    active = laws.resumes(make, retention(methods))
+    laws.active_changes_the_run(make, retention(methods), without=without, active=active)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +111,7 @@ def test_ewc_takes_fisher_information_that_is_there(host, tmp_path):
     fisher, _ = random_fisher(tmp_path / "fisher", build_model())
     methods = retention([{"ewc": {"coefficient": 30.0, "fisher": fisher}}])
     make = maker(host, tmp_path)
-    laws.active_changes_the_run(make, methods)
-    laws.resumes(make, methods)
+    laws.active_changes_the_run(make, methods, active=laws.resumes(make, methods))
 
 
 def test_every_method_is_hosted_or_refused():
@@ -163,11 +159,11 @@ def test_on_policy_distillation_is_trls_but_for_rounding(direction, old, tmp_pat
 def test_on_policy_distillation_keeps_the_laws(name, old, tmp_path):
     methods = from_old(BESIDE_DISTILLATION[name], tmp_path)
     make = maker(on_policy, tmp_path)
-    laws.resumes(make, methods)
+    active = laws.resumes(make, methods)
     laws.accumulates(make, methods)
     if name != "label_annealing":
         without = laws.trained(make, from_old([KL], tmp_path))[0]
-        laws.active_changes_the_run(make, methods, without=without)
+        laws.active_changes_the_run(make, methods, without=without, active=active)
 
 
 def test_under_lora_on_policy_distillation_takes_any_teacher(old, tmp_path):
@@ -243,9 +239,9 @@ def test_the_temperature_of_sampling_is_not_that_of_self_distillation(temperatur
 @pytest.mark.parametrize("name", ["l2", pytest.param("sfa", marks=pytest.mark.slow)])
 def test_self_distillation_keeps_the_laws(name, tmp_path):
     make, methods = maker(self_distilling, tmp_path), retention(BESIDE_SAMPLES[name])
-    laws.resumes(make, methods)
+    active = laws.resumes(make, methods)
     laws.accumulates(make, methods)
-    laws.active_changes_the_run(make, methods)
+    laws.active_changes_the_run(make, methods, active=active)
 
 
 def test_self_distillation_without_demonstrations_or_with_a_teacher_is_refused(tmp_path):
@@ -342,10 +338,10 @@ def test_under_lora_the_base_is_reference_and_teacher(tmp_path):
     from cases import lora
 
     make = maker(dpo, tmp_path, peft_config=lora())
-    laws.active_changes_the_run(make, retention([KL]))
     trainer = make(retention([KL]))
     assert trainer.ref_model is None and trainer.teacher_info == {"name": "adapter_off"}
     trainer.train()
+    laws.active_changes_the_run(make, retention([KL]), active=laws.weights(trainer))
     assert [row["kl"] for row in trainer.state.log_history if "kl" in row][-1] > 0
 
 

@@ -64,6 +64,12 @@ def run(asked, folder, along: Any = None, callbacks=(), **changes) -> tuple[RunF
     return train(config, console=console, callbacks=callbacks), console.file.getvalue()
 
 
+@pytest.fixture(scope="module")
+def every_step(asked, tmp_path_factory) -> RunFolder:
+    """A run that is measured at every step."""
+    return run(asked, tmp_path_factory.mktemp("every") / "run", {"every": 1})[0]
+
+
 # ----------------------------------------------------------------------------------------------------------------- laws
 
 DROPOUT = {"use_peft": True, "lora_dropout": 0.3, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"]}
@@ -95,7 +101,7 @@ def test_weights_and_losses_are_those_of_a_run_without_it(asked, tmp_path, chang
     assert text[-1] < text[0] and len(set(text)) == len(text), "every point is the model at its step"
 
 
-def test_a_continued_run_measures_no_step_twice(asked, tmp_path, monkeypatch):
+def test_a_continued_run_measures_no_step_twice(asked, every_step, tmp_path, monkeypatch):
     from holdfast.evaluation import runner
 
     folder = tmp_path / "run"
@@ -108,22 +114,25 @@ def test_a_continued_run_measures_no_step_twice(asked, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "measure", lambda entry, on: measured.append(on.folder.path.name) or measure(entry, on))
     continued, _ = run(asked, folder, {"every": 1})
     assert sorted(set(measured)) == ["result", "step-4", "step-5"]
-    whole, _ = run(asked, tmp_path / "whole", {"every": 1})
-    figures = [
-        [[(e.name, e.metrics) for e in point.all()] for _, point in one.trajectory()] for one in (continued, whole)
-    ]
-    assert figures[0] == figures[1]
+    assert figures(continued) == figures(every_step)
 
 
-def test_a_checkpoint_measured_afterwards_says_the_same(asked, tmp_path):
+def figures(run: RunFolder) -> list[list[tuple[str, Any]]]:
+    """Every point's entries with what was measured."""
+    return [[(e.name, e.metrics) for e in point.all()] for _, point in run.trajectory()]
+
+
+def test_a_checkpoint_measured_afterwards_says_the_same(asked, every_step, tmp_path):
     from holdfast.evaluation.session import ModelRequest, evaluate_models
 
-    found, _ = run(asked, tmp_path / "run", {"steps": [4]})
     plan, _ = parse_evaluation(asked["evaluation"])
-    models = [ModelRequest(name=str(found.path / f"checkpoint-{step}"), label=f"step-{step}") for step in (4, 6)]
+    steps = (4, 6)
+    models = [ModelRequest(name=str(every_step.path / f"checkpoint-{step}"), label=f"step-{step}") for step in steps]
     evaluate_models(models, plan, tmp_path / "measured")
-    for step, point in found.trajectory()[1:]:
-        later = EvaluationFolder(tmp_path / "measured" / f"step-{step}")
+    points = dict(every_step.trajectory())
+    for step in steps:
+        later, point = EvaluationFolder(tmp_path / "measured" / f"step-{step}"), points[step]
+        assert point.all()
         for e in point.all():
             again = later.find(e.suite, e.name)
             assert again.metrics == e.metrics
@@ -142,7 +151,7 @@ def test_time_for_measuring_is_no_training_time(asked, tmp_path, monkeypatch):
         return evaluate(*args)
 
     monkeypatch.setattr(measuring.MeasureAt, "_measure", slow)
-    found, _ = run(asked, tmp_path / "run", {"every": 2})
+    found, _ = run(asked, tmp_path / "run", {"steps": [1, 2]}, max_steps=3, save_strategy="no")
     assert clock[0] == 2000.0 and found.metrics()[-1]["seconds"] < 1000.0
 
 

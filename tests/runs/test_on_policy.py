@@ -3,6 +3,7 @@ that loads."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from checkpoint_folders import read_folder
 from data_files import jsonl, text_rows
 from holdfast.cli.main import main
 from holdfast.records.run import RunFolder
+from small_runs import stop_at
 from tiny import SENTENCES, build_model, build_tokenizer
 
 TEMPLATE = (
@@ -54,9 +56,14 @@ def refused(capfd: pytest.CaptureFixture[str], *more: str) -> str:
     return " ".join(capfd.readouterr().err.split())
 
 
-def test_a_run_comes_nearer_to_its_teacher_and_is_recorded():
-    assert run("--output_dir", "out") == 0
-    folder = RunFolder("out")
+@pytest.fixture
+def whole(place: Path, once: Callable[..., Path]) -> Path:
+    """A run without an interruption, trained once for all tests."""
+    return once("on-policy", lambda folder: run("--output_dir", str(folder)))
+
+
+def test_a_run_comes_nearer_to_its_teacher_and_is_recorded(whole):
+    folder = RunFolder(whole)
     record = folder.read()
     assert record.status == "finished" and record.data["format"] == "prompts"
     sampling = {"max_completion_length": 8, "temperature": 1.0, "top_p": 1.0}
@@ -65,26 +72,17 @@ def test_a_run_comes_nearer_to_its_teacher_and_is_recorded():
     assert len(logged) == 6 and all(row["kl"] > 0 and row["loss"] > 0 for row in logged)
     assert record.training["teacher"]["model"] == "old"
     assert folder.evaluated("start").all() and folder.evaluated("result").all()
-    before, after = (load_file(f"{name}/model.safetensors") for name in ("new", "out"))
+    before, after = (load_file(f"{name}/model.safetensors") for name in ("new", whole))
     assert max(float((before[k] - after[k]).abs().max()) for k in after) > 1e-3
 
 
-def test_an_interrupted_run_goes_on_to_the_same_weights(place, monkeypatch):
-    from holdfast.training.callbacks import StopOnSignal
-
-    assert run("--output_dir", "whole") == 0
-
-    def stop(self, args, state, control, **kwargs):
-        if state.global_step == 3:
-            self.stopped = True
-            control.should_save = control.should_training_stop = True
-
+def test_an_interrupted_run_goes_on_to_the_same_weights(place, whole, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(StopOnSignal, "on_step_end", stop)
+        stop_at(3, patched)
         assert run("--output_dir", "cut") == 130
     assert run("--output_dir", "cut") == 0
     assert RunFolder("cut").read().training["sessions"] == 2
-    assert read_folder(place / "cut") == read_folder(place / "whole")
+    assert read_folder(place / "cut") == read_folder(whole)
 
 
 def test_conversations_are_prompts_up_to_the_answer(capsys):

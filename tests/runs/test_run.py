@@ -102,27 +102,27 @@ def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.Ca
         assert shown.count(part) == 1
 
 
-def test_a_finished_run_is_not_computed_again(
+def test_of_a_finished_run_only_another_evaluation_is_computed(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(*EVALUATED)
-    before = {p: p.stat().st_mtime_ns for p in (place / "out").rglob("*") if p.is_file()}
-    capsys.readouterr()
     from holdfast.runs import loading
 
-    monkeypatch.setattr(loading, "load_model", lambda config: pytest.fail("a finished run loads no model"))
-    run(*EVALUATED)
-    assert "Nothing to do" in capsys.readouterr().out
-    assert {p: p.stat().st_mtime_ns for p in (place / "out").rglob("*") if p.is_file()} == before
+    def files() -> dict[Path, int]:
+        return {p: p.stat().st_mtime_ns for p in (place / "out").rglob("*") if p.is_file()}
 
-
-def test_another_evaluation_of_a_finished_run_only_evaluates(place: Path) -> None:
     run("--keep", "prose.jsonl")
     kept = [place / "out" / n for n in ("model.safetensors", "metrics.jsonl", "evaluations/result/keep.prose.json")]
     before = [p.stat().st_mtime_ns for p in kept]
     run(*EVALUATED)
     assert [p.stat().st_mtime_ns for p in kept] == before
     assert {c.suite for c in RunFolder("out").comparisons()} == {"keep", "learn"}
+    all_files = files()
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(loading, "load_model", lambda config: pytest.fail("a finished run loads no model"))
+        run(*EVALUATED)
+    assert "Nothing to do" in capsys.readouterr().out
+    assert files() == all_files
     # The same names with other content are evaluated anew, on the result and on the start.
     text_rows("prose.jsonl", [f"{s} Now it is another." for s in SENTENCES])
     run(*EVALUATED)
@@ -133,11 +133,13 @@ def test_another_evaluation_of_a_finished_run_only_evaluates(place: Path) -> Non
     assert [p.stat().st_mtime_ns for p in kept[:2]] == before[:2]
 
 
-def test_evaluating_before_changes_nothing_of_the_training(place: Path) -> None:
-    for more in ((), ("--use_peft", "--lora_r", "4", "--lora_dropout", "0.2")):
-        run(*more, out=f"bare{len(more)}")
-        run(*more, *EVALUATED, out=f"evaluated{len(more)}")
-        assert read_folder(place / f"bare{len(more)}") == read_folder(place / f"evaluated{len(more)}")
+@pytest.mark.parametrize(
+    "more", [pytest.param((), marks=pytest.mark.slow), ("--use_peft", "--lora_r", "4", "--lora_dropout", "0.2")]
+)
+def test_evaluating_before_changes_nothing_of_the_training(more: tuple[str, ...], place: Path) -> None:
+    run(*more, out="bare")
+    run(*more, *EVALUATED, out="evaluated")
+    assert read_folder(place / "bare") == read_folder(place / "evaluated")
 
 
 def test_lora_saves_its_adapter_and_measures_the_bare_start(place: Path) -> None:
@@ -149,7 +151,7 @@ def test_lora_saves_its_adapter_and_measures_the_bare_start(place: Path) -> None
     assert (place / "out" / "adapter_config.json").is_file() and not (place / "out" / "model.safetensors").exists()
     assert 0 < record.model["trainable"] < record.model["parameters"]
 
-    run(*EVALUATED, out="full")  # the start's evaluation does not depend on how it is trained after
+    run(*EVALUATED, "--max_steps", "1", out="full")  # the start's evaluation does not depend on how it is trained after
     one, two = (RunFolder(out).evaluated("start").find("keep", "prose") for out in ("out", "full"))
     assert one.metrics == two.metrics and one.key == two.key
     after = RunFolder("out").evaluated("result").find("keep", "prose")

@@ -170,17 +170,17 @@ def test_a_folder_with_other_files_is_left_alone(say: Say, place: Path) -> None:
     assert [p.name for p in (place / "out").iterdir()] == ["thesis.txt"]
 
 
-INPUTS = {
-    "tiny/model.safetensors": (),
-    "tiny/config.json": (),
-    "tiny/tokenizer.json": (),
-    "train.jsonl": (),
-    "old.jsonl": ("--retention", "replay:data=old.jsonl,fraction=0.3"),
-    "anchor/model.safetensors": ("--retention", "l2:coefficient=0.1,reference=anchor"),
-    "teacher/config.json": ("--retention", "label_annealing:teacher=online,reference=teacher"),
-    "chat.jinja": ("--chat_template_path", "chat.jinja"),
-}
-"""What a run is made of: file by file, with the options that make it one of its inputs."""
+INPUTS = [
+    "tiny/model.safetensors",
+    "tiny/config.json",
+    "tiny/tokenizer.json",
+    "train.jsonl",
+    "old.jsonl",
+    "anchor/model.safetensors",
+    "teacher/config.json",
+    "chat.jinja",
+]
+"""What a run is made of, file by file."""
 
 
 def changed_file(file: Path) -> bytes:
@@ -194,27 +194,31 @@ def changed_file(file: Path) -> bytes:
     return file.read_bytes() + (b'{"text": "one more"}\n' if file.suffix == ".jsonl" else b"!")
 
 
-@pytest.mark.parametrize("file", INPUTS)
-def test_a_run_is_held_to_every_input(file: str, say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_held_to_every_input(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.runs import run
 
     for copy in ("anchor", "teacher"):
         shutil.copytree(place / "tiny", place / copy)
     shutil.copy("train.jsonl", "old.jsonl")
     (place / "chat.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    options = ["--chat_template_path", "chat.jinja", "--retention", "replay:data=old.jsonl,fraction=0.3"]
+    options += ["--retention", "l2:coefficient=0.1,reference=anchor"]
+    options += ["--retention", "label_annealing:teacher=online,reference=teacher"]
     with monkeypatch.context() as patch:
         patch.setattr(run._Run, "save", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert say(*INPUTS[file])[0] == 130
-    kept = place / file
-    old, other = kept.read_bytes(), changed_file(kept)
+        assert say(*options)[0] == 130
     for finished in (False, True):  # in the middle and at the end alike
-        kept.write_bytes(other)
-        code, err = say(*INPUTS[file])
-        assert code == 2 and "changed since the run in out began" in err and "choose a new output_dir" in err.lower()
-        assert file.split("/")[0] in err
-        kept.write_bytes(old)
+        for file in INPUTS:
+            path = place / file
+            old = path.read_bytes()
+            path.write_bytes(changed_file(path))
+            code, err = say(*options)
+            assert code == 2 and "changed since the run in out began" in err, file
+            assert "choose a new output_dir" in err.lower()
+            assert file.split("/")[0] in err
+            path.write_bytes(old)
         if not finished:
-            assert say(*INPUTS[file])[0] == 0
+            assert say(*options)[0] == 0
     assert RunFolder("out").read().status == "finished"
 
 

@@ -61,20 +61,25 @@ LAYOUTS = {
     "padded right": {},
     "padding free": {"padding_free": True, "max_length": None},
     "packed": {"packing": True, "packing_strategy": "bfd", "max_length": 64},
-    "packed, split documents": {"packing": True, "packing_strategy": "bfd_split", "max_length": 24},
+    "packed, split documents, target masked": {
+        "packing": True,
+        "packing_strategy": "bfd_split",
+        "max_length": 24,
+        "annealing": {"mask_target": True},
+    },
     "packed, wrapped": {"packing": True, "packing_strategy": "wrapped", "max_length": 32},
-    "all tokens, accumulation": {
+    "all tokens, accumulation, gradient checkpointing": {
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 2,
+        "gradient_checkpointing": True,
         "annealing": {"tokens": "all"},
     },
-    "gradient checkpointing": {"gradient_checkpointing": True},
-    "target masked": {"annealing": {"mask_target": True}},
 }
 
 
 @pytest.mark.parametrize(
-    ("layout", "adapters"), [*((name, False) for name in LAYOUTS), ("padded right", True), ("packed", True)]
+    ("layout", "adapters"),
+    [*((name, name == "packed") for name in LAYOUTS), pytest.param("padded right", True, marks=pytest.mark.slow)],
 )
 def test_training_is_the_online_teachers_but_for_rounding(layout, adapters, tmp_path):
     found = []

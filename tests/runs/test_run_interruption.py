@@ -22,7 +22,7 @@ from holdfast.records.run import RunFolder
 from small_runs import train_words
 from tiny import SENTENCES
 
-STEPS, EVERY = 40, 5
+STEPS, EVERY = 20, 5
 FEW = ("--max_steps", "4")
 
 # The command line in a process of its own. With a speed limit, so that a signal finds the run at work on any machine:
@@ -54,17 +54,23 @@ def prose(place: Path) -> None:
     text_rows("prose.jsonl", [f"{n}. {s}" for n in (8, 9) for s in SENTENCES])
 
 
-def words(out: str, *, full: bool = False) -> list[str]:
+@pytest.fixture
+def whole(prose: None, once: Callable[..., Path]) -> Path:
+    """The run that was never interrupted, trained once for all tests."""
+    return once("uninterrupted", lambda folder: main(words(str(folder))))
+
+
+def words(out: str) -> list[str]:
     methods = ["--retention", "label_annealing", "--retention", "sfa:p=0.3", "--retention", "l2:coefficient=0.1"]
     often = f"--max_steps {STEPS} --save_steps {EVERY} --logging_steps 2 --save_total_limit 3 --keep prose.jsonl"
-    adapter = "" if full else "--use_peft --lora_r 4 --lora_dropout 0.1"  # with dropout the random state counts too
+    adapter = "--use_peft --lora_r 4 --lora_dropout 0.1"  # with dropout the random state counts too
     return train_words(*often.split(), *methods, *adapter.split(), out=out)
 
 
-def start(out: str, pause: str = "", *, full: bool = False) -> subprocess.Popen:
+def start(out: str, pause: str = "") -> subprocess.Popen:
     environment = {**os.environ, "HOLDFAST_TEST_PAUSE": pause, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *words(out, full=full)],
+        [sys.executable, "-c", PROGRAM, *words(out)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -83,8 +89,8 @@ def wait_until(process: subprocess.Popen, reached: Callable[[], bool], *, second
         time.sleep(0.005)
 
 
-def assert_same_run(out: str, whole: str) -> None:
-    assert read_folder(Path(out)) == read_folder(Path(whole)) != {}
+def assert_same_run(out: str, whole: Path) -> None:
+    assert read_folder(Path(out)) == read_folder(whole) != {}
     metrics, expected = RunFolder(out).metrics(), RunFolder(whole).metrics()
     assert [row["step"] for row in metrics] == list(range(2, STEPS + 1, 2))
     for row, other in zip(metrics, expected, strict=True):
@@ -113,7 +119,7 @@ MOMENTS: dict[str, tuple[str, Callable[[], bool]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moments", [["checkpoint"], list(MOMENTS)], ids=["while writing", "at any moment"])
-def test_kill_at_any_moment_and_the_same_command_again(moments: list[str]) -> None:
+def test_kill_at_any_moment_and_the_same_command_again(moments: list[str], whole: Path) -> None:
     """kill -9 during the first evaluation, in training, while a checkpoint is written, while the model is saved, during
     the last evaluation."""
     trained = [m for m in moments if m not in ("first evaluation", "last evaluation")]
@@ -129,44 +135,42 @@ def test_kill_at_any_moment_and_the_same_command_again(moments: list[str]) -> No
             assert RunFolder("cut").read().training["sessions"] == trained.index(moment) + 1
     assert RunFolder("cut").read().status == "running"
     assert main(words("cut")) == 0
-    assert main(words("whole")) == 0
-    assert_same_run("cut", "whole")
+    assert_same_run("cut", whole)
     assert (
         RunFolder("cut").read().training["sessions"] == len(trained) + 1
     )  # one was killed while saving; the one after it saves, or only measures
 
 
-def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(place: Path) -> None:
+def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(place: Path, whole: Path) -> None:
     from holdfast.training.mixin import RetentionMixin
 
     step = RetentionMixin.training_step
 
     def slowly(*args, **kwargs):  # so that the signal finds it at work on any machine
-        time.sleep(0.05)
+        time.sleep(0.1)
         return step(*args, **kwargs)
 
     def work() -> int:
         RetentionMixin.training_step = slowly
-        return main(words("cut", full=True))
+        return main(words("cut"))
 
     def at_work() -> bool:
         """A second process in the folder is refused while the first is at work, and does it no harm."""
-        return Path("cut/checkpoint-5").is_dir() and main(words("cut", full=True)) == 2
+        return Path("cut/checkpoint-5").is_dir() and main(words("cut")) == 2
 
     done = commandline.in_process(work, place, stop_when=at_work, limit=120)
     shown = done.out + done.err
     assert done.code == 130, shown
     assert re.search(
-        r"Interrupted at step \d+ of 40; a checkpoint is in cut\. Run the same command to continue\.", shown
+        r"Interrupted at step \d+ of 20; a checkpoint is in cut\. Run the same command to continue\.", shown
     ), shown
     assert "Traceback" not in shown
     record = RunFolder("cut").read()
     assert record.status == "interrupted"
     assert Path(f"cut/checkpoint-{record.training['steps']}").is_dir()
     assert Path("cut/report.html").is_file()
-    assert main(words("cut", full=True)) == 0
-    assert main(words("whole", full=True)) == 0
-    assert_same_run("cut", "whole")
+    assert main(words("cut")) == 0
+    assert_same_run("cut", whole)
 
 
 def stopped(out: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,24 +190,23 @@ def stopped(out: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_damaged_checkpoints_cost_steps_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The newest has lost a file, the one before has a bit changed: the run says so, goes on from the third, and ends
-    with the weights and figures of an undisturbed run; then the same with all three, from the start."""
-    assert main(words("whole")) == 0
-    stopped("cut", 23, monkeypatch)
-    Path("cut/checkpoint-23/optimizer.pt").unlink()
-    damage_one_bit(Path("cut/checkpoint-20/rng_state.pth"))
+    with the weights and figures of an undisturbed run."""
+    stopped("cut", 13, monkeypatch)
+    Path("cut/checkpoint-13/optimizer.pt").unlink()
+    damage_one_bit(Path("cut/checkpoint-10/rng_state.pth"))
     capsys.readouterr()
     assert main(words("cut")) == 0
     told = (
-        "Passed over: checkpoint-23 (optimizer.pt is missing), checkpoint-20 (rng_state.pth was changed after it was "
-        "written). Training continues from checkpoint-15."
+        "Passed over: checkpoint-13 (optimizer.pt is missing), checkpoint-10 (rng_state.pth was changed after it was "
+        "written). Training continues from checkpoint-5."
     )
     assert f"Note: {told}" in capsys.readouterr().out
     assert told in RunFolder("cut").read().notes
-    assert "Training continues from checkpoint-15." in Path("cut/report.html").read_text()
-    assert_same_run("cut", "whole")
+    assert "Training continues from checkpoint-5." in Path("cut/report.html").read_text()
+    assert_same_run("cut", whole)
 
 
 def damage_one_bit(path: Path) -> None:

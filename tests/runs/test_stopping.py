@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,21 +78,26 @@ def settings(by_heart: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.fixture
+def whole(settings: dict[str, Any], once: Callable[..., Path]) -> RunFolder:
+    """The run with these settings and without an interruption, trained once for all tests."""
+    return RunFolder(once("stopped-run", lambda folder: run_of({**settings, "output_dir": str(folder)})))
+
+
 def along(run: RunFolder, suite: str, name: str) -> dict[int, float]:
     found = {step: folder.find(suite, name) for step, folder in run.trajectory()}
     return {step: e.metrics[e.primary].value for step, e in found.items() if e is not None}
 
 
-def test_target(settings: dict[str, Any]) -> None:
-    run = run_of(settings)
-    record, figures = run.read(), along(run, "learn", "held")
+def test_target(whole: RunFolder) -> None:
+    record, figures = whole.read(), along(whole, "learn", "held")
     figures.pop(0)
     best = min(figures, key=lambda step: figures[step])
     assert record.training["steps"] == max(figures) == best + 3 < STEPS, figures
     assert record.training["result_step"] == best
-    assert read_folder(run.path) == read_folder(run.path / f"checkpoint-{best}")
+    assert read_folder(whole.path) == read_folder(whole.path / f"checkpoint-{best}")
     assert any(f"Ended at step {best + 3} of 24: learn/held was no better" in note for note in record.notes)
-    result = run.evaluated("result").find("learn", "held")
+    result = whole.evaluated("result").find("learn", "held")
     assert result is not None and result.metrics[result.primary].value == figures[best]
 
 
@@ -107,8 +113,7 @@ def test_source(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("at", [pytest.param(4, marks=pytest.mark.slow), 7])
-def test_a_continued_run_ends_where_it_would_have(settings: dict[str, Any], at: int) -> None:
-    whole = run_of(settings)
+def test_a_continued_run_ends_where_it_would_have(settings: dict[str, Any], whole: RunFolder, at: int) -> None:
     other = {**settings, "output_dir": "other", "save_strategy": "steps", "save_steps": 2}
     with pytest.raises(Interrupted):
         run_of(other, [killed_at(at)])
@@ -118,10 +123,11 @@ def test_a_continued_run_ends_where_it_would_have(settings: dict[str, Any], at: 
     assert read_folder(again.path) == read_folder(whole.path)
 
 
-def test_killed_between_the_end_and_the_saving(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_between_the_end_and_the_saving(
+    settings: dict[str, Any], whole: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from holdfast.training.trainers import SFTRetentionTrainer
 
-    whole = run_of(settings)
     other = {**settings, "output_dir": "other", "save_strategy": "steps", "save_steps": 3}
     with monkeypatch.context() as patch:
         patch.setattr(

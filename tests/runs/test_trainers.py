@@ -18,6 +18,7 @@ from holdfast.cli.main import main
 from holdfast.errors import ConfigError
 from holdfast.records.run import RunFolder
 from holdfast.runs.rewards import refuse_changed_rewards
+from small_runs import stop_at
 from tiny import SENTENCES, build_model, build_tokenizer
 
 PAIRS = [
@@ -85,31 +86,18 @@ def test_trainers_dpo_is_trls_without_methods():
     assert max(float((ours[name] - start[name]).abs().max()) for name in ours) > 1e-3
 
 
-def test_trainers_dpo_stopped_goes_on_to_the_same_weights(place, monkeypatch):
-    from holdfast.training.callbacks import StopOnSignal
+def test_trainers_dpo_stopped_and_killed_goes_on_to_the_same_weights(place, monkeypatch):
+    """A signal after step 3, kill -9 while it trains, and the same command each time."""
+    from holdfast.training.mixin import RetentionMixin
 
     method = ("--retention", "label_annealing:weight=0.5")
     assert run("--output_dir", "whole", *method) == 0
     logged = [row["kl"] for row in RunFolder("whole").metrics() if "kl" in row]
     assert len(logged) == 6 and logged[0] == 0 and logged[-1] > 0
-
-    def stop(self, args, state, control, **kwargs):
-        if state.global_step == 3:
-            self.stopped = True
-            control.should_save = control.should_training_stop = True
-
     with monkeypatch.context() as patched:
-        patched.setattr(StopOnSignal, "on_step_end", stop)
+        stop_at(3, patched)
         assert run("--output_dir", "cut", *method) == 130
-    assert run("--output_dir", "cut", *method) == 0
-    assert RunFolder("cut").read().training["sessions"] == 2
-    assert read_folder(place / "cut") == read_folder(place / "whole")
-
-
-def test_trainers_dpo_killed_goes_on_to_the_same_weights(place):
-    """kill -9 while it trains, and the same command again."""
-    from holdfast.training.mixin import RetentionMixin
-
+    assert Path("cut/checkpoint-3").is_dir()
     step = RetentionMixin.training_step
 
     def slowly(*args, **kwargs):  # so that the signal finds it at work on any machine
@@ -118,14 +106,13 @@ def test_trainers_dpo_killed_goes_on_to_the_same_weights(place):
 
     def work() -> int:
         RetentionMixin.training_step = slowly
-        return run("--output_dir", "cut", "--retention", "label_annealing:weight=0.5")
+        return run("--output_dir", "cut", *method)
 
     there = Path("cut/checkpoint-4").is_dir
     killed = in_process(work, place, stop_when=there, stop_with=signal.SIGKILL, may_die=True)
     assert killed.signal == signal.SIGKILL and RunFolder("cut").read().status == "running"
-    for folder in ("cut", "whole"):
-        assert run("--output_dir", folder, "--retention", "label_annealing:weight=0.5") == 0
-    assert RunFolder("cut").read().training["sessions"] == 2
+    assert run("--output_dir", "cut", *method) == 0
+    assert RunFolder("cut").read().training["sessions"] == 3
     assert read_folder(place / "cut") == read_folder(place / "whole")
 
 
@@ -278,15 +265,8 @@ def test_trainers_grpo_trains_by_the_users_reward_and_records_whose(judged):
 
 
 def test_trainers_grpo_does_not_go_on_with_another_reward(judged, monkeypatch, capfd):
-    from holdfast.training.callbacks import StopOnSignal
-
-    def stop(self, args, state, control, **kwargs):
-        if state.global_step == 2:
-            self.stopped = True
-            control.should_save = control.should_training_stop = True
-
     with monkeypatch.context() as patched:
-        patched.setattr(StopOnSignal, "on_step_end", stop)
+        stop_at(2, patched)
         assert main([*judged, "--output_dir", "cut"]) == 130
     write_reward("float(len(text))")
     assert main([*judged, "--output_dir", "cut"]) != 0
