@@ -4,6 +4,7 @@ each time."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import runpy
@@ -87,6 +88,7 @@ def started(
             os.setpgid(child, child)
         return child
     code = 1
+    gc.freeze()  # every run asks for a full collection, which would look through all that the libraries made
     try:
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell started in the background

@@ -196,11 +196,16 @@ class _WordReader:
     Args:
         argv: the words.
         known: all settings by name.
+        refuses_others: whether an option without a setting is a problem. Its sentence takes
+            milliseconds: the nearest name is looked for.
     """
 
-    def __init__(self, argv: Sequence[str], known: Mapping[str, Setting]) -> None:
+    def __init__(
+        self, argv: Sequence[str], known: Mapping[str, Setting], *, refuses_others: bool = True
+    ) -> None:
         self.words = list(argv)
         self.known = known
+        self.refuses_others = refuses_others
         self.positional = next(
             (setting for setting in known.values() if setting.meta.positional), None
         )
@@ -230,7 +235,8 @@ class _WordReader:
             current_name(name.removeprefix("no_") if negated else name, self.known)
         )
         if setting is None or (negated and not setting.is_switch) or setting.meta.positional:
-            self.request.problems.append(Problem((), self._unknown_option(name)))
+            if self.refuses_others:
+                self.request.problems.append(Problem((), self._unknown_option(name)))
             self._take(len(self.words))
             return
         values = [attached] if equals else self._take(self._most_values(setting))
@@ -362,7 +368,9 @@ def find_option(argv: Sequence[str], name: str) -> str | None:
         ConfigError: the option without a value, or twice.
     """
     option = Setting(name=name, types=(str,), meta=Meta(repeatable=True, one_word=True))
-    request = parse_words(argv, {name: option})
+    reader = _WordReader(argv, {name: option}, refuses_others=False)
+    reader.read()
+    request = reader.request
     if any(problem.path == (name,) for problem in request.problems):
         raise ConfigError(f"--{name} expects a value, as in '--{name} run.yaml'.")
     values = request.values.get(name, [])
