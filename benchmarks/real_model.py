@@ -513,7 +513,7 @@ def main(arguments: list[str] | None = None) -> int:
     for target, run, seed in left:
         spent = time.monotonic() - began
         if spent + longest > 60 * options.minutes:
-            print(f"{spent / 60:.0f} minutes are over; the same command goes on.")
+            print(f"{spent / 60:.0f} minutes are over. Run the same command to continue.")
             return 0
         before = time.monotonic()
         with contextlib.suppress(FolderBusy), lock_folder(bench.work / target / f".{run.name}.seed-{seed}"):

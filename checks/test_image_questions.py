@@ -65,7 +65,7 @@ def test_two_processes_by_the_command(llava: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_harness_task_with_images_is_refused(llava: Path) -> None:
     loaded, entry = load("whole"), shown()
-    with pytest.raises(ConfigError, match="has images or sounds in its rows, and tasks are asked by text here"):
+    with pytest.raises(ConfigError, match="has images or sounds in its rows, but holdfast runs tasks as text only"):
         check(entry, loaded.tokenizer, loaded.processor)
 
 

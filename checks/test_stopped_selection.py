@@ -30,7 +30,7 @@ def test_any_stop_goes_on_where_it_was(number, place):
     process.send_signal(number)
     explained = process.communicate(timeout=60)[1]
     assert process.returncode == (130 if number != signal.SIGKILL else -signal.SIGKILL), explained
-    assert number == signal.SIGKILL or "What was scored is kept in out/scores.ledger.jsonl" in explained
+    assert number == signal.SIGKILL or "Scores so far are kept in out/scores.ledger.jsonl" in explained
     assert not Path("out/restoring.jsonl").exists()
     before = len(list(stream_ledger(ledger)))
     assert main(words(batch_tokens="128")) == 0

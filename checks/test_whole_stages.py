@@ -68,7 +68,7 @@ def test_a_whole_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = Path("study/report.html").read_text()
     assert record.verdicts[0].verdict in page
     assert "Along fine-tuning: direct" in page and "against the text pattern (direct)" in page
-    assert "memorised are" in page and "of the questions get a different answer" in page
+    assert "memorised:" in page and "the answer changes on" in page
     before = {p: p.stat().st_mtime_ns for p in Path("study/runs").rglob("*") if p.is_file()}
     assert execute_study(StagesStudy(config), workers=1).verdicts == record.verdicts
     assert {p: p.stat().st_mtime_ns for p in Path("study/runs").rglob("*") if p.is_file()} == before

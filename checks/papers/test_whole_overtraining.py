@@ -117,7 +117,7 @@ def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None
             {"ladder": [{"model": "l", "tokens": 2.0}, {"model": "s", "tokens": 1.0}]},
             "ladder: expected budgets that rise",
         ),
-        ({"ladder": ["s", "l"]}, "ladder: expected the tokens that each checkpoint was pre-trained on"),
+        ({"ladder": ["s", "l"]}, "ladder: expected the number of pre-training tokens of each checkpoint"),
         ({"ladder": "no.yaml"}, "ladder: .*no.yaml"),
         ({"probe": {"prune": [1.0]}}, r"probe\.prune\[0\]: expected a number above 0 and below 1"),
         ({"probe": {"toward": ["l"]}}, r"probe\.toward: the study makes its own"),

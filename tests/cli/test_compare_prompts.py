@@ -106,7 +106,7 @@ def test_two_models_answer_and_nothing_is_judged(
         expected = generated(model, "user: What is four and four?\nassistant: ")
         assert answers["prompts"][2][side]["text"] == expected, "greedy, in the chat template"
     said = " ".join(capsys.readouterr().out.split())
-    assert "3 prompts of mine.jsonl, answered by both models" in said and "Shown, not judged." in said
+    assert "3 prompts of mine.jsonl, answered by both models" in said and "The answers are not judged." in said
     assert "base and tuned were not measured, so only answers are shown" in said
     page = (desk / "compared" / "comparison.html").read_text()
     assert "<h2>Your prompts</h2>" in page and "<h2>Before and after</h2>" not in page
@@ -149,7 +149,7 @@ def test_without_a_template_on_one_side_both_read_the_bare_prompts(desk: Path) -
     found = read_json("compared/comparison.json")
     assert found["answers"]["chat_template"] is False
     assert found["answers"]["prompts"][0]["before"]["text"] == generated("base", "What is four and four?")
-    assert "Prompts: bare has no chat template: both models read them as they stand." in found["notes"]
+    assert "Prompts: bare has no chat template: both models read the prompts as they are." in found["notes"]
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -161,15 +161,15 @@ def test_what_cannot_be_asked_is_refused_before_the_work(desk: Path, asked: Simp
     for name in ("a.csv", "b.csv"):
         (desk / name).write_text("id,score\n" + "".join(f"q{i},{i % 2}\n" for i in range(12)))
     said = refused(capsys, "a.csv", "b.csv", "--prompts", "mine.jsonl")
-    assert "a.csv is a log of another tool, without a model, so there is nothing to ask." in said
+    assert "a.csv is a log of another tool, without a model, so it cannot answer prompts." in said
     assert "b.csv is a log" in said
-    assert "expected a file of prompts, got mien.jsonl" in refused(capsys, "out", "--prompts", "mien.jsonl")
-    jsonl(desk / "bad.jsonl", [{"prompt": "a"}, {"prompt": ""}])
-    assert "expected a prompt that is a text and not empty" in refused(
-        capsys, "base", "tuned", "--prompts", "bad.jsonl"
+    assert "expected a file of prompts, but mien.jsonl is not a file" in refused(
+        capsys, "out", "--prompts", "mien.jsonl"
     )
+    jsonl(desk / "bad.jsonl", [{"prompt": "a"}, {"prompt": ""}])
+    assert "expected a prompt that is a non-empty text" in refused(capsys, "base", "tuned", "--prompts", "bad.jsonl")
     said = refused(capsys, "base", "tuned", "--prompts", "mine.jsonl", "--fail_if", "any drop > 1%", "--strict")
-    assert "--fail_if: judges what was measured, and not all of it was. Add --suite NAME." in said
+    assert "--fail_if: needs measured models, and some are not measured yet. Add --suite NAME." in said
     assert asked.loaded == []
 
 
@@ -178,15 +178,15 @@ def test_another_model_in_the_place_of_the_measured_one_is_not_asked(
 ) -> None:
     shutil.copy(desk / "tuned" / "model.safetensors", desk / "base" / "model.safetensors")
     said = refused(capsys, "out", "--prompts", "mine.jsonl")
-    assert "out/base was measured of other weights than base has now" in said
+    assert "out/base was measured on other weights than base has now" in said
     shutil.rmtree(desk / "base")
     said = refused(capsys, "out", "--prompts", "mine.jsonl")
-    assert "out/base does not say where its model lies, or it is not there any more" in said
+    assert "out/base does not name the folder of its model, or the folder no longer exists" in said
     record = read_json("out/evaluate.json")
     for model in record["models"]:
         del model["folder"]
     import json
 
     (desk / "out" / "evaluate.json").write_text(json.dumps(record))
-    assert "out/base does not say where its model lies" in refused(capsys, "out", "--prompts", "mine.jsonl")
+    assert "out/base does not name the folder of its model" in refused(capsys, "out", "--prompts", "mine.jsonl")
     assert asked.loaded == []

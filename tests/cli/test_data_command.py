@@ -53,7 +53,7 @@ def test_prepare_shows_every_count_and_says_when_there_is_nothing_to_do(capsys):
     ], shown
     assert "Nothing to do" not in shown and record["options"]["seed"] == 1
     assert main(words) == 0
-    assert "Nothing to do: out/train.jsonl is there" in capsys.readouterr().out
+    assert "Nothing to do: out/train.jsonl exists" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_the_folder_and_what_is_shown(capsys, model_folder):
     assert ours == pytest.approx([row["nats"] / row["tokens"] for row in again], abs=1e-4)
     record = json.loads(Path("out/selection.json").read_text())
     assert record["model"]["hash"] == loaded.identity["hash"] and record["status"] == "complete"
-    assert main(words()) == 0 and "Nothing to do: out has it" in capsys.readouterr().out
+    assert main(words()) == 0 and "Nothing to do: out has the result" in capsys.readouterr().out
     assert main(words(tokens="2000")) == 2
     assert "choose another --output" in capsys.readouterr().err
 
@@ -58,7 +58,7 @@ def test_the_folder_and_what_is_shown(capsys, model_folder):
         ),
         (
             ["--model", "model", "--input", "corpus.jsonl", "--output", "out", "--tokens", "10"],
-            ["Expected a window of at most 128 tokens, which the model was built for, got 512"],
+            ["Expected a window of at most 128 tokens, the model's context, got 512"],
         ),
         (["--model", "nothing", "--input", "corpus.jsonl", "--output", "out", "--tokens", "10"], ["nothing"]),
     ],

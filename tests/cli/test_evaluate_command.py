@@ -189,8 +189,8 @@ def test_a_label_holds_one_model(
     worked.loaded.clear(), capsys.readouterr()
     for words in (["a=tuned"], ["b=tuned", "a=tuned"], ["a=tuned", "--cache", "shared"]):
         said = refused(*words, "--perplexity", "prose.jsonl", "--output_dir", "out")
-        assert "a: out/a holds evaluations of other weights" in said and "leave there: measured/more. Give" in said
-        assert "another label, as in NEW=MODEL, or take another --output_dir" in said
+        assert "a: out/a has evaluations of other weights" in said and "leave there: measured/more. Give" in said
+        assert "another label, as in NEW=MODEL, or use another --output_dir" in said
     assert worked.loaded == [] and not (desk / "out" / "b").exists()
     evaluate("a=tuned", "--perplexity", "prose.jsonl", "more.jsonl", "--output_dir", "out")
     assert len({e.model["hash"] for e in EvaluationFolder("out/a").all()}) == 1
@@ -280,7 +280,7 @@ def test_compare_measures_models_that_were_not_and_measures_nothing_twice(
     assert len(loaded) == 2
     assert main(words) == 0 and worked.loaded == loaded, "both were measured before"
     assert main(["compare", "evaluated:base", "evaluated:tuned", "--suite", "suite.yaml"]) == 2
-    assert "all of these were measured before. Leave it out." in capsys.readouterr().err
+    assert "all models here have results already. Leave it out." in capsys.readouterr().err
     Path("gate.yaml").write_text("entries: {prose: {teir: critical}}")
     assert main(["compare", "base", "other", "--suite", "suite.yaml", "--policy", "gate.yaml"]) == 2
     assert "Did you mean 'tier'?" in capsys.readouterr().err and worked.loaded == loaded, "before anything is measured"
@@ -309,15 +309,15 @@ WRONG = [
             "6 problems",
             "model: no such model folder: basee",
             "--suite: unknown suite 'knowlege'. Did you mean 'knowledge'?",
-            "--tasks: 'humaneval' runs programs that the model writes. Say `allow_code_execution: true` (--allow_code",
-            "--data: no entry or task 'piqa' in what is to be measured",
+            "--tasks: 'humaneval' runs programs that the model writes. Set `allow_code_execution: true` (--allow_code",
+            "--data: no entry or task 'piqa' in the plan",
             "--limit: expected a whole number of at least 1, got '0'",
         ],
     ),
     (
         ["a=base", "a=tuned", "b=", "--perplexity", "prose.jsonl"],
         [
-            "two models are called 'a'. Give them different labels, as in before=base after=tuned",
+            "two models have the label 'a'. Give them different labels, as in before=base after=tuned",
             "expected a model behind 'b=', as in b=FOLDER",
         ],
     ),
@@ -325,7 +325,7 @@ WRONG = [
     (["base", "--tasks", "colours.yaml", "--skip", "colours"], ["--skip: nothing is left to measure without colours"]),
     (
         ["base", "--tasks", "colours.yaml", "--apply_chat_template"],
-        ["'colours' asks for the chat template, but the tokenizer has none"],
+        ["'colours' needs a chat template, but the tokenizer has none"],
     ),
     (
         ["base", "--perplexity", "prose.jsonl", "--output_dir", "prose.jsonl"],
@@ -383,7 +383,7 @@ def test_models_tasks_and_data_that_do_not_fit_are_one_message(desk: Path, refus
         "columns.jsonl lacks question, answerKey, choices (it has a). Rename or add them",
         "measured/empty: 1 of 2 rows cannot be used as text",
         "empty.jsonl, line 1: 'text' is empty",
-        "`answer_distribution` needs options that are one token each, but the tokenizer has 'red' as 3 tokens",
+        "`answer_distribution` needs options that are one token each, but the tokenizer splits 'red' into 3 tokens",
     ):
         assert part in text
 
@@ -393,8 +393,8 @@ def test_a_folder_with_other_files(desk: Path, refused) -> None:
     (desk / "thesis" / "chapter.txt").write_text("mine")
     text = refused("base", "--perplexity", "prose.jsonl", "--output_dir", "thesis")
     assert (
-        text == "error: thesis is not empty and holds no evaluation of holdfast. Expected a new or empty "
-        "--output_dir, or an earlier one.\n"
+        text == "error: Expected a new or empty --output_dir, or the folder of an earlier evaluation; thesis has "
+        "other files. Choose another folder.\n"
     )
 
 

@@ -68,7 +68,7 @@ def foreign_torchvision() -> RuntimeError:
         (ValueError("odd"), 1, "error: ValueError: odd\nThis is a bug in holdfast or in a library"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "The disk is full. Free some space"),
         (torch_writer_failed(), 1, "The disk is full. Free some space"),
-        (foreign_torchvision(), 2, "error: The torchvision that is installed was built for another torch"),
+        (foreign_torchvision(), 2, "error: The installed torchvision was built for another torch"),
         (MemoryError(), 1, "Halve --per_device_train_batch_size"),
         (
             RuntimeError(

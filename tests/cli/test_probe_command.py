@@ -194,7 +194,10 @@ def test_dry_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["probe", "base"], "expected --corpus FILE with held-out text, or --tasks TASK"),
         ([*PROBE, "--prune", "1"], r"--prune\[0\]: .*below 1"),
-        ([*PROBE, "--noise", "1", "--std", "wide"], "expected base before its training, but 20 tensors of wide are"),
+        (
+            [*PROBE, "--noise", "1", "--std", "wide"],
+            "expected the model base before training, but 20 tensors of wide are",
+        ),
         ([*PROBE, "--toward", "wide"], "expected a model of base's shapes, but 20 tensors of wide are"),
         (["probe", "half", "--corpus", "prose.jsonl", "--curvature", "2"], "half is stored in bfloat16"),
         (["probe", "--ladder", "mixed.yaml", "--corpus", "prose.jsonl"], "one architecture, but base and wide differ"),

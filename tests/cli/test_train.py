@@ -248,7 +248,7 @@ def dry(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 
 def test_a_dry_run_shows_what_is_trained_in_three_rows(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = dry(capsys, "--dataset_name", "chat.jsonl", "--assistant_only_loss", "--use_cpu")
-    assert "What is trained is between » and «" in said and said.count("  example ") == 3
+    assert "Tokens to train on are between » and «" in said and said.count("  example ") == 3
     assert "<system>Be brief. 0<user>Rome? 0<a>»Italy. 0<|endoftext|>«<user>Bern? 0<a>»CH. 0<|endoftext|>«" in said
     assert "<user>Rome? 238<a>»Italy. 238<|endoftext|>«" in said, "the first, one of the middle, the last of the sample"
     assert "rows        240 rows, about " in said and "by 200 rows" in said

@@ -160,7 +160,7 @@ GENERATES = (
             r"options that are one token each, but the tokenizer has 'yes' as \d tokens .*Use a task with lettered",
         ),
         ('["A", " "]', (), DataError, "empty option in question 1"),  # would be counted as the token of a space
-        ('["A", "B"]', GENERATES, ConfigError, "`answer_distribution` needs a task with options to choose from"),
+        ('["A", "B"]', GENERATES, ConfigError, "`answer_distribution` needs a task with answer options"),
     ],
 )
 def test_tasks_whose_answers_have_no_position(

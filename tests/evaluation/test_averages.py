@@ -163,7 +163,7 @@ def test_names_of_metrics_may_be_short(folder: EvaluationFolder) -> None:
 def test_both_directions_are_no_average(folder: EvaluationFolder) -> None:
     put(folder, "up", {"acc": coins(1)})
     put(folder, "down", {"loss": coins(2)}, higher=False)
-    with pytest.raises(ConfigError, match=r"averages.all: .*better higher or all lower, got both. Split the average"):
+    with pytest.raises(ConfigError, match=r"averages.all: .*all better when lower; got both. Split the average"):
         average(folder, ("up", None), ("down", None))
 
 

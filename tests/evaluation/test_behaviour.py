@@ -290,7 +290,7 @@ def test_a_suite_says_shipped_or_names_a_file(tmp_path):
     ("row", "words"),
     [
         ({"question": "a"}, "lacks the column prompt"),
-        ({"prompt": " "}, "a prompt that is a text"),
+        ({"prompt": " "}, "a prompt that is a non-empty text"),
         ({"prompt": "a", "json_keys": "name"}, "json_keys that are a list of texts"),
         ({"prompt": "a", "language": "german"}, "a language out of en, de"),
         ({"prompt": "a", "harmful": "yes"}, "harmful that is true or false"),
@@ -320,7 +320,7 @@ def test_tools_that_the_template_does_not_write_are_said_and_not_judged(tmp_path
     model = make_model(positions=512)
     with_tools, without = measured(model, seen, entry), measured(model, unseen, entry)
     assert "tool_call_valid" in with_tools.metrics and "tool_call_valid" not in without.metrics
-    assert any("1 prompts have tools that the chat template does not write" in n for n in without.settings["notes"])
+    assert any("1 prompts have tools, but the chat template leaves them out" in n for n in without.settings["notes"])
     assert "columns that are not read: note." in with_tools.settings["notes"]
 
 
@@ -358,7 +358,7 @@ def test_thoughts_that_the_template_opens(tmp_path):
     opens = TOOLS.replace("<|assistant|>{% endif", "<|assistant|><think>{% endif")
     found = measured(make_model(positions=512), tokenizer_with(opens), an_entry(tmp_path, ASKED))
     assert found.metrics["thoughts_closed"].value == 0 and found.metrics["has_thought"].value == 1
-    assert f"{len(ASKED)} of {len(ASKED)} replies are thoughts that did not end within" in " ".join(
+    assert f"{len(ASKED)} of {len(ASKED)} replies consist of a thought that did not end within" in " ".join(
         found.settings["notes"]
     )
 

@@ -89,7 +89,7 @@ def test_other_settings_are_refused_and_named(tmp_path, one, other, named):
     found, unmatched = compared(tmp_path)
     assert found == []
     assert unmatched == [
-        f"keep/quiz: measured with other settings before than after ({named}), so it is not compared. "
+        f"keep/quiz: measured with different settings before and after ({named}), so it is not compared. "
         f"Evaluate both in the same way."
     ]
 
@@ -170,7 +170,8 @@ def test_a_leading_metric_without_pairs_is_refused(tmp_path):
     assert comparisons == []
     assert (
         refused
-        == "keep/translate: bleu is no mean over samples, so there is nothing to pair; choose another metric to lead."
+        == "keep/translate: bleu is not a mean over samples, so it cannot be paired. Choose another metric as the "
+        "first one."
     )
 
 
@@ -233,7 +234,7 @@ def test_averages_that_cannot_be_compared_say_why(tmp_path):
     reasons = {u.split(":")[0]: u for u in unmatched}
     assert "its member keep/shots cannot be compared" in reasons["keep/a"]
     assert "keep/samples: the two evaluations did not answer the same samples" in reasons["keep/b"]
-    assert "an average of other entries before than after" in reasons["keep/c"]
+    assert "an average of different entries before and after" in reasons["keep/c"]
 
 
 # -------------------------------------------------------------------------------------------------------------- chance

@@ -138,10 +138,10 @@ def test_stages_that_were_not_measured_alike_are_named_all_at_once(tmp_path):
     with pytest.raises(DataError) as caught:
         made(folders)
     text = str(caught.value)
-    assert "keep/t0, after t0 against start: measured with other settings" in text
+    assert "keep/t0, after t0 against start: measured with different settings" in text
     assert "keep/t1: the two evaluations did not answer the same samples" in text
     assert "keep/t2, after t2 against start: measured only before" in text
-    with pytest.raises(DataError, match="keep/t9: the start was not measured on it"):
+    with pytest.raises(DataError, match="keep/t9: the initial model was not measured on it"):
         made(folders, names=("t0", "t1", "t9"))
     with pytest.raises(DataError, match="found none"):
         made([folders[0], EvaluationFolder(tmp_path / "x"), EvaluationFolder(tmp_path / "y"), folders[1]])

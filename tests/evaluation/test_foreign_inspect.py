@@ -157,7 +157,7 @@ def test_another_figure_of_inspect_is_said(logs):
     content["results"]["scores"][0]["metrics"]["accuracy"]["value"] = 1.0  # a reducer: the better of two
     logs["a.eval"] = content
     [entry] = inspect_ai.read(Path("a.eval"))[0].entries
-    assert entry.notes == ["match is 0.5 over all samples and epochs, which is what is compared; Inspect reports 1."]
+    assert entry.notes == ["match is 0.5 over all samples and epochs. This value is compared. Inspect reports 1."]
 
 
 def test_of_a_folder_the_latest_finished_log_of_a_task_is_read(logs):
@@ -196,7 +196,7 @@ def test_an_id_twice_in_one_epoch_is_refused(logs):
     content = log()
     content["samples"].append(sample(1, 2, "C"))
     logs["a.eval"] = content
-    with pytest.raises(DataError, match="every id once an epoch, got 1 more often: s1"):
+    with pytest.raises(DataError, match="every id once per epoch, got 1 ids more often: s1"):
         inspect_ai.read(Path("a.eval"))
 
 
@@ -221,7 +221,7 @@ def test_a_score_that_is_text_is_refused_and_nan_fails_the_entry(logs):
 )
 def test_other_settings_are_named(logs, about, said):
     logs["a.eval"], logs["b.eval"] = log(), log(**about)
-    with pytest.raises(DataError, match=f"measured with other settings before than after .*{said}"):
+    with pytest.raises(DataError, match=f"measured with different settings before and after .*{said}"):
         compare("a.eval", "b.eval")
 
 
@@ -247,6 +247,6 @@ def test_logs_are_known_by_their_beginning(tmp_path, monkeypatch):
     assert reader_of(tmp_path) is reader
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(
-        UserError, match=r"inspect_ai; it is not installed. Install it with: pip install 'holdfast\[ins"
+        UserError, match=r"inspect_ai is needed, and it is not installed. Install it with: pip install 'holdfast\[ins"
     ):
         inspect_ai.load(tmp_path / "log.json")

@@ -119,7 +119,7 @@ def test_every_folder_of_a_run_is_found(tmp_path):
     assert (entry.rows[2]["output"], entry.rows[2]["gold"]) == ("It is 2.", "2")
     assert list(entry.figures) == ["rouge"]
     assert entry.notes == [
-        "bleu is 31 in the results and 0.5 on average over the samples, so it is no mean over them and is left out."
+        "bleu is 31 in the results, but the samples' mean is 0.5. So it is not a mean over samples, and it is left out."
     ]
 
 

@@ -121,7 +121,7 @@ def test_a_group_is_one_entry_over_all_questions_and_another_average_is_said(log
     value = float(group.figures["acc"].of_sums(group.figures["acc"].columns(group.rows).sum(0)))
     assert value == pytest.approx(expected)
     assert figures["colours"]["acc,none"] != pytest.approx(expected)
-    assert any("the harness averages subtasks" in note for note in group.notes)
+    assert any("The harness averages subtasks" in note for note in group.notes)
 
 
 def test_the_page_shows_flips_with_question_options_and_both_answers(logged, tmp_path):
@@ -278,7 +278,7 @@ def test_samples_without_results_say_what_is_missing(out):
         (lambda rows: [{**rows[0], "acc": "1.0"}, *rows[1:]], r"doc_id 0: expected a number as acc, got '1.0' \(str\)"),
         (lambda rows: [{**rows[0], "acc": None}, *rows[1:]], r"expected a number as acc, got nothing \(null\)"),
         (lambda rows: [{**rows[0], "acc": 100.0}, *rows[1:]], r"expected acc between 0 and 1.*got 100"),
-        (lambda rows: rows[:-3], r"expected the 40 samples of warm that the results speak of, got 37"),
+        (lambda rows: rows[:-3], r"expected the 40 samples of warm that the results count, got 37"),
         (lambda rows: [{**row, "acc": 1.0} for row in rows], r"got 40 whose mean is 1. They are of another run"),
         (lambda rows: [{**rows[0], "acc": [1]}, *rows[1:]], r"got 40 of which 1 have none"),
         (lambda rows: [{**rows[0], "arguments": "none"}, *rows[1:]], r"got another format \(\w+Error"),
@@ -328,7 +328,7 @@ def test_a_run_without_scores_is_refused(out):
 
 
 def test_words_that_name_no_log(out, tmp_path):
-    with pytest.raises(ConfigError, match=r"holds logs of 2 models: name the one to compare, .*tiny-0, .*tiny-1"):
+    with pytest.raises(ConfigError, match=r"has logs of 2 models. Name the one to compare: .*tiny-0, .*tiny-1"):
         find_models(str(out), only=False)
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(ConfigError, match=r"or a log of another tool, got the file.*lm-evaluation-harness: results_"):

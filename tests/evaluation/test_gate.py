@@ -71,7 +71,7 @@ def test_malformed_rules_are_named_all_at_once():
     text = str(caught.value)
     assert "got 'drops'. Did you mean 'drop'?" in text
     assert "expected a number after '>', such as 1pt or 2%, got 'much'" in text
-    assert "it names no entry" in text
+    assert "expected an entry, a suite or 'any' first" in text
     assert "such as 'mmlu drop > 1pt'" in text
     assert [r.text for r in parse_rules(["any drop > 1%", "any drop > 1%"])] == ["any drop > 1%"]
 
@@ -158,7 +158,7 @@ def test_subjects_and_metrics_are_found(text, expected):
         ),
         (
             "prose drop > 1pt",
-            ["points are of shares between 0 and 1, but keep/prose nats_per_token is in nats/token"],
+            ["points (pt) apply to shares between 0 and 1, but keep/prose nats_per_token is in nats/token"],
         ),
         ("any drop > 1pt", ["keep/prose", "f1 in percent f1 is in f1"]),
         (
@@ -225,7 +225,7 @@ def test_an_entry_that_only_one_of_the_two_has_fails_the_gate(text, side):
 @pytest.mark.parametrize("text", ["keep drop < 1%", "any drop <= 2pt", "learn gain > 2pt", "mmlu gain >= 0"])
 def test_a_rule_that_says_what_is_acceptable_is_refused(text):
     right = text.translate(str.maketrans("<>", "><"))
-    with pytest.raises(ConfigError, match=f"this one fails every better model. Write '{right}'"):
+    with pytest.raises(ConfigError, match=f"this rule fails every better model. Write '{right}'"):
         parse_rules([text])
     assert rule(right).text == right
 
@@ -313,8 +313,7 @@ def test_value_and_interval_are_in_the_rule_s_unit_and_direction():
         "pt",
     )
     assert reason_in_words(found) == (
-        "drop 2 pt [1, 3]: 1 pt lies inside the interval; about 1,100 samples would decide if the change stays as it "
-        "is."
+        "drop 2 pt [1, 3]: 1 pt is inside the interval; about 1,100 samples would decide if the change stays as it is."
     )
     found = judged("mmlu gain < 2%", moved(-0.03, -0.01))
     assert (found.value, found.interval, found.unit) == (pytest.approx(-4.0), pytest.approx((-6.0, -2.0)), "%")
@@ -340,7 +339,7 @@ def test_without_an_interval_nothing_is_decided():
     found = judged("mmlu drop > 1pt", change(difference=-0.9, interval=(NAN, NAN), n=1))
     assert found.outcome == "undecided" and "one sample has no interval" in reason_in_words(found)
     found = judged("mmlu drop > 1%", change(before=0.0, difference=0.5, interval=(0.4, 0.6)))
-    assert found.outcome == "undecided" and "nothing is relative to 0" in reason_in_words(found)
+    assert found.outcome == "undecided" and "a change relative to 0 is undefined" in reason_in_words(found)
 
 
 def test_what_turns_out_not_to_be_comparable_stops_the_gate(tmp_path: Path):
@@ -407,7 +406,7 @@ def test_one_of_many_that_fails_on_its_own_is_undecided_together():
     assert "Holm, one-sided, false alarms in at most 2.5 % of such comparisons" in decision_in_words(decision)
     outcomes, decision = many((low, high), *fine, family_wise="none")
     assert outcomes[0].outcome == "failed" and outcomes[0].p_adjusted == outcomes[0].p_value
-    assert "none adjusted" in decision_in_words(decision)
+    assert "none is adjusted" in decision_in_words(decision)
     assert decision.shown == [Shown(suite="keep", name="task0", metric="acc", rule="any drop > 1pt")]
 
 

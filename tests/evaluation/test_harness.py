@@ -179,13 +179,13 @@ def test_chat_template_changes_the_prompts(tiny_model, colour_task):
     templated = measured(tiny_model, make_tokenizer(chat=True), chat)
     assert [r["doc"] for r in plain.rows] == [r["doc"] for r in templated.rows]
     assert not {r["prompt"] for r in plain.rows} & {r["prompt"] for r in templated.rows}
-    with pytest.raises(ModelError, match="asks for the chat template, but the tokenizer has none"):
+    with pytest.raises(ModelError, match="needs a chat template, but the tokenizer has none"):
         measured(tiny_model, make_tokenizer(), chat)
 
 
 def test_code_execution_is_refused(tiny_tokenizer, colour_task):
     colour_task.write_text(colour_task.read_text() + "unsafe_code: true\n")
-    with pytest.raises(ConfigError, match="runs code that the model writes"):
+    with pytest.raises(ConfigError, match="runs the model's code without a sandbox"):
         load(an_entry(str(colour_task)), tiny_tokenizer)
 
 

@@ -249,7 +249,7 @@ def bomb(path: Path) -> None:
 def test_images_that_cannot_be_used(change: Any, said: str, llava: Path) -> None:
     change(llava / "pictures" / "green.png")
     loaded = load("whole")
-    with pytest.raises(DataError, match=rf"questions\.jsonl: expected images that can be read.*{said}"):
+    with pytest.raises(DataError, match=rf"questions\.jsonl: expected readable images.*{said}"):
         check(choices(), loaded.tokenizer, loaded.processor)
 
 
@@ -286,7 +286,7 @@ def test_templates_without_a_slot_and_models_without_eyes(llava: Path, model_fol
 def test_an_image_is_never_cut(llava: Path) -> None:
     write("long.jsonl", question(0, prompt="<image>" + "Which colour is it? " * 60))
     loaded = load("whole")
-    with pytest.raises(DataError, match=r"long\.jsonl, row 0: has \d+ tokens with its images, more than the .* of 128"):
+    with pytest.raises(DataError, match=r"long\.jsonl, row 0: expected at most 128 tokens .*, got \d+ with its images"):
         measure(choices("long.jsonl"), on(loaded))
 
 
@@ -309,7 +309,7 @@ def test_images_beside_an_entry_that_asks_by_text(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"image": None}, {"image": "red.png"}]
     data = tmp_path / "seen.jsonl"
     jsonl(data, [{**row, "text": "It is red.", "label": 0} for row in rows])
-    said = r"seen.jsonl, row 1 holds an image \(column 'image'\), but 'seen' asks by text alone. .*`multiple_choice`"
+    said = r"seen.jsonl, row 1 holds an image \(column 'image'\), but 'seen' uses text only. .*`multiple_choice`"
     with pytest.raises(DataError, match=said):
         documents_of(PerplexityEntry(suite="keep", name="seen", data=str(data)), build_vision_tokenizer())
     classes: dict[str, Any] = {"suite": "keep", "name": "seen", "data": str(data), "options": (" red", " blue")}

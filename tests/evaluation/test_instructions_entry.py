@@ -89,7 +89,7 @@ def test_loose_forgives_a_first_line_a_last_line_and_asterisks():
     ("id_", "given", "words"),
     [
         ("plain:capitls", {}, "Did you mean 'plain:capitals'"),
-        ("keywords:existence", {"keywords": ["lamp"]}, "IFEval's own are asked by `task: ifeval`"),
+        ("keywords:existence", {"keywords": ["lamp"]}, "For IFEval's own instructions use `task: ifeval`"),
         ("plain:begin", {}, "needs `word`"),
         ("plain:words", {"count": 0}, "whole number of at least 1"),
         ("plain:keywords", {"words": []}, "a list of texts"),
@@ -198,7 +198,7 @@ def test_a_tokenizer_without_an_end(roomy):
     tokenizer.eos_token = None
     model = make_model(positions=128)
     model.generation_config.eos_token_id = None
-    with pytest.raises(ModelError, match="end of sequence"):
+    with pytest.raises(ModelError, match="end-of-sequence"):
         replies(model, tokenizer, [[5, 6]], longest=3, batch=1)
 
 
@@ -217,7 +217,7 @@ def test_a_tokenizer_without_an_end(roomy):
         ),
         (
             {"prompt": " ", "instruction_id_list": ["plain:capitals"], "kwargs": [{"word": None}]},
-            "a prompt that is a text",
+            "a prompt that is a non-empty text",
         ),
         (
             {
@@ -243,4 +243,4 @@ def test_all_mistakes_of_a_file_are_found_before_anything_runs(tmp_path, tiny_to
         {"prompt": "", "instruction_id_list": ["plain:capitals"], "kwargs": [{}]},
     ]
     [problem] = check_plan(EvaluationPlan(entries=(an_entry(tmp_path, rows),)), tiny_tokenizer)
-    assert "plain:begn" in problem and "a prompt that is a text" in problem and "row 4" in problem
+    assert "plain:begn" in problem and "a prompt that is a non-empty text" in problem and "row 4" in problem

@@ -47,7 +47,7 @@ def test_a_ladder_out_of_a_file_or_a_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (["a@tokens1B", "b"], "the tokens that each checkpoint was pre-trained on, found none of b. Add 'tokens:'"),
+        (["a@tokens1B", "b"], "the number of pre-training tokens of each checkpoint, found none for b. Add 'tokens:'"),
         (["a@tokens2B", "b@tokens1B"], r"budgets that rise .* got a@tokens2B \(2e\+09 tokens\) before b@tokens1B"),
         (["a@tokens1B", "b@tokens1B"], "budgets that rise"),
         ([{"model": "a", "tokens": -1}], r"\[0\].tokens: expected a number .*above 0"),

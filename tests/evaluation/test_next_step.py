@@ -80,7 +80,7 @@ def step_of(
                 compared("gsm8k", 0, metric=FLEXIBLE, primary=False),
             ],
             {"gsm8k": "task"},
-            f"keep/gsm8k: {STRICT} fell, and no fall of {FLEXIBLE} is shown. Perhaps only the form",
+            f"keep/gsm8k: {STRICT} fell, but {FLEXIBLE} is not shown to have fallen. Perhaps only the form",
         ),
         (
             [
@@ -99,7 +99,7 @@ def step_of(
             {"prose": "perplexity", "mean": "average"},
             "the loss on text does not show whether knowledge was lost",
         ),
-        ([KEPT, OPEN], {}, "keep/riddles: not decided yet; measure about 2,400 samples in place of 400"),
+        ([KEPT, OPEN], {}, "keep/riddles: not decided yet. Measure about 2,400 samples instead of 400"),
     ],
     ids=["questions", "turns", "form", "both readings", "chance", "to chance", "text", "text alone", "mean", "samples"],
 )

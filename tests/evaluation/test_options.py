@@ -214,7 +214,7 @@ def test_files_without_classes(tmp_path, rows, changes, words):
         ({"answer": True}, "got True"),
         ({"options": [" a"]}, "at least two different texts"),
         ({"options": [" a", ""]}, "none empty"),
-        ({"prompt": ""}, "a prompt that is a text and not empty"),
+        ({"prompt": ""}, "a prompt that is a non-empty text"),
     ],
 )
 def test_rows_that_are_no_questions(tmp_path, tiny_tokenizer, changes, words):

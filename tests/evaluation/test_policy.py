@@ -195,7 +195,7 @@ def test_an_accepted_loss_is_shown_as_accepted_from_then_on(tmp_path):
     assert word(again) == "SHIP" and outcomes(again) == {"keep/quiz": "accepted"}
     assert "by Ada on 20" in reason_in_words(again.gates[0]) and "as agreed" in reason_in_words(again.gates[0])
     worse = compared(tmp_path, QUIZ, quiz=0.4)
-    assert word(worse) == "HOLD" and "more than what was accepted" in verdict_in_words(worse.verdict)
+    assert word(worse) == "HOLD" and "more than the accepted loss" in verdict_in_words(worse.verdict)
     better = compared(tmp_path, QUIZ, quiz=0.6)
     assert outcomes(better) == {"keep/quiz": "passed"}
 
@@ -203,14 +203,14 @@ def test_an_accepted_loss_is_shown_as_accepted_from_then_on(tmp_path):
 def test_an_accepted_loss_is_of_one_model_before(tmp_path):
     accepted(tmp_path, compared(tmp_path, QUIZ, quiz=0.52))
     other = compared(tmp_path, QUIZ, quiz=0.52, weights="other")
-    assert word(other) == "HOLD" and any("against another model" in note for note in other.notes)
+    assert word(other) == "HOLD" and any("against another initial model" in note for note in other.notes)
 
 
 def test_only_a_loss_can_be_accepted(tmp_path):
     result = compared(tmp_path, QUIZ, quiz=0.7)
-    with pytest.raises(ConfigError, match="keep/quiz did not lose anything"):
+    with pytest.raises(ConfigError, match="keep/quiz has no loss"):
         result.accept(["keep/quiz"], by="Ada", why="so it is")
-    with pytest.raises(ConfigError, match=r"'quizz' is no entry that it judges\. Did you mean"):
+    with pytest.raises(ConfigError, match=r"'quizz' is not an entry that the policy judges\. Did you mean"):
         result.accept(["quizz"], by="Ada", why="so it is")
     assert not (tmp_path / "accepted.json").exists()
 

@@ -172,5 +172,5 @@ def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch
     check_count(8, "cpu")
     with pytest.raises(ConfigError, match="at most 2"):
         check_count(3, None)
-    with pytest.raises(ConfigError, match="device names one"):
+    with pytest.raises(ConfigError, match="device names a single one"):
         check_count(2, "cuda:1")

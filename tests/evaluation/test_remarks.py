@@ -160,8 +160,8 @@ def test_prompts_that_lost_their_beginning_are_counted(tiny_tokenizer, tmp_path)
     for entry in (MultipleChoiceEntry(suite="s", name="c", data=data), LettersEntry(suite="s", name="l", data=data)):
         found = measured(make_model(), tiny_tokenizer, entry)
         assert [note for note in found.settings["notes"] if "were cut at the beginning" in note] == [
-            "3 of 12 prompts are longer than the 64 tokens that the model's context leaves for them, and were "
-            "cut at the beginning."
+            "3 of 12 prompts are longer than the 64 tokens that fit into the model's context. They were cut at the "
+            "beginning."
         ]
         assert found.settings["notes"] == [note for note in found.settings["notes"] if "cut at" in note]
     assert measured(make_model(positions=512), tiny_tokenizer, entry).settings["notes"] == []
@@ -171,8 +171,8 @@ def test_examples_that_answer_the_question_are_counted():
     question = "What is the capital of Norway?"
     asked = [(f"{question} Oslo\n\n{question}", question), (f"Other?\n\n{question}", question), ("Yes? Yes?", "Yes?")]
     assert remarks_on_examples(asked, ["a", "a ", "b"]) == [
-        "1 of 3 questions are among their own examples, with their answers.",
-        "1 of 3 examples to choose from are duplicates of others.",
+        "1 of 3 questions appear among their own few-shot examples, with their answers.",
+        "1 of 3 available few-shot examples are duplicates of others.",
     ]
 
 

@@ -216,12 +216,12 @@ def test_what_does_not_fit_is_named(plan: EvaluationPlan, tmp_path: Path) -> Non
     )
     text = "\n".join(f"--{problem}" for problem in problems)
     assert (
-        "--data: no entry or task 'arc_eazy' in what is to be measured. Did you mean 'arc_easy'? There are: "
+        "--data: no entry or task 'arc_eazy' in the plan. Did you mean 'arc_easy'? There are: "
         "arc_again, arc_easy, " in text
     )
     assert "--skip: no entry or task 'prse'" in text and "Did you mean 'prose'?" in text
     assert "--fewshot_data.arc_again: no such file or folder 'nowhere.jsonl'" in text
-    assert "--fewshot_data.mmlu: only used together with `data` for the same task" in text
+    assert "--fewshot_data.mmlu: needs `data` for the same task" in text
 
 
 def test_entries_that_are_skipped_take_their_averages_along(plan: EvaluationPlan) -> None:

@@ -143,16 +143,19 @@ CLASSES = {"classification": "prose.jsonl", "prompt": "{text}"}
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ({"perplexity": "prose.jsonl", "prompt": "{a}"}, "`prompt` and `completion` go together"),
-        ({"perplexity": "prose.jsonl", "text": "{a}", "prompt": "{a}", "completion": "{b}"}, "exclude each other"),
-        ({"perplexity": "prose.jsonl", "text": "{a"}, "a brace that is text is written twice"),
+        ({"perplexity": "prose.jsonl", "prompt": "{a}"}, "expected both `prompt`"),
+        (
+            {"perplexity": "prose.jsonl", "text": "{a}", "prompt": "{a}", "completion": "{b}"},
+            "or `prompt` and `completion`, to score completions only; got both",
+        ),
+        ({"perplexity": "prose.jsonl", "text": "{a"}, "write a literal brace twice"),
         ({"perplexity": "prose.jsonl", "text": "no columns"}, "a template that names columns"),
         ({"perplexity": "prose.jsonl", "window": 8, "stride": 8}, ".stride: expected less than the window (8), got 8"),
-        ({"perplexity": "prose"}, "A hub data set is written owner/name"),
+        ({"perplexity": "prose"}, "A hub data set has the form owner/name"),
         ({"perplexity": "owner/data"}, "needs `split:`"),
         ({"task": "prose.jsonl"}, "Write `perplexity: prose.jsonl`"),
         ({"task": "arc_easy", "data": "arc.json"}, "Did you mean 'arc.jsonl'?"),
-        ({"task": "arc_easy", "fewshot_data": "arc.jsonl"}, ".fewshot_data: only used together with `data`"),
+        ({"task": "arc_easy", "fewshot_data": "arc.jsonl"}, ".fewshot_data: needs `data`"),
         ({"task": "arc_easy", "perplexity": "prose.jsonl"}, "got task and perplexity"),
         ({"perplexty": "prose.jsonl"}, "Did you mean 'perplexity'?"),
         (CLASSES, ".options: is missing: expected at least two different texts"),
@@ -210,11 +213,14 @@ def test_programs_in_a_suite_need_permission_or_are_skipped(folder):
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
-        ({"task": "humaneval", "apply_chat_template": True}, "apply_chat_template: humaneval does not read it"),
-        ({"task": "humaneval_instruct", "num_fewshot": 5}, "num_fewshot: humaneval_instruct does not read it"),
+        (
+            {"task": "humaneval", "apply_chat_template": True},
+            "apply_chat_template: humaneval does not use this setting",
+        ),
+        ({"task": "humaneval_instruct", "num_fewshot": 5}, "num_fewshot: humaneval_instruct does not use this setting"),
         (
             {"task": "humaneval", "metric": "pass@10", "samples": 10},
-            "metric: humaneval leads with pass@1, got 'pass@10'",
+            "metric: expected pass@1, the first metric of humaneval, got 'pass@10'",
         ),
         ({"task": "humaneval", "num_fewshot": 5, "metric": "pass@1", "apply_chat_template": False}, None),
         ({"task": "humaneval_instruct", "num_fewshot": 0, "apply_chat_template": True}, None),

@@ -65,7 +65,7 @@ def test_a_task_of_options_is_refused_too(tmp_path, colour_task):
 
 def test_what_a_template_does_is_said():
     assert open_thought(tokenizer_with(OPENS)) == MARKS
-    assert "judged by what comes after </think>" in remarks_on_thoughts(tokenizer_with(OPENS))[0]
+    assert "only the text after </think> is judged" in remarks_on_thoughts(tokenizer_with(OPENS))[0]
     assert "leaves thinking on" in remarks_on_thoughts(tokenizer_with(THINKS))[0]
     for quiet in (
         tokenizer_with(CHAT),
@@ -108,7 +108,7 @@ def test_replies_that_never_end_their_thought_are_counted(tmp_path):
     )
     found = measured(make_model(positions=128), tokenizer_with(OPENS), entry)
     assert {row["output"] for row in found.rows} == {""}
-    assert "10 of 10 replies are thoughts that did not end within 3 tokens." in found.settings["notes"]
+    assert "10 of 10 replies consist of a thought that did not end within 3 tokens." in found.settings["notes"]
 
 
 def test_a_suite_gives_an_entry_variables(tmp_path):

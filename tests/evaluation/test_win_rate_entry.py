@@ -111,14 +111,14 @@ def test_failures_end_the_measurement_and_verdicts_stay(tmp_path, tiny_tokenizer
         plan, folder = asked_of(tmp_path, server), RunFolder(tmp_path / "run")
         run(plan, folder, tiny_tokenizer, "start", seed=0)
         server.always = fake.status(400)
-        with pytest.raises(HoldfastError, match="requests to the judge failed for good"):
+        with pytest.raises(HoldfastError, match="requests to the judge failed after all retries"):
             run(plan, folder, tiny_tokenizer, "result", seed=1)
         server.always = None
         assert run(plan, folder, tiny_tokenizer, "result", seed=1).failed is None
 
 
 def test_a_model_alone_has_nothing_to_be_held_against(tmp_path, tiny_tokenizer):
-    with FakeEndpoint() as server, pytest.raises(DataError, match="give a file as `reference`"):
+    with FakeEndpoint() as server, pytest.raises(DataError, match="Give a file as `reference`"):
         run(asked_of(tmp_path, server), RunFolder(tmp_path / "run"), tiny_tokenizer, "result", seed=1, start=False)
 
 

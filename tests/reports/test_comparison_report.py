@@ -93,11 +93,10 @@ SHARES = {"unit": "accuracy", "metric": "acc", "higher_is_better": True, "flips_
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
-        (["passed", "undecided"], " SHIP: what the gate asks for is met."),
+        (["passed", "undecided"], " SHIP: all requirements are met."),
         (
             ["passed", "failed"],
-            " HOLD: knowledge/mmlu: drop 1.75 pt [-0.1, 3.6]: 1 pt lies inside the interval; "
-            "more samples would decide.",
+            " HOLD: knowledge/mmlu: drop 1.75 pt [-0.1, 3.6]: 1 pt is inside the interval; more samples would decide.",
         ),
         ([], ""),
     ],
@@ -150,7 +149,7 @@ def test_where_it_changed_has_counts_of_each_group(tmp_path) -> None:
     pair = Pair(tmp_path / "a").add("knowledge", "arc", "task", sides, ACCURACY)
     markup = section(write(pair, tmp_path), "Where it changed")
     assert re.findall(r"<h3>(.*?)</h3>", markup) == ["arc, by category", "arc, by length of the question"]
-    assert "2 groups; 2 changed significantly after adjustment for all groups (Holm, two-sided" in markup
+    assert "2 groups; 2 changed significantly, adjusted for all groups (Holm, two-sided" in markup
     lines = re.findall(r"<tr>(<th data-label.*?)</tr>", markup, re.S)
     cells = [[re.sub(r"<.*?>", " ", cell).split() for cell in re.findall(r"<t[hd].*?</t[hd]>", line)] for line in lines]
     for number, (name, places) in enumerate({"law": range(60), "art": range(60, 120)}.items()):
@@ -226,7 +225,7 @@ def test_the_page_holds_some_hundred_questions_and_says_where_the_rest_is(tmp_pa
     shown = questions(page)
     assert len(shown) == MOST_FLIPS // 2 + flips["little"]
     assert sum("</span> little<span" in s for s in shown) == flips["little"]  # a small entry is not crowded out
-    assert f"big: {flips['big'] - MOST_FLIPS // 2:,} more in knowledge.big.samples.jsonl; of both models" in page
+    assert f"big: {flips['big'] - MOST_FLIPS // 2:,} more in knowledge.big.samples.jsonl; rows of both models" in page
 
 
 # ----------------------------------------------------------------------------------------------------------- documents
@@ -244,7 +243,7 @@ def test_documents_that_changed_most_are_named(tmp_path) -> None:
     assert rows[0].startswith('<tr><th data-label="Document" scope="row">row 18<') and "+900.5" in rows[0]
     assert ">row 24<" in rows[8] and "−800.2" in rows[8]
     assert doc_hash("prose", 17)[:12] in rows[0]
-    assert "The 8 that lost most and the 8 that gained most, of 60 documents." in words
+    assert "The 8 documents that lost most and the 8 that gained most, of 60 documents." in words
 
 
 # --------------------------------------------------------------------------------------------------- what goes wrong
@@ -274,10 +273,10 @@ def test_rows_that_do_not_fit_are_said_and_not_shown(tmp_path) -> None:
     assert found is not None
     pair.after.write(found, [{**r, "prompt": "another"} for r in rows])
     page = write(pair, tmp_path)
-    assert "arc: 120 of 120 samples were asked with another prompt before than after" in page
+    assert "arc: 120 of 120 samples were asked with another prompt after than before" in page
     assert questions(page) == []
     pair.after.write(found, [{k: v for k, v in r.items() if k != "doc"} for r in rows])
-    assert "which samples are joined on" in write(pair, tmp_path)
+    assert "by which samples are paired" in write(pair, tmp_path)
 
 
 def test_folders_of_models_are_named_by_their_last_part(tmp_path) -> None:

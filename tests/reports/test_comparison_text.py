@@ -74,7 +74,11 @@ def test_markdown_has_the_figures():
     )
     rules, rows, numbers = tables(text)
     assert text.startswith("### base → tuned\n")
-    assert [r[0] for r in rules[2:]] == ["❌ failed", "⚠️ undecided, which passes without --strict", "✅ passed"]
+    assert [r[0] for r in rules[2:]] == [
+        "❌ failed",
+        "⚠️ undecided, which counts as passed without --strict",
+        "✅ passed",
+    ]
     assert rules[2][1] == "`mmlu drop > 1pt`"
     assert "arc\\_easy" in rules[3][2] and "mmlu" not in rules[3][2], "the entries that decided"
     assert "3 rules: 1 passed, 1 failed, 1 undecided" in text
@@ -94,7 +98,7 @@ def test_markdown_has_the_figures():
     assert "- Not compared: keep/x: measured only before." in text and "- Mind the gap." in text
     assert "95 %" in text
     assert "undecided counts as failed" not in text
-    assert "undecided, which fails" in comparison_markdown(result(COMPARISONS, gates=GATES, strict=True))
+    assert "undecided, which counts as failed" in comparison_markdown(result(COMPARISONS, gates=GATES, strict=True))
 
 
 def test_markdown_survives_any_name():
@@ -209,7 +213,7 @@ def test_the_terminal_has_the_figures_and_cuts_nothing(width):
         assert figure in text, figure
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
-    assert "UNDECIDED  any drop > 2% (1 of 2), which passes without --strict" in " ".join(text.split("\n"))
+    assert "UNDECIDED  any drop > 2% (1 of 2), which counts as passed without --strict" in " ".join(text.split("\n"))
     lines = text.splitlines()
     assert [line.partition(",")[0] for line in lines if line.startswith(("PASS", "FAIL", "UNDECIDED"))] == [
         "FAIL       mmlu drop > 1pt",
@@ -220,7 +224,7 @@ def test_the_terminal_has_the_figures_and_cuts_nothing(width):
 
 
 def test_strict_is_said_and_markup_is_text():
-    assert "UNDECIDED  any drop > 2% (1 of 2), which fails" in printed(strict=True, gates=GATES)
+    assert "UNDECIDED  any drop > 2% (1 of 2), which counts as failed" in printed(strict=True, gates=GATES)
     assert "[red]x[/red]" in printed(notes=["[red]x[/red]"], comparisons=[])
 
 

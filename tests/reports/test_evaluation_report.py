@@ -63,7 +63,7 @@ def test_figures_in_the_page_are_those_of_the_evaluations(pair, tmp_path) -> Non
 def test_what_is_missing_is_said(pair, tmp_path) -> None:
     plan = {"entries": [{"suite": "knowledge", "name": "hellaswag"}, {"suite": "knowledge", "name": "mmlu"}]}
     page = write(pair, tmp_path, evaluation_record(pair.labels, status="interrupted", plan=plan))
-    assert "2 of 8 evaluations are not there, because it was stopped." in page
+    assert "2 of 8 evaluations are missing, because it was stopped." in page
     assert "Run the same command to continue." in page
     assert cells_of(page, "hellaswag") == ["not finished", "not finished"]
     finished = write(pair, tmp_path, evaluation_record(pair.labels, plan=plan))
@@ -77,7 +77,7 @@ def test_an_entry_of_one_model_only_leaves_a_gap_of_the_other(tmp_path) -> None:
     pair.before.write(dataclasses.replace(found, name="extra"), [])
     page = write(pair, tmp_path)
     assert cells_of(page, "extra")[1] == "not measured"
-    assert "1 of 4 evaluations are not there." in page
+    assert "1 of 4 evaluations are missing." in page
 
 
 @pytest.mark.parametrize("status", ["running", "failed"])
@@ -85,8 +85,8 @@ def test_nothing_measured_yet_is_a_page_too(tmp_path, status) -> None:
     record = evaluation_record(["a"], status=status)
     page = write_page(evaluation_page(record, [EvaluationFolder(tmp_path / "none")]), tmp_path / "e.html").read_text()
     assert titles(page) == ["Scores", "What was run"]
-    assert "No evaluation is there yet." in page and f">{status}</span>" in page
-    assert "The evaluation failed." in page or "had not ended" in page
+    assert "There is no evaluation yet." in page and f">{status}</span>" in page
+    assert "The evaluation failed." in page or "was still running" in page
     assert write_page(evaluation_page(EvaluationRecord(), []), tmp_path / "f.html").is_file()
 
 

@@ -23,7 +23,7 @@ def test_what_overflows_is_not_drawn_and_said() -> None:
         "30 % pruned",
         "all the way to step",
     }
-    assert "Not finite, so not drawn: noise 1 of step2" in cost.caption
+    assert "Not drawn, because not finite: noise 1 of step2" in cost.caption
     assert [r["y"] for r in changed.rows if r["line"] == "as it is"] == [3.0, 2.0, 1.0]
 
 
@@ -34,7 +34,7 @@ def test_the_lead_of_a_ladder_and_of_one_model() -> None:
     alone = dataclasses.replace(probe(), ladder=False, models=probe().models[:1], sensitivities=first)
     costs = "step0: noise 1 costs 0.1, int4 +0.400 [+0.380, +0.420], up to 30 % pruned"
     assert summary(alone).startswith(f"What it costs on prose, in nats/token. {costs}")
-    assert summary(alone).endswith("Its weights are remark: what it costs is of these.")
+    assert summary(alone).endswith("Its weights are remark: the costs are those of these weights.")
 
 
 def test_a_size_is_named_by_what_it_costs() -> None:

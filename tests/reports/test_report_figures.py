@@ -113,14 +113,14 @@ def test_one_line_says_what_became_of_everything() -> None:
     guessed = comparison(**SOURCE_NOISE | {"name": "piqa", "chance": 0.5, "at_chance": ("before", "after")})
     found = [comparison(), prose, comparison(**SOURCE_NOISE), guessed]
     assert summary(found) == (
-        "Worse on 1 of 4: prose, by 3 %. Better on 1: answers, by 13 %. Both models answer by chance on 1: piqa. "
+        "Worse on 1 of 4: prose, by 3 %. Better on 1: answers, by 13 %. Both models are at chance level on 1: piqa. "
         "Undecided on 1: arc_easy."
     )
     assert summary([comparison()]).startswith("Worse on none of 1. Better on 1: answers, by 13 %.")
     lost = [comparison(**SOURCE_LOST | {"name": f"p{number}"}) for number in range(5)]
     assert summary(lost).endswith("p2, by 3 % and 2 more.")
     assert summary([]) == "Nothing was compared."
-    assert ComparisonRow(guessed).power == "both models answer by chance (50 %): more samples do not help"
+    assert ComparisonRow(guessed).power == "both models are at chance level (50 %): more samples do not help"
 
 
 LOST, NOISE = comparison(**SOURCE_LOST), comparison(**SOURCE_NOISE)

@@ -57,7 +57,7 @@ def test_an_empty_run_says_what_is_missing(make_run, status) -> None:
     for sentence in (
         "No training step was logged",
         "This folder has no evaluation",
-        "distance from the starting weights was not recorded",
+        "distance from the initial weights was not recorded",
         "not compared",
     ):
         assert sentence in page
@@ -76,7 +76,7 @@ def test_failed_and_interrupted_runs_say_where(make_run) -> None:
     failed = write(make_run("a", status="failed", stage="train", error="The loss is NaN at step 60."))
     assert "The run failed in stage “train”." in failed
     assert "The loss is NaN at step 60." in failed
-    assert "Start it again with the same folder" in write(make_run("b", status="interrupted", stage="save"))
+    assert "Run the same command to continue" in write(make_run("b", status="interrupted", stage="save"))
 
 
 def test_one_sided_evaluations_are_shown(make_run) -> None:

@@ -57,7 +57,7 @@ def test_a_headline_of_mixed_units_says_which_arms_it_means():
     first, *rest = record.orders[0]
     tasks = {**record.tasks, first: dataclasses.replace(record.tasks[first], unit="nats/token")}
     text = summary(dataclasses.replace(record, tasks=tasks))
-    assert "the best of 4 such arms, SFA, p 0.5, 1.970 nats/token" in summary(two_tasks()), "the lowest of a loss"
+    assert "the best of 4 such arms, SFA, p 0.5, to 1.970 nats/token" in summary(two_tasks()), "the lowest of a loss"
     assert "such arms" not in text and f"arms without old data that learn {rest[-1]} nearly as well" in text
 
 

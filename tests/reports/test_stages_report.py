@@ -31,11 +31,12 @@ def five_epochs() -> StagesRecord:
     ("verdicts", "said"),
     [
         ((PSEUDO, PSEUDO, PSEUDO), "The knowledge is still there: an epoch of plain text restores it."),
-        ((NONE, NONE, PSEUDO), "restores it, and epoch 2 still shows it as it is."),
+        ((NONE, NONE, PSEUDO), "restores it, and epoch 2 still shows it without restoring."),
         ((GAINED, NONE, NONE), "Nothing has to be done."),
         (
             (ACTUAL, ACTUAL, ACTUAL),
-            "Every checkpoint shows it: fine-tune with a lower rate or for fewer steps, or hold on to the base",
+            "Every checkpoint shows actual forgetting: fine-tune with a lower learning rate or for fewer steps, or use "
+            "a retention method",
         ),
         ((PSEUDO, ACTUAL, ACTUAL), "Stop at epoch 1"),
         ((PSEUDO, PSEUDO, INCONCLUSIVE), ""),
@@ -83,9 +84,9 @@ def test_reasons_why_restoring_told_nothing_name_what_it_cost() -> None:
     text = dataclasses.replace(one.tuned, unit="nats/token", metric="nats_per_token", difference=0.2)
     told = dataclasses.replace(one, control=one.tuned, control_tolerance=0.02, pattern=text, pattern_tolerance=0.05)
     costs = reason_in_words(dataclasses.replace(told, why="restoring costs"))
-    assert costs.startswith("Restoring alone costs the base") and "shown to cost no more than 2.0 points." in costs
+    assert costs.startswith("Restoring alone costs the base") and "shown to cost at most 2.0 points." in costs
     back = reason_in_words(dataclasses.replace(told, why="pattern not back"))
-    assert "plain text costs +0.200 nats/token against the base, and 0.05 are allowed" in back
+    assert "the loss on plain text differs from the base's by +0.200 nats/token, and 0.05 is allowed" in back
     failed = dataclasses.replace(one, restored=dataclasses.replace(one.tuned, failed="NaN in row 3."))
     assert reason_in_words(dataclasses.replace(failed, why="restored not scored")).endswith("scored: NaN in row 3.")
     assert all(reason_in_words(dataclasses.replace(told, why=why)) for why in REASONS)
@@ -133,10 +134,10 @@ def test_what_the_paper_reads_off_the_answers_is_said_in_words() -> None:
     )
     assert characteristics_in_words(record) == [
         "letters (direct): the format of the answers is learnt at epoch 2 and stays (95 % on the options).",
-        "letters (direct): between neighbouring points of the fine-tuning 10.0% to 30.0% of the questions get a "
-        "different answer.",
+        "letters (direct): between consecutive points of fine-tuning, the answer changes on 10.0% to 30.0% of the "
+        "questions.",
         "letters (direct): from epoch 1 to epoch 2 the entropy of the answers changes by -0.500 nats and their "
         "accuracy by -10.0 points (point values): both fall, which the paper calls over-confidence.",
-        "learnt (direct): memorised are 20.0% of the base, 50.0% after epoch 1, 80.0% after epoch 2, 70.0% after "
+        "learnt (direct): memorised: 20.0% of the base, 50.0% after epoch 1, 80.0% after epoch 2, 70.0% after "
         "restoring that.",
     ]

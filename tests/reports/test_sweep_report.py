@@ -59,7 +59,7 @@ def test_the_page_says_by_what_was_chosen():
     study = dataclasses.replace(study, trials=[*study.trials, slower], validation=objective("validation", "quiz"))
     sentence = (
         "Direct fine-tuning's rate and the trial are chosen by quiz (validation), which is not part of the "
-        "reported answers. It is the best of 20 trials by quiz and what is kept, so its results are optimistic"
+        "reported answers. It is the best of 20 trials by quiz and the keep side, so its results are optimistic"
     )
     assert study.direct is slower and sentence in page(study).lead
     assert words(study).count("are chosen by quiz") == 1 and "validation" not in words(finished_frontier())
@@ -75,7 +75,7 @@ def worse(run: SeedRun) -> list[Comparison]:
     ("study", "more", "there", "absent"),
     [
         (nothing_finished(), {}, ["so none can be chosen."], ["Train the chosen", "The rules side by side"]),
-        (record([], status="running", finished=None), {}, ["No trial was begun yet."], []),
+        (record([], status="running", finished=None), {}, ["No trial has begun yet."], []),
         (
             frontier(),
             {},

@@ -79,7 +79,7 @@ def test_the_page_says_how_models_were_made_and_what_of(tmp_path, updated) -> No
     assert 'href="runs/base-new/report.html"' in html
     assert "/data/world" not in html, "whose folder it was says nothing"
     undated = dataclasses.replace(updated, corpus={"documents": 12, "tokens": 900})
-    assert "whether the text is new to the models is not known" in page_text(tmp_path, undated)
+    assert "it is unknown whether the text is new to the models" in page_text(tmp_path, undated)
 
 
 @pytest.mark.parametrize("among", ["evidence", "notes"])
@@ -90,8 +90,8 @@ def test_a_pair_that_is_no_pair_is_warned_about_first(tmp_path, updated, among) 
     text = page_text(tmp_path, dataclasses.replace(updated, **changes))
     assert warning in text
     assert text.index("A pair does not look like a base and its child.") < text.index("Compared pairs")
-    assert "That is what a fine-tune of a base looks like" not in text
-    assert "That is what a fine-tune of a base looks like" in page_text(tmp_path, updated)
+    assert "A fine-tune of a base looks like this" not in text
+    assert "A fine-tune of a base looks like this" in page_text(tmp_path, updated)
 
 
 def test_failed_and_waiting_models_are_named(tmp_path, updated) -> None:
@@ -116,7 +116,7 @@ def test_without_evaluations_there_is_a_page_without_figures(tmp_path, status) -
     record = ResidualRecord(name="u", status=status, created="", config={})
     text = page_text(tmp_path, record)
     assert f"The update is {status}, and nothing was measured yet." in text
-    assert "No evaluation of any model is there yet." in text
+    assert "No model has been evaluated yet." in text
     assert terminal_text(record, tmp_path).startswith(f"u ({status})")
 
 

@@ -153,7 +153,9 @@ def test_text_entries_say_what_they_do_not_read() -> None:
     row = {"messages": [{"role": role, "content": text, **flag} for role, text, flag in turns], "id": 1}
     train("--dataset_name", written("a.jsonl", {"text": "A list"}), "--keep", written("held.jsonl", row))
     notes = RunFolder("out").read().notes
-    assert any("messages that are not to be trained (weight, train) are scored like the others" in n for n in notes)
+    assert any(
+        "messages that are excluded from training (weight, train) are scored like all others" in n for n in notes
+    )
     assert any("Not read of held: id (1 row)." in n for n in notes)
 
 

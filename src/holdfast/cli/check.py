@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from holdfast.runs.rehearsal import Rehearsal
 
 DESCRIPTION = """\
-Checks a training request without training: reads its settings, its model and all its rows, reports text that is
-ignored or cut, dropped, doubled or held out and trained on, and then rehearses the run on a copy of the model with
-few layers: one step of the real trainer, a checkpoint, a resume, one sample of each evaluation. It says that the
-request is sound after that, or what is wrong. Nothing is downloaded, and nothing is written outside a temporary
-folder.
+Checks a training request without training. Reads the settings, the model and all rows, and reports text that is
+ignored, cut, dropped or duplicated, and held-out text in the training data. Then rehearses the run on a copy of the
+model with few layers: one step of the real trainer, a checkpoint, a resume, and one sample of each evaluation. At the
+end it says that the request is sound, or what is wrong. Nothing is downloaded, and nothing is written outside a
+temporary folder.
 """
 EPILOG = """\
 examples
   holdfast check run.yaml
-  # settings on top of the file; all of them are those of 'holdfast train'
+  # override settings of the file with any option of 'holdfast train'
   holdfast check run.yaml --learning_rate 1e-5 --use_peft
   # on a laptop, for the machine that trains
   holdfast check run.yaml --for gpu --flops_per_second 4e14
@@ -52,7 +52,7 @@ class CheckFlags:
     """What `holdfast check` takes beside a run's settings."""
 
     for_: Annotated[Literal["here", "gpu"], Meta(section="running")] = "here"
-    """In a check: the settings are for another machine with a GPU, not for this one."""
+    """In a check: 'gpu' if the settings are for another machine, which has a GPU."""
     flops_per_second: Annotated[float | None, Meta(gt=0, metavar="F", section="running")] = None
     """In a check: floating-point operations per second that a device reaches, its peak rate times
     the expected utilisation (4e14: about 40 % of an H100). The plan then estimates the training
@@ -205,7 +205,8 @@ def print_examples(preview: Preview, tokenizer: Any, console: Console) -> None:
     print_line(console)
     print_line(
         console,
-        f"What is trained is {'between » and «' if plain else 'green'}, the rest is only read.",
+        f"Tokens to train on are {'between » and «' if plain else 'green'}; all others are "
+        "only read.",
     )
     for number, row in enumerate(_spread(preview.rows), 1):
         print_line(console)

@@ -57,15 +57,15 @@ class Output:
     settings_group: ClassVar[str] = "output"
 
     output_dir: Annotated[Path, Meta(metavar="FOLDER")]
-    """Folder to write; it is either complete or absent, even after an interruption."""
+    """Folder to write. After an interruption it is either complete or absent."""
     overwrite: bool = False
     """Replace an existing folder that holdfast wrote."""
     dry_run: bool = False
-    """Check the request and the checkpoints' headers, show the plan, write nothing."""
+    """Check the request and the checkpoints' headers, and show the plan. Write nothing."""
     json: bool = False
     """Print the outcome, or the plan of --dry_run, as JSON."""
     workers: Workers = None
-    """Threads (all cores)."""
+    """Number of threads (all cores)."""
     no_sync: bool = False
     """Do not wait until everything is on disk (fsync): faster, but a power cut may lose data."""
 

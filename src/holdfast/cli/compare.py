@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from holdfast.support.progress import ProgressDisplay
 
 DESCRIPTION = """\
-What changed between two models, paired question by question, and is it too much? Joins what both were measured on, and
-prints differences with intervals, and one decision over all of them. Entries that were not measured alike are named and
-never compared.
+What changed between two models, and is it too much? Pairs both models' answers question by question, and prints the
+differences with intervals and one decision over all of them. Entries that were not measured in the same way are
+named, and are never compared.
 
 A and B are each
-  a run folder            its result; RUN:start is the model before training. A single run: start against result
-  OUT:label, OUT/label    a model of 'holdfast evaluate ... --output_dir OUT'. A single OUT with two models: both
-  a model                 measured first (--suite), or only asked (--prompts)
+  a run folder            its result; RUN:start is the model before training. A single run: start and result
+  OUT:label, OUT/label    a model of 'holdfast evaluate ... --output_dir OUT'. A single OUT: its two models
+  a model                 is measured first (--suite), or only answers --prompts
   a log of another tool   lm-evaluation-harness, Inspect, lighteval, a table: --help logs
 
 Exit code 0: done, or SHIP; 3: HOLD; 5: CANNOT TELL; 4: NaN or infinity, without a policy; 2: the request has to change.
@@ -61,14 +61,15 @@ logs of other tools, in place of a folder of holdfast's
 """
 RULES = """\
 rules, as in --fail_if 'mmlu drop > 1pt'
-  SUBJECT   an entry, a suite, suite/name, or any; a metric may follow ('prose perplexity rise > 3%'), else the one
-            that leads
-  CHANGE    drop and gain are worse and better, whatever the metric's direction; rise and fall are the number itself
+  SUBJECT   an entry, a suite, suite/name, or any; a metric may follow ('prose perplexity rise > 3%'). Default: the
+            entry's first metric
+  CHANGE    drop: the metric gets worse; gain: it gets better; rise and fall: the number goes up or down
   > < >= <=  NUMBER, in pt (hundredths of a share such as accuracy), % (of the value before), or the metric's own unit
 
-A rule is judged on the interval of the change: it fails only where the whole interval is beyond the threshold, and
-still does when all rules on all entries are accounted for (--family_wise), passes where none of it is, and is undecided
-otherwise. Undecided passes; under --strict it fails, so that passing means shown to be no worse than the threshold.
+A rule is judged on the interval of the change. It fails if the whole interval is beyond the threshold, also after the
+correction for all rules on all entries (--family_wise). It passes if no part of the interval is beyond the threshold.
+Otherwise it is undecided. An undecided rule counts as passed. With --strict it counts as failed: to pass then means
+that the change is shown to be no worse than the threshold.
 """
 POLICY = """\
 a policy, as in --policy gate.yaml ('holdfast schema policy' has every key)
@@ -79,10 +80,11 @@ a policy, as in --policy gate.yaml ('holdfast schema policy' has every key)
   fail_if: ['learn gain < 2pt']
   supporting_losses: 2
 
-HOLD: a critical entry lost more than its margin, as many supporting entries did, a required entry was not measured or
-is not finite, or a rule failed. CANNOT TELL: the samples do not show whether a critical entry stayed within its margin.
-SHIP: all else. Critical and supporting entries are required, unless they say required: false. --accept ENTRY, with --by
-and --because, records a loss in accepted.json beside the policy; from then on it counts as accepted.
+HOLD: a critical entry lost more than its margin, or so did as many supporting entries as supporting_losses says, or a
+required entry was not measured or is not finite, or a rule failed. CANNOT TELL: the samples do not show whether a
+critical entry stayed within its margin. SHIP: otherwise. Critical and supporting entries are required, unless they
+have required: false. --accept ENTRY, with --by and --because, records a loss as accepted in accepted.json beside the
+policy. Later comparisons read it there.
 """
 EPILOG = """\
 examples
@@ -115,19 +117,20 @@ class CompareRequest(CompareSettings):
     )
 
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """All of it: comparison.html, comparison.md, comparison.xml, comparison.json."""
+    """Folder for all four files: comparison.html, comparison.md, comparison.xml,
+    comparison.json."""
     html: Annotated[str | None, Meta(metavar="FILE.html")] = None
     """A page with plots and the questions that flipped."""
     markdown: Annotated[str | None, Meta(metavar="FILE.md|-")] = None
-    """A table that fits a pull request's comment."""
+    """A table for the comment on a pull request."""
     junit: Annotated[str | None, Meta(metavar="FILE.xml")] = None
-    """Rules as test cases, for a build server."""
+    """The rules as JUnit test cases, for a CI server."""
     json: Annotated[str | None, Meta(metavar="FILE|-")] = None
-    """Everything, for programs."""
+    """All results, for programs."""
     accept: Annotated[
         tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="ENTRY", section="policy")
     ] = ()
-    """Records this entry's loss as accepted, in the policy's file of accepted losses."""
+    """Record the loss of this entry in the policy's file of accepted losses."""
     by: Annotated[str, Meta(metavar="WHO", section="policy")] = ""
     """Who accepts it."""
     because: Annotated[str, Meta(metavar="WHY", section="policy")] = ""
@@ -159,17 +162,18 @@ class CompareRequest(CompareSettings):
         problems += [Problem("policy", text) for text in self.judged_by[1]]
         problems += self._prompts_problems()
         if self.strict and not self.fail_if and self.policy is None:
-            example = "add --fail_if 'any drop > 2%' or the like."
+            example = "needs a rule. Add --fail_if, such as --fail_if 'any drop > 2%'."
             problems.append(
                 Problem(
-                    "strict", f"says how undecided rules count, but there is no rule: {example}"
+                    "strict",
+                    f"needs a rule, because it decides how undecided rules count: {example}",
                 )
             )
         problems += [Problem("fail_if", text) for text in self._rules[1]]
         if self.suite:
             problems += self.planned[1]
             if not self.unmeasured:
-                text = "measures models, and all of these were measured before. Leave it out."
+                text = "measures models, but all models here have results already. Leave it out."
                 problems.append(Problem("suite", text))
         return problems + [Problem("models", text) for text in self._sides[1]]
 
@@ -180,7 +184,7 @@ class CompareRequest(CompareSettings):
             return [Problem(name, "is only used with --accept.") for name in unused]
         problems = []
         if self.policy is None:
-            text = "records a loss in the file that a policy names, and there is no --policy."
+            text = "needs --policy: the policy names the file in which the loss is recorded."
             problems.append(Problem("accept", text))
         for name, what in (("by", "who accepts the loss"), ("because", "why it is accepted")):
             if not getattr(self, name).strip():
@@ -197,7 +201,7 @@ class CompareRequest(CompareSettings):
         if self.asks_only:
             for name in ("fail_if", "policy", "strict", "accept"):
                 if getattr(self, name):
-                    text = "judges what was measured, and not all of it was. Add --suite NAME."
+                    text = "needs measured models, and some are not measured yet. Add --suite NAME."
                     problems.append(Problem(name, text))
         return problems
 
@@ -333,7 +337,10 @@ def asked_only(request: CompareRequest) -> Result:
     answers, sides = ask(request)
     names = " and ".join(request.unmeasured)
     verb = "was" if len(request.unmeasured) == 1 else "were"
-    note = f"{names} {verb} not measured, so only answers are shown: --suite NAME measures too."
+    note = (
+        f"{names} {verb} not measured, so only answers are shown. To measure as well, add --suite "
+        "NAME."
+    )
     notes = [note, *answers.notes]
     return Result(sides=sides, comparisons=[], notes=notes, settings=request, answers=answers)
 

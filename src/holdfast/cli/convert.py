@@ -13,9 +13,9 @@ from holdfast.errors import ConfigError
 from holdfast.printable import Lines
 
 DESCRIPTION = """\
-Writes a training file of axolotl or LLaMA-Factory as one for 'holdfast train', with what comes out differently.
-Keys without a counterpart are named all at once, and nothing is written. Nothing is loaded or downloaded; the file
-itself stays as it is.
+Converts a training file of axolotl or LLaMA-Factory into one for 'holdfast train'. The head of the new file lists
+what it does differently. If the file has keys without a counterpart, all of them are named, and nothing is written.
+The file itself does not change; nothing is loaded or downloaded.
 """
 EPILOG = """\
 examples
@@ -26,10 +26,10 @@ examples
       --output run.yaml
   holdfast train --config run.yaml --dry_run
 
-It takes over supervised fine-tuning on text: full, LoRA, 4 and 8 bits, packing, schedules, precision, DFT, EAFT and
-ASFT, data sets with their layouts, held-out shares, trackers. Where the other tool has another default, it is written
-out. Files of trl sft, older ones too, need no conversion: 'holdfast train --config' takes them. Those of mergekit:
-'holdfast merge --config'.
+It converts supervised fine-tuning on text: full, LoRA, 4 and 8 bits, packing, schedules, precision, DFT, EAFT and
+ASFT, data sets with their layouts, held-out shares, trackers. If the other tool has a different default, the new file
+states it. Files of trl sft need no conversion: 'holdfast train --config' reads them, older ones too. 'holdfast merge
+--config' reads files of mergekit.
 """
 
 
@@ -40,12 +40,12 @@ class ConvertRequest:
     file: Annotated[Path, Meta(positional=True, metavar="FILE")]
     """The file to convert."""
     dataset_info: Annotated[Path | None, Meta(metavar="FILE")] = None
-    """LLaMA-Factory's file of data sets; default: dataset_info.json in its dataset_dir, or what
-    train_dataset names."""
+    """LLaMA-Factory's file of data sets. Default: dataset_info.json in its dataset_dir, or the file
+    that train_dataset names."""
     output: Annotated[Path | None, Meta(metavar="FILE")] = None
-    """Where the result is written; default: it is printed."""
+    """File to write. Default: print the result."""
     overwrite: bool = False
-    """Replaces a file that is there."""
+    """Replace an existing file."""
 
 
 COMMAND = Command(
@@ -67,7 +67,8 @@ def run(argv: list[str]) -> int:
 
     if request.output is not None and request.output.exists() and not request.overwrite:
         raise ConfigError(
-            f"--output {request.output}: is there already. Add --overwrite, or choose another name."
+            f"--output {request.output}: the file exists already. Add --overwrite, or choose "
+            "another name."
         )
     text = as_yaml(request.file, *read_foreign(request.file, request.dataset_info))
     if request.output is None:
@@ -75,7 +76,7 @@ def run(argv: list[str]) -> int:
         return 0
     write_bytes_atomic(request.output, text.encode())
     write(
-        f"Wrote {request.output}. Its head says what comes out differently; 'holdfast train "
-        f"--config {request.output} --dry_run' checks it."
+        f"Wrote {request.output}. Its head lists the differences. To check it: 'holdfast train "
+        f"--config {request.output} --dry_run'."
     )
     return 0

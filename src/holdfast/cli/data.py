@@ -9,8 +9,8 @@ from holdfast.config.command_line import read_step
 HELP = """\
 usage: holdfast data prepare|select [options]
 
-  prepare   files and folders of text to one corpus: by date, each document once, a part held out
-  select    passages of a corpus that a model knows, ranked by its perplexity, and a sample to probe with
+  prepare   make one corpus of files and folders of text: select by date, remove duplicates, hold out a part
+  select    find passages of a corpus that a model knows, by perplexity; also draws a random sample for probing
 
 examples
   holdfast data prepare --input news/ --after 2024-01-01 --output new.jsonl
@@ -18,8 +18,9 @@ examples
   holdfast data select --model base --input corpus/ --tokens 20000000 \\
       --output passages
 
-'holdfast data prepare --help', and so on, explains the options. Public data sets need no command: 'holdfast train'
-reads them from the hub by a template of prompt and completion; configs/data/ has ready ones.
+'holdfast data prepare --help' and 'holdfast data select --help' explain the options. Public data sets need neither
+command: 'holdfast train' reads them from the hub, with a template for prompt and completion. configs/data/ has
+templates for many.
 """
 
 STEPS = {

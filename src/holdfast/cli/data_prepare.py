@@ -16,14 +16,14 @@ from holdfast.data.prepare.run import Preparation, Rows
 from holdfast.errors import Problem
 
 DESCRIPTION = """\
-Reads files and folders of text (.txt, .md, .jsonl, .json, .parquet) and writes one document a line, as text, title,
-date and source. Equal documents are written once; what was skipped is counted with the reason, malformed records are
-named with their lines. No document is on both sides of --heldout. The output is whole or absent, and OUTPUT.json
-beside it records how it was made.
+Reads files and folders of text (.txt, .md, .jsonl, .json, .parquet) and writes one document per line, with text,
+title, date and source. Equal documents are written once. Skipped documents are counted by reason; malformed records
+are listed with their lines. No document is on both sides of --heldout. The output is complete or absent, and
+OUTPUT.json beside it records how it was made.
 """
 EPILOG = """\
 examples
-  # folders and files, of any kinds
+  # folders and files of any of these types
   holdfast data prepare --input news/ more.parquet --after 2023-12-01 \\
       --before 2024-10-01 --output new.jsonl --heldout 0.01 --seed 0
   holdfast data prepare --input dump.jsonl --text_column story \\
@@ -36,7 +36,7 @@ class _Files:
     input: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE")]
     """Files and folders, in the order to read them."""
     output: Annotated[Path, Meta(metavar="FILE.jsonl")]
-    """The rows; never overwritten by another request."""
+    """File for the rows. A request with other settings never overwrites it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +75,15 @@ def run(argv: list[str]) -> int:
     request = with_floats(COMMAND.read(argv)).preparation()
     with (
         terminated_is_interrupted(),
-        stoppable("Stopped. Nothing was left half written; the same command begins anew."),
+        stoppable(
+            "Stopped. No partial output was left. The same command starts from the beginning."
+        ),
     ):
         prepared = prepare(request)
     if prepared.done_before:
         print_line(
             stdout_console(),
-            f"Nothing to do: {request.output} is there, from the same input and options.",
+            f"Nothing to do: {request.output} exists, made from the same input and options.",
         )
 
     from holdfast.reports.corpus_text import prepared_rows

@@ -9,10 +9,10 @@ from holdfast.data.select.request import LEDGER
 from holdfast.runs.selecting import Selection
 
 DESCRIPTION = """\
-Cuts the documents of a corpus into passages, leaves out equal ones, ranks them by a model's perplexity, and writes
-those of lowest perplexity up to a token budget: text that the model knows, to restore its pattern with after
-fine-tuning. Beside them a random sample that shares nothing with them, to probe with. The corpus never has to fit into
-memory; after Ctrl-C or a kill the same command goes on, and scores nothing twice.
+Finds text in a corpus that a model knows, to train on it after fine-tuning and restore the model's text pattern. Cuts
+the documents into passages, removes duplicates, ranks them by the model's perplexity, and writes those of lowest
+perplexity up to a token budget. Also writes a random sample for probing, which shares no passage with them. The
+corpus need not fit into memory. Interrupted? Run the same command to continue; nothing is scored twice.
 """
 EPILOG = """\
 examples
@@ -51,8 +51,8 @@ def run(argv: list[str]) -> int:
     from holdfast.runs.selecting import select
 
     text = (
-        f"Stopped. What was scored is kept in {request.scores or request.output / LEDGER}; the "
-        "same command goes on."
+        f"Stopped. Scores so far are kept in {request.scores or request.output / LEDGER}. Run the "
+        "same command to continue."
     )
     with terminated_is_interrupted(), stoppable(text), quiet_libraries():
         selected = select(request)
@@ -60,7 +60,8 @@ def run(argv: list[str]) -> int:
     if selected.done_before:
         print_line(
             console,
-            f"Nothing to do: {selected.folder} has it, from the same input, options and model.",
+            f"Nothing to do: {selected.folder} has the result of the same input, options and "
+            "model.",
         )
 
     from holdfast.reports.corpus_text import overlap_sentence, selected_rows

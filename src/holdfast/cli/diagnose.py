@@ -10,11 +10,12 @@ from holdfast.studies.stages.settings import StagesSettings
 PROG = "holdfast diagnose"
 
 DESCRIPTION = """\
-A score that fell after fine-tuning may be a shifted text pattern, which an epoch of plain text brings back (pseudo
-forgetting), or knowledge that is gone (actual forgetting); the remedy differs. This restores every checkpoint on text
-that the base finds easy, restores the base in the same way as a control, and compares base, fine-tuned, restored and
-control question by question. It says of each checkpoint and task: gained, no, pseudo or actual forgetting, not yet
-restored, or inconclusive and why. Interrupted? The same command continues. Several machines: --help study.
+If a score fell after fine-tuning, is the knowledge gone (actual forgetting), or only hidden by a shifted text
+pattern, which an epoch of plain text brings back (pseudo forgetting)? The remedies differ. This command restores
+every checkpoint: it trains it on text that the base finds easy. As a control, the base is restored, too. Base,
+fine-tuned, restored and control are compared question by question. The result for each checkpoint and task is:
+gained, no, pseudo or actual forgetting, not yet restored, or inconclusive with the reason. Interrupted? Run the same
+command to continue. Several machines: --help study.
 """
 STAGES = """\
 stages.yaml
@@ -25,20 +26,21 @@ stages.yaml
     learning_rate: 2.0e-5
   corpus: [web/]                     # text like the base's pre-training; or generated
   suite: forgetting_stages           # or entries of your own under keep:
-  # keys of 'holdfast train'; the paper's where nothing is said
+  # keys of 'holdfast train'; default: the paper's values
   restore: {learning_rate: 3.0e-5}
   doses: [1, 4]                      # with four times as much text, too: is it lost, or not back yet?
   margin: 1pt                        # a loss that does not matter
 """
 GENERATED = """\
-No text like the base's pre-training at hand? --corpus generated has the base write it: each text after the
-beginning-of-text token (else the end token), at temperature 1 with nothing left out, until --tokens and
---probing_passages (500) are there. It is not ranked: what a model draws from itself teaches it nothing on average,
-while the easiest part of it is text that repeats itself. Otherwise it goes the way of a file: texts/generated.jsonl.
-It is drawn with --seed, kept in the cache as it comes, and drawn once for a base.
+You have no text like the base's pre-training data? With --corpus generated the base writes it: each text starts after
+the beginning-of-text token (or else the end token) and is sampled at temperature 1 without truncation, until --tokens
+and --probing_passages (500) are reached. The text is not ranked by perplexity, because the easiest samples are
+repetitive; on average, samples of a model teach it nothing. They are stored in texts/generated.jsonl and then used
+like a file. They depend on --seed, are cached while they are written, and are generated once per base.
 
-What it cannot tell: a base writes what it knows. Where its text holds the answers, restoring teaches them again, and
-what was forgotten looks like pseudo forgetting. Actual forgetting is as sure as with a file; pseudo forgetting is not.
+Limit: a base writes what it knows. If its text contains the answers, restoring teaches them again, and forgotten
+knowledge looks like pseudo forgetting. A verdict of actual forgetting is as reliable as with a file; a verdict of
+pseudo forgetting is less reliable.
 """
 EXAMPLES = """\
   # the steps that would be taken

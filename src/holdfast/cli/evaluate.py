@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from holdfast.models import Loaded
 
 DESCRIPTION = """\
-Measures models on suites of benchmarks, on held-out text, on their distribution at the answer position.
-lm-evaluation-harness runs the benchmarks; options of a question share its prefix, so that it is several times faster at
-the same numbers.
-Every model's answers are kept question by question: 'holdfast compare' reads them. Nothing is measured twice, and an
-interrupted evaluation continues in the middle. The first model is the one that the others are compared with.
+Measures models on benchmark suites, on held-out text, and by their distribution at the answer position.
+lm-evaluation-harness runs the benchmarks. The options of a question share its prefix, which gives the same numbers
+several times faster. The answers of every model are stored question by question, for 'holdfast compare'. Nothing is
+measured twice, and an interrupted evaluation continues where it stopped. The other models are compared with the first
+one.
 """
 EXAMPLES = """\
   # without a network: local files in place of the hub's, columns as published
@@ -61,7 +61,7 @@ examples
       --suite my_suite.yaml
 
 MODEL      a folder (of a model or a PEFT adapter), a hub id, the address of an OpenAI-compatible server
-           (http://localhost:8000/v1, or ...#NAME where it serves several models), or LABEL=MODEL
+           (http://localhost:8000/v1, or ...#NAME if it serves several models), or LABEL=MODEL
 exit code  0 done; 4 a figure, or a sample behind one, is NaN or infinite (everything else is measured and shown); 2 the
            request has to change
 """
@@ -72,27 +72,30 @@ class _Where(LoadSettings):
     settings_group: ClassVar[str] = "where"
 
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("evaluated")
-    """Evaluations, one folder a model, and report.html; may be one of before."""
+    """Folder for report.html and the evaluations, one folder per model. It may have results from
+    before."""
     device_map: Annotated[
         Literal["auto", "balanced", "sequential"] | None, Meta(section="loading")
     ] = None
-    """Spread each model over all accelerators, for models too large for one."""
+    """Spread each model over all accelerators, if it is too large for one."""
     num_processes: Annotated[int, Meta(ge=1, section="loading")] = 1
-    """Processes that share the questions, each holding the whole model; on GPUs one per device."""
+    """Number of processes that share the questions; each loads the whole model. On GPUs one per
+    device."""
     cache: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Evaluations that several output folders share."""
+    """Folder of evaluations that several output folders share."""
     json: bool = False
-    """Prints the results as JSON."""
+    """Print the results as JSON."""
     dry_run: bool = False
-    """Checks the request and prints the plan."""
+    """Check the request and print the plan."""
     repeat: Annotated[int, Meta(ge=1, metavar="TIMES")] = 1
     """Measure each model N times, with different batch sizes and sampling seeds, to show
     measurement noise."""
     plan: bool = False
-    """Measure a few samples on the first model, and print the smallest loss that each entry can
-    detect, and its time."""
+    """Measure a few samples on the first model. Then print the smallest loss that each entry can
+    detect, and the time that each entry takes."""
     flips: Annotated[float, Meta(gt=0, le=1, metavar="SHARE", section="plan")] = 0.1
-    """Share of right / wrong answers that --plan assumes to differ between two models."""
+    """Share of questions that two models answer differently (one right, one wrong), as --plan
+    assumes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +103,7 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
     """`holdfast evaluate`."""
 
     model: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL ...")] = ()
-    """Models, as below; the others are compared with the first."""
+    """Models, see below. The others are compared with the first."""
 
     def problems(self) -> list[str | Problem]:
         """Models that are not there, suites and entries that cannot be measured."""
@@ -114,7 +117,10 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
             text = "is measured by one process. Leave num_processes out."
             problems.append(Problem("repeat", text))
         if self.num_processes > 1 and self.device_map is not None:
-            text = "each process has the whole model, and device_map spreads one over all devices"
+            text = (
+                "each process loads the whole model, but device_map spreads one model over all "
+                "devices"
+            )
             problems.append(Problem("num_processes", f"{text}. Leave one of them out."))
         return [
             *problems,
@@ -166,7 +172,7 @@ def model_problems(
         try:
             if is_no_model(name):
                 texts.append(
-                    f"no such model folder: {name} (a hub id is written "
+                    f"no such model folder: {name} (a hub id has the form "
                     f"owner/name).{near_model(name)}"
                 )
         except ModelError as error:

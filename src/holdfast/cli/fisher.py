@@ -18,10 +18,10 @@ from holdfast.runs.fisher import FisherSettings
 from holdfast.support.environment import shown_seconds
 
 DESCRIPTION = """\
-How much does each weight matter to what the model says about some data? Computes the diagonal of the Fisher
-information, the squared gradients of the log-likelihood, sample by sample and averaged over trained tokens, and writes
-it to a folder of its own; the model's is not touched. EWC (retention method 'ewc') and 'holdfast merge --method
-fisher' take the folder.
+How much do the model's predictions on some data depend on each weight? Computes the diagonal of the Fisher
+information: the squared gradients of the log-likelihood, sample by sample, averaged over trained tokens. The result
+is a folder of its own; the model's folder does not change. EWC (retention method 'ewc') and 'holdfast merge --method
+fisher' read it.
 """
 EPILOG = """\
 examples
@@ -34,13 +34,13 @@ examples
   holdfast train --model_name_or_path base --dataset_name train.jsonl \\
       --retention ewc:fisher=base-fisher,coefficient=10
 
-  # or average two models, each weight by how much each needs it
+  # or average two models, each weight by its Fisher information
   holdfast merge math code --method fisher --fisher math-fisher code-fisher \\
       --output_dir both
 
 --estimator
   empirical   gradients for the data's own labels (the default)
-  sampled     gradients for labels drawn from the model: the Fisher information proper, one forward pass more a sample
+  sampled     gradients for labels drawn from the model: the true Fisher information; one more forward pass per sample
 """
 
 
@@ -49,7 +49,7 @@ class _Source:
     model: Annotated[str, Meta(positional=True, metavar="MODEL")]
     """Folder or hub id."""
     data: Annotated[str, Meta(metavar="FILE")]
-    """The old task's data: file, folder or hub id, in any format that 'holdfast train' reads."""
+    """Data of the old task: file, folder or hub id, in any format that 'holdfast train' reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,9 @@ class FisherRequest(FisherSettings, _Source):
     """`holdfast fisher`: the arguments of `compute_fisher`."""
 
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder to write (MODEL-fisher beside MODEL); complete or absent."""
+    """Folder to write (MODEL-fisher beside MODEL). It is complete or absent."""
     overwrite: bool = False
-    """Replace another Fisher diagonal that is there."""
+    """Replace another Fisher diagonal in that folder."""
 
     def problems(self) -> list[str | Problem]:
         """A model or a GPU that is not there."""

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.summary import Inspection
 
 DESCRIPTION = """\
-For one checkpoint, adapter or residual folder: parameters, dtypes, files, where it comes from, and whether it is sound:
-headers against files, index against shards, configuration against tensors. That reads headers only and takes
-milliseconds. With --verify every byte is read: NaN and infinities are named, and the content is compared with the
-fingerprints that holdfast wrote into provenance.json. Exit code 1 if a check fails.
+For one checkpoint, adapter or residual folder: shows parameters, dtypes, files and origin, and checks that headers
+match files, the index matches the shards, and the configuration matches the tensors. This reads headers only and
+takes milliseconds. With --verify every byte is read: NaN and infinities are listed, and the content is compared with
+the fingerprints that holdfast wrote into provenance.json. Exit code 1 if a check fails.
 
 For two checkpoints: how far the weights moved from A to B, for every layer (or tensor) and in total:
 
@@ -53,15 +53,15 @@ class InspectRequest:
     """A checkpoint, an adapter or a residual (or a hub id); two checkpoints: the start and the
     result."""
     verify: bool = False
-    """Read all bytes: NaN, infinities, fingerprints (of one checkpoint)."""
+    """Read all bytes, and check for NaN, infinities and fingerprints (with one checkpoint)."""
     per: Literal["layer", "tensor"] = "layer"
-    """Rows of the table (of two checkpoints)."""
+    """What a row of the table is (with two checkpoints)."""
     plot: Annotated[str | None, Meta(metavar="FILE.html")] = None
-    """A page with a heat map, to be opened in a browser (of two checkpoints)."""
+    """HTML page to write, with a heat map (with two checkpoints)."""
     json: bool = False
     """Print everything as JSON on stdout."""
     workers: Workers = None
-    """Threads that read (all cores)."""
+    """Number of threads that read (all cores)."""
 
     def problems(self) -> list[str]:
         """Folders that are not there, and what is of one checkpoint or of two only."""

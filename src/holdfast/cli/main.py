@@ -39,13 +39,13 @@ GROUPS: dict[str, dict[str, str]] = {
         "compare": "compare two models by question; a gate for a pipeline",
         "sweep": "try many settings: what each learns, what it forgets",
         "sequence": "train tasks one after another, measure every one",
-        "diagnose": "is knowledge forgotten, or only not shown?",
+        "diagnose": "is knowledge forgotten, or only hidden?",
         "update": "train a base on new text, restore its instruct model",
         "merge": "merge checkpoints: linear, SLERP, TIES, DARE, ...",
         "residual": "add instruct - base to another base",
         "inspect": "show what a checkpoint holds, and if it is sound",
         "probe": "test how fragile weights are: noise, few bits, pruning",
-        "report": "show a run, an evaluation or a study again",
+        "report": "print a finished run, evaluation or study again",
     },
     "Tools": {
         "data": "prepare a corpus; select documents that a model knows",
@@ -205,10 +205,10 @@ _MEMORY = (
     "--batch_size, or train an adapter with --use_peft."
 )
 _TORCHVISION = (
-    "The torchvision that is installed was built for another torch, and transformers cannot be "
-    "loaded beside it. Install the one that belongs to your torch, from the index that torch came "
-    "from (a CPU's torch needs a CPU's torchvision), or remove it with `pip uninstall "
-    "torchvision`: only processors that read videos ask for it."
+    "The installed torchvision was built for another torch, so transformers cannot be loaded. "
+    "Install the torchvision of your torch version, from the same index as torch (a CPU torch "
+    "needs a CPU torchvision). Or remove it with `pip uninstall torchvision`: only processors "
+    "that read videos need it."
 )
 _REPORT = (
     "This is a bug in holdfast or in a library, not a mistake in the request. Please report it "

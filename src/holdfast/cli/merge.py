@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.methods.protocol import MergeMethod
 
 DESCRIPTION = """\
-Merges checkpoints of one architecture into a new one, at about the speed of copying it and in little memory. Nothing
-is dropped in silence: what does not fit is refused with a list, or follows the policy that you name. Arithmetic is in
-float32 with one rounding at the end. The inputs are never modified. Adapters (LoRA) count as models: they are merged
-into their base on the fly. The result carries its tokenizer and a record of where it comes from (provenance.json).
+Merges checkpoints of one architecture into a new one, in little memory and about as fast as a copy. If tensors do not
+fit, the merge stops and lists them, unless you choose how to treat them. Arithmetic is in float32 with one rounding
+at the end. The inputs are never modified. Adapters (LoRA) count as models: they are merged into their base on the
+fly. The result has a tokenizer and a record of its origin (provenance.json).
 """
 MERGE_YAML = """\
 merge.yaml
@@ -42,9 +42,8 @@ merge.yaml
   dtype: bfloat16
   output_dir: both
 
-A YAML of mergekit is read: --config mergekit.yml --output_dir FOLDER. What it asks for and is not here is refused with
-all of it listed.
-Paths in a YAML are relative to where the command runs.
+A YAML of mergekit is read, too: --config mergekit.yml --output_dir FOLDER. If one uses features that holdfast does
+not have, the error lists all of them. Paths in a YAML are relative to where the command runs.
 """
 OWN_METHODS = """\
 A method of your own is a class in a file (--method my_method.py:Name), in a module (package.module:Name), or behind an
@@ -55,11 +54,11 @@ examples
   # a soup of three fine-tunes
   holdfast merge run-1 run-2 run-3 --output_dir soup
 
-  # keep what the base knew: go half the way to the fine-tune (WiSE-FT)
+  # keep what the base knew: half the way from base to fine-tune (WiSE-FT)
   holdfast merge tuned --base base --method wise_ft --alpha 0.5 \\
       --output_dir half-way
 
-  # two skills on one base; first look at the plan
+  # two skills on one base; the first command only shows the plan
   holdfast merge math code --base base --method ties --density 0.3 \\
       --weights 0.6 0.4 --output_dir both --dry_run
   holdfast merge math code --base base --method ties --density 0.3 \\
@@ -68,7 +67,7 @@ examples
   # a LoRA adapter into its base
   holdfast merge adapter --adapter_base base --output_dir merged
 
-  # the request as a file; anything on the command line wins
+  # the request as a file; options override it
   holdfast merge --config merge.yaml --density 0.5
 """
 EPILOG = """\
@@ -90,20 +89,20 @@ class _Merge:
     method: Annotated[str, Meta(json_schema=method_schema)] = "linear"
     """One of the methods, or a class of your own, as my_method.py:Name."""
     base: Annotated[str | None, Meta(metavar="BASE")] = None
-    """Base that the models were tuned from, for methods that use differences from it."""
+    """Base of the fine-tuned models, for methods that use differences from it."""
     adapter_base: Annotated[str | None, Meta(metavar="MODEL")] = None
-    """The model that adapters belong to (--base, else the one each adapter names)."""
+    """Base of the adapters (--base, else the one that each adapter names)."""
     layout: Annotated[str | None, Meta(metavar="PARENT", section="result")] = None
-    """Model whose names, dtypes, shards and config the result has: base, 1, 2, ... or its folder
-    (base, else 1)."""
+    """Model that the result takes its names, dtypes, shards and config from: base, 1, 2, ... or a
+    folder (base, else 1)."""
     tokenizer: Annotated[str | None, Meta(metavar="PARENT", section="result")] = None
-    """Model whose vocabulary, tokenizer, chat template and generation settings the result has (the
-    layout's)."""
+    """Model that the result takes its vocabulary, tokenizer, chat template and generation settings
+    from (that of --layout)."""
     chat_template: Annotated[str | None, Meta(metavar="TEMPLATE", section="result")] = None
-    """Its chat template: auto (the one that most models have), chatml, a .jinja file, or the text
-    (the tokenizer's)."""
+    """Chat template of the result: auto (the one that most models have), chatml, a .jinja file, or
+    the text itself (the tokenizer's)."""
     dtype: Annotated[str | None, DTYPE] = None
-    """Dtype of floating-point tensors: bfloat16, float16, float32, ... (the layout's, tensor by
+    """Dtype of floating-point tensors: bfloat16, float16, float32, ... (that of --layout, tensor by
     tensor)."""
     fisher: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
     """Fisher diagonals, one per model, for --method fisher."""
@@ -141,7 +140,7 @@ def command(
             Section(
                 name="yaml", summary="merge.yaml, by an example; mergekit's files", text=MERGE_YAML
             ),
-            Section(name="own_methods", summary="a class of yours as a method", text=OWN_METHODS),
+            Section(name="own_methods", summary="your own class as a method", text=OWN_METHODS),
         ),
         usage="MODEL [MODEL ...] --output_dir FOLDER [--method METHOD] [--base BASE] [options]",
         more=parameters([*added, *METHODS.values()]),

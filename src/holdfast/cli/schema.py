@@ -17,8 +17,8 @@ from holdfast.config.schema import json_schema
 
 RUN = "'holdfast study run'"
 DESCRIPTION = """\
-Writes the JSON Schema of a kind of YAML file: every key with its explanation, its type, its bounds and its default.
-An editor with a YAML language server then completes keys and marks mistakes while you write.
+Writes the JSON Schema of a kind of YAML file: every key with its explanation, type, bounds and default. With it, an
+editor with a YAML language server completes keys and marks mistakes while you write.
 """
 EPILOG = """\
 kinds
@@ -31,7 +31,7 @@ kinds
   stages    'holdfast diagnose --config'
   overtraining  'holdfast study run', overtraining
   policy    'holdfast compare --policy'
-  suite     'holdfast evaluate --suite', and what stands under evaluation: of a run
+  suite     'holdfast evaluate --suite', and the evaluation: section of a run
   merge     'holdfast merge --config'
 
 examples
@@ -130,9 +130,9 @@ class SchemaRequest:
     """`holdfast schema`."""
 
     kind: Annotated[str, Meta(positional=True, metavar="KIND", choices=SCHEMAS)]
-    """Which kind of file."""
+    """Kind of file."""
     output: Annotated[Path | None, Meta(metavar="FILE")] = None
-    """Where to write (standard output)."""
+    """File to write (standard output)."""
 
 
 COMMAND = Command(

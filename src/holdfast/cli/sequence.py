@@ -11,12 +11,12 @@ from holdfast.studies.sequence.settings import SequenceSettings
 PROG = "holdfast sequence"
 
 DESCRIPTION = """\
-Fine-tunes a model on tasks one after another, in every way that is asked for, and measures all tasks after each: plain
-sequential fine-tuning, single tasks, multitask training, rehearsal, any retention method with its strengths, merges of
-the single-task models. What arms have in common is trained once. The page has the plane of the tasks, distances,
-forgetting curves and the matrix of tasks by stage with its measures.
-Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast sequence worker'
-on the others.
+Fine-tunes a model on tasks one after another, and measures all tasks after each. Compares the arms that you list:
+plain sequential fine-tuning, single tasks, multitask training, rehearsal, retention methods at several strengths, and
+merges of the single-task models. Stages that arms share are trained once. The page shows the plane of the tasks,
+distances, forgetting curves, and the matrix of tasks by stage with measures of forgetting.
+Interrupted? Run the same command to continue. Several machines: use one --storage and a shared folder, and start
+'holdfast sequence worker' on the others.
 """
 TASKS = """\
 tasks.yaml
@@ -31,13 +31,13 @@ tasks.yaml
     law:
       train: {dataset_name: law.jsonl}
       learn: [{multiple_choice: casehold.jsonl, name: casehold}]
-  orders: [[math, law], [law, math]]      # as listed, where this is left out
+  orders: [[math, law], [law, math]]      # default: as listed
   arms:
     - sequential
     - single                              # each task from the base
-    - multitask                           # all data at once: the upper line
+    - multitask                           # all data at once: the upper bound
     - replay: {fraction: 0.1}             # rehearsal: of all earlier data
-    - sfa: {p: [1, 0.75, 0.5, 0.25]}      # any method; a list is tried
+    - sfa: {p: [1, 0.75, 0.5, 0.25]}      # any method; each value of a list is tried
     - label_annealing: {weight: [0.3, 1]}
     - ewc: {coefficient: [100, 1000]}     # Fisher information of earlier data
     - merge: {method: task_arithmetic, weights: [[0.25, 0.75], [0.5, 0.5]]}
@@ -50,7 +50,7 @@ examples
   holdfast sequence --config tasks.yaml --dry_run
   holdfast sequence --config tasks.yaml --workers 2
   holdfast sequence status runs/math-law --watch
-  # record and page once more
+  # write record and page again
   holdfast sequence report runs/math-law
 """
 

@@ -23,19 +23,19 @@ usage: holdfast study run FILE [options]
 
 Runs a study of a paper from its YAML file. The keys of the file say which study it is:
 
-  sizes     a ladder: pre-trains one model at rising token budgets, every budget a run of its own
+  sizes     a ladder: pre-trains one model at rising token budgets, with one run per budget
   ladder    overtraining: what noise, few bits, pruning and fine-tuning cost each checkpoint of a ladder
   families  the instruction residual: budgets, siblings, derived models and scales
 
   run       begins or continues a study; options override the file's keys
-  status    how far it is
-  report    table and page once more
+  status    shows the progress
+  report    prints the table and writes the page again
   worker    joins a study that another process or machine has begun
 
 examples
   holdfast study run configs/ladder/tiny.yaml --dry_run  # the runs
   holdfast study run configs/ladder/tiny.yaml            # offline, a minute
-  holdfast study run configs/overtraining/tiny.yaml      # of that ladder
+  holdfast study run configs/overtraining/tiny.yaml      # uses that ladder
   holdfast study status runs/ladder-tiny --watch
   holdfast study report runs/ladder-tiny
 
@@ -43,16 +43,16 @@ examples
 """
 
 LADDER_TEXT = """\
-Pre-trains a ladder: decoders of the sizes you name, at token budgets that rise, every budget a run of its own whose
-learning rate ends at zero. The text is tokenised once into memory-mapped windows that all runs share; runs of a size
-begin with the same weights and read the same windows in the same order. Each run is an ordinary run folder of 'holdfast
-train' and is measured on what you name. The ladder's files are what 'holdfast probe --ladder' takes.
-Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast study worker'
-on the others.
+Pre-trains a ladder: decoders of the sizes that you name, at rising token budgets. Every budget is a run of its own,
+and its learning rate ends at zero. The text is tokenised once into memory-mapped windows that all runs share. Runs of
+a size begin with the same weights and read the same windows in the same order. Each run has an ordinary run folder of
+'holdfast train' and is measured on the entries that you name. 'holdfast probe --ladder' reads the ladder's files.
+Interrupted? Run the same command to continue. Several machines: use one --storage and a shared folder, and start
+'holdfast study worker' on the others.
 """
 LADDER_FILE = """\
 ladder.yaml
-  # read once at most, unless max_passes says more
+  # read at most once, unless max_passes allows more
   text: [c4/*.jsonl.gz]
   # or vocab_size: 8192, and one is trained on the text
   tokenizer: allenai/OLMo-1B-hf
@@ -65,17 +65,18 @@ ladder.yaml
   context: 1024
   batch_size: 256                          # windows a step
   learning_rate: 3.0e-4
-  base_width: 192                          # muP: the rate holds at this width
+  base_width: 192                          # muP: learning_rate is for this width
   train: {bf16: true}                      # keys of 'holdfast train'
   evaluation: [{perplexity: held_out.jsonl, name: web}]
 """
 OVERTRAINING_TEXT = """\
-Takes the checkpoints of a ladder (one model at rising pre-training budgets) and modifies each alike: noise, few bits
-and pruning without training, and fine-tuning on your tasks over learning rates, batch sizes, schedules, LoRA and
-retention methods. It shows what each modification costs at each budget, where longer pre-training turns from help to
-harm (the inflection point), the learning rate that validation data chooses at each budget, and whether retention moves
-any of it. Checkpoints of a task with images get a vision tower first (align). Figures are paired with the checkpoint's
-own; intervals cover seeds and samples. Interrupted? The same command continues.
+Takes the checkpoints of a ladder (one model at rising pre-training budgets) and modifies all in the same way: noise,
+quantisation and pruning without training, and fine-tuning on your tasks over learning rates, batch sizes, schedules,
+LoRA and retention methods. Shows what each modification costs at each budget, at which budget longer pre-training
+begins to harm (the inflection point), which learning rate validation data chooses at each budget, and whether
+retention methods change this. For tasks with images, checkpoints get a vision tower first (align). Figures are paired
+with those of the unmodified checkpoint; intervals cover seeds and samples. Interrupted? Run the same command to
+continue.
 """
 OVERTRAINING_FILE = """\
 overtraining.yaml
@@ -101,11 +102,11 @@ overtraining.yaml
   seeds: [0, 1, 2]
 """
 RESIDUAL_TEXT = """\
-Makes every model of a grid once and measures all alike: base and instruct models as they are and continued on budgets
-of new text, base + residual at each, residuals on sibling versions and on derived models, scales of the residual. The
-page has the tables of the paper in its layout beside its figures, scores against new tokens, and whether residuals
-carry over. Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast
-study worker' on the others.
+Makes every model of a grid once and measures all in the same way: base and instruct models, both continued on budgets
+of new text, base + residual at each budget, residuals on sibling versions and on derived models, and scales of the
+residual. The page has the paper's tables with its figures and yours, scores against the number of new tokens, and
+whether residuals transfer. Interrupted? Run the same command to continue. Several machines: use one --storage and a
+shared folder, and start 'holdfast study worker' on the others.
 """
 RESIDUAL_FILE = """\
 study.yaml
@@ -116,15 +117,15 @@ study.yaml
     llama-3.1:
       base: meta-llama/Llama-3.1-8B
       instruct: meta-llama/Llama-3.1-8B-Instruct
-  # which are continued on the new text (the first)
+  # families to continue on the new text (default: the first)
   continued: [llama-3]
-  starts: [base, instruct]              # and what of them
+  starts: [base, instruct]              # models of a family to continue
   corpus: [news/]
   after: 2023-12-01
-  budgets: [100M, 500M, 1B]             # a column each
+  budgets: [100M, 500M, 1B]             # one column each
   derived: {docchat: cerebras/Llama3-DocChat-1.0-8B}
   scales: [1]                           # of the residual
-  # also the continued base, tuned on conversations of yours
+  # also tune the continued base on your conversations
   retuned: {dataset_name: conversations.jsonl}
   seeds: [0]
   train: {learning_rate: 1.0e-5, bf16: true}
@@ -194,7 +195,9 @@ def run(argv: list[str]) -> int:
     if file is None and help_topic(words) is not None:
         read_step(["--help"], (), command=PROG, text=HELP)
     if file is None:
-        raise ConfigError(f"FILE is missing: expected a study, as in '{PROG} run study.yaml'.")
+        raise ConfigError(
+            f"FILE is missing: expected a study's file, as in '{PROG} run study.yaml'."
+        )
     return STUDIES[kind_of_file(Path(file))].run(words)
 
 

@@ -42,7 +42,7 @@ class _StudyName:
     folder: Annotated[Path | None, Meta(positional=True, metavar="FOLDER")] = None
     """The study's folder."""
     study: Annotated[str | None, Meta(metavar="NAME")] = None
-    """Name of the study, where only its storage is known."""
+    """Name of the study, if only its storage is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +85,9 @@ class StatusRequest(ExistingStudy):
 @dataclass(frozen=True, kw_only=True)
 class _WorkerPlace:
     study: Annotated[str | None, Meta(metavar="NAME")] = None
-    """Name of the study (needed where the storage holds several)."""
+    """Name of the study (needed if the storage has several)."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Where this worker writes its runs (the study's own folder, seen from here)."""
+    """Folder for this worker's runs (the study's own folder, as seen from here)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class WorkerRequest(_StorageOption, _WorkerPlace):
     """`PROG worker`."""
 
     grace: Annotated[float, Meta(gt=0, finite=False, metavar="SECONDS")] = 60.0
-    """Seconds without a heartbeat after which another worker counts as dead."""
+    """Seconds without a heartbeat after which a worker counts as dead."""
 
     def problems(self) -> list[str]:
         """No storage, or a folder that is to hold one and is not there."""
@@ -128,17 +128,19 @@ def step_commands(
     worker = Command(
         name=f"{prog} worker",
         request=WorkerRequest,
-        description="Does jobs of a study until none is left. Start as many as you like, on as many machines as reach "
-        "the storage.",
+        description=(
+            "Runs jobs of a study until none is left. Start any number of workers, on any machine "
+            "that can reach the storage."
+        ),
         epilog=f"""\
 examples
   {prog} worker --storage postgresql://user@host/database \\
       --study my-study
 
-Model, data and evaluation files are looked for where the study names them, from this working directory: start workers
-in a copy of the project. Runs are written to --output_dir; figures go to the storage, so the page of the study needs no
-shared disk. With a shared disk, name the same folder. A worker that dies loses nothing: another one continues its job,
-from its last checkpoint where the folder is shared, else from the beginning.
+The study's paths of models, data and evaluation files are read relative to this working directory: start workers in a
+copy of the project. Runs are written to --output_dir. Figures go to the storage, so the page of the study needs no
+shared disk. With a shared disk, give the same folder. If a worker dies, another one takes its job: it continues from
+the last checkpoint if the folder is shared, else it starts again.
 """,
         yaml=False,
     )
@@ -152,7 +154,7 @@ from its last checkpoint where the folder is shared, else from the beginning.
     again = Command(
         name=f"{prog} report",
         request=report,
-        description="Prints a study's table and writes its record and page again.",
+        description="Prints a study's table, and writes its record and page again.",
         epilog=report_epilog,
         usage="FOLDER [options]",
         yaml=False,

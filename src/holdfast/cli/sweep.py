@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 PROG = "holdfast sweep"
 DESCRIPTION = """\
-Fine-tunes in many ways, measures what each learnt and what each forgot, draws the frontier between the two, and says
-which one to take. Start, direct fine-tuning and label annealing's teacher are computed once and shared.
-Interrupted? The same command continues; nothing finished is done again.
+Fine-tunes in many ways, measures what each learnt and forgot, draws the frontier between the two, and says which one
+to take. The initial model's figures, direct fine-tuning and label annealing's teacher are computed once and shared.
+Interrupted? Run the same command to continue; finished work is not repeated.
 """
 STUDY_YAML = """\
 study.yaml
   # a training configuration of 'holdfast train', as a file or as keys
   train: run.yaml
-  # a list varies, an inner list is a combination of methods
+  # each value of a list is tried; an inner list combines methods
   arms:
-    - train: {learning_rate: [5.0e-6, 1.0e-5]}     # no method, at lower rates
+    - train: {learning_rate: [5.0e-6, 1.0e-5]}     # no method, lower learning rates
     - label_annealing: {weight: {log: [0.1, 10], points: 5}}
     - l2: {coefficient: [0.001, 0.01]}
     - [{replay: {data: old.jsonl}}, {label_annealing: {weight: [0.3, 1]}}]
@@ -37,17 +37,17 @@ study.yaml
   # entries of its evaluation section; several: their mean
   objectives: {learn: gsm8k, keep: [mmlu, humaneval]}
   seeds: [0, 1, 2]                     # every trial is repeated
-  # or random, tpe, nsga2, these with trials: 30
+  # or random, tpe, nsga2, each with trials: 30
   search: {sampler: grid}
   select: {rule: knee}                 # or keep_within (points: 1pt), paper
-  # whose weights stay on disk: all, frontier, none
+  # trials whose weights stay on disk: all, frontier, none
   keep_weights: frontier
   output_dir: runs/my-study
 """
 EPILOG = """\
 examples
   holdfast sweep --config study.yaml
-  # the trials, and all mistakes
+  # list the trials, and all errors
   holdfast sweep --config study.yaml --dry_run
   holdfast sweep status runs/my-study --watch
   holdfast sweep report runs/my-study --rule knee
@@ -81,7 +81,7 @@ class ReportRequest(study_commands.ExistingStudy):
     """`holdfast sweep report`."""
 
     rule: str | None = None
-    """Rule that chooses the trial: paper, keep_within or knee (default: the study's)."""
+    """Rule that chooses the trial: paper, keep_within or knee (default: the study's rule)."""
     points: Annotated[str | None, Meta(metavar="LOSS")] = None
     """With keep_within: the largest loss allowed on keep, in the metric's unit or as 1pt."""
     strict: bool = False
@@ -99,8 +99,8 @@ class ReportRequest(study_commands.ExistingStudy):
         rule_from_config(rule)
         if not isinstance(opened.study, SweepStudy):
             raise ConfigError(
-                f"--rule: is of a sweep; '{opened.study.settings.name}' is another study. Leave "
-                "it out."
+                f"--rule: applies to sweeps, and '{opened.study.settings.name}' is another study. "
+                "Leave it out."
             )
         config = opened.study.settings
         settings = dataclasses.replace(

@@ -16,8 +16,8 @@ from holdfast.errors import ConfigError
 from holdfast.printable import lines
 
 DESCRIPTION = """\
-Fine-tunes a language model, keeps what it knew, and measures both. Takes every key of 'trl sft'. Interrupted? The same
-command continues.
+Fine-tunes a language model, keeps what it knew, and measures both. Takes every key of 'trl sft'. Interrupted? Run the
+same command to continue.
 """
 EPILOG = """\
 example
@@ -64,7 +64,7 @@ DATA = """\
 JSONL, JSON, Parquet, CSV or text, or a hub data set. The columns decide how it is read:
   messages, or conversations        chat (role and content; ShareGPT); the tokenizer needs a chat template
   prompt + completion               only the completion is trained
-  instruction [+ input] + output    the same, put together from its parts
+  instruction [+ input] + output    the same; the prompt is made of instruction and input
   question + answer                 the same
   text                              plain text: everything is trained
   input_ids [+ labels, masks]       tokenised already
@@ -73,7 +73,10 @@ For other columns write templates:
   data: {prompt: "Question: {question}\\nAnswer:", completion: " {answer}"}
   data: {text: "{title}\\n{body}"}
 """
-TRL = "These are the keys of the release; 'holdfast schema train' lists those of the installed TRL."
+TRL = (
+    "These are the keys at holdfast's release. 'holdfast schema train' lists the keys of the "
+    "installed TRL."
+)
 EXAMPLE_PARAMETERS: dict[str, str] = {
     "label_annealing": "weight=1.0",
     "token_weighting": "kind=eaft",
@@ -100,8 +103,8 @@ class Flags(CheckFlags):
     only."""
 
     dry_run: bool = False
-    """Check and rehearse the request; train nothing. The same as 'holdfast check', whose options
-    are allowed too."""
+    """Check and rehearse the request without training. The same as 'holdfast check'; its options
+    are allowed, too."""
     debug: Annotated[bool, Meta(section="running")] = False
     """Full tracebacks."""
 
@@ -116,7 +119,8 @@ def run(argv: list[str]) -> int:
     for setting in flags():
         if setting.name in values and not dry_run:
             raise ConfigError(
-                f"--{setting.name}: has an effect only with --dry_run. Add it, or leave this out."
+                f"--{setting.name}: has an effect only with --dry_run. Add --dry_run, or leave "
+                "this out."
             )
     if not words:
         raise ConfigError(

@@ -12,30 +12,30 @@ from holdfast.config.help import Section
 from holdfast.studies.update.settings import UpdateSettings
 
 DESCRIPTION = """\
-Keeps an instruct model current without instruction data. Training it on new text damages instruction following, so
-its BASE is trained on the new text, and what instruction tuning had changed is added back:
+Updates an instruct model on new text without instruction data. Training the model itself on new text damages
+instruction following. So its BASE is trained on the new text, and what instruction tuning had changed is added back:
 
   new instruct model = (base + new text) + scale * (instruct - base)
 
-Documents are packed whole into windows, none sees another one; a part is held out and measured. Base, instruct and
-result are measured in the same way and compared. Interrupted? Run the same command to continue.
+Documents are packed whole into windows, and no document attends to another. A part of them is held out and measured.
+Base, instruct and result are measured in the same way and compared. Interrupted? Run the same command to continue.
 """
 UPDATE = """\
 update.yaml (every key is an option too)
   base: meta-llama/Meta-Llama-3-8B
   instruct: meta-llama/Meta-Llama-3-8B-Instruct
   corpus: [news/, more.jsonl.gz]        # text, JSONL, Parquet; folders too
-  after: 2023-12-01                     # only what is new
-  tokens: 100M                          # of it; left out: all
+  after: 2023-12-01                     # only newer documents
+  tokens: 100M                          # of the corpus; default: all
   # keys of 'holdfast train' for the continued base
   train:
     learning_rate: 1.0e-5
     use_peft: true                      # LoRA in place of full fine-tuning
     retention: [{label_annealing: {weight: 0.3}}]
   evaluation: {suites: [instruction_residual]}
-  # also continue the instruct model itself, to see what that would have cost
+  # also train the instruct model itself on the text, to see what that costs
   continued_instruct: true
-  # and bring it back by on-policy distillation, as the residual's rival
+  # and repair that model by on-policy distillation, for comparison
   restore: {prompts: prompts.jsonl}
   scale: 1                              # of the residual
   output_dir: runs/update
@@ -43,7 +43,7 @@ update.yaml (every key is an option too)
 OUTPUT = """\
 output
   FOLDER/models/<result>/    the updated model: safetensors, the instruct model's tokenizer and chat template
-  FOLDER/report.html         what was gained, what was kept, how it was made
+  FOLDER/report.html         what was gained and kept, and how the model was made
   FOLDER/update.json         the same for programs
 """
 EPILOG = """\

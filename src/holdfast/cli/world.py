@@ -16,16 +16,16 @@ from holdfast.papers.worlds.world import WorldRecipe, quick_recipe
 from holdfast.printable import lines
 
 DESCRIPTION = """\
-Makes a small world of people who do not exist, and two models of it: a base that knows them, and an instruct model that
-follows instructions. Beside them: dated articles with new facts, questions about old and new ones in wordings that no
-text has, prompts whose replies a program checks, and a suite that asks it all. A few minutes of two CPU cores, no
-network, no files of yours. Models are kept in the cache, so the second time takes seconds.
+Makes a small world of invented people, and two models of it: a base that knows the people, and an instruct model that
+follows instructions. Also writes dated articles with new facts, questions about old and new facts in wordings that no
+text has, prompts whose replies a program checks, and a suite of all of them. It takes a few minutes on two CPU cores,
+without network. Models are cached, so the second time takes seconds.
 """
 EPILOG = """\
 examples
   # base, instruct model, files
   holdfast reproduce --world --output_dir world
-  # seconds: does it run here at all?
+  # a test in seconds
   holdfast reproduce --world --output_dir world --quick
   # other people, other weights
   holdfast reproduce --world --output_dir world-1 --seed 1
@@ -35,9 +35,9 @@ examples
   holdfast evaluate base=BASE instruct=INSTRUCT --suite world/suite.yaml
 
 output
-  FOLDER/world.json         where everything lies, the models too
+  FOLDER/world.json         the paths of all files and models
   FOLDER/suite.yaml         for 'holdfast evaluate --suite' and 'evaluation: {suites: [...]}'
-  FOLDER/articles.jsonl     the new facts, to continue pre-training on
+  FOLDER/articles.jsonl     articles with the new facts, for continued pre-training
 """
 
 
@@ -46,11 +46,11 @@ class _Output:
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("world")
     """Folder for the files."""
     quick: bool = False
-    """Sizes of seconds, to see that it works."""
+    """Tiny sizes, to test the command in seconds."""
     workers: Annotated[int | None, Meta(ge=1)] = None
-    """Models that are trained at a time (2 on two and more cores)."""
+    """Number of models that are trained at the same time (2 if there are two or more cores)."""
     json: bool = False
-    """Paths and recipe as JSON on stdout."""
+    """Print paths and recipe as JSON on stdout."""
 
 
 @dataclass(frozen=True, kw_only=True)

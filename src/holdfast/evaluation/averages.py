@@ -74,8 +74,8 @@ def _average(
     directions = {metric.higher_is_better for metric in metrics}
     if len(directions) > 1:
         raise ConfigError(
-            f"averages.{average.name}: expected figures of which all are better higher or all "
-            "lower, got both. Split the average."
+            f"averages.{average.name}: expected metrics that are all better when higher, or all "
+            "better when lower; got both. Split the average."
         )
     value, interval = math.nan, None
     if not failures:

@@ -83,7 +83,8 @@ def remarks_on_circumstances(pairs: Sequence[tuple[Evaluation, Evaluation]]) -> 
     others = [_NAMES.get(key, key) for key in KEYS if key in differences]
     if others:
         notes.append(
-            f"Both have the same weights (equal hashes), but another {', another '.join(others)}."
+            "Both have the same weights (equal hashes), but a different "
+            f"{', a different '.join(others)}."
         )
     elif is_known:
         notes.append(

@@ -48,8 +48,7 @@ def _template(value: Any) -> str:
         fields = template_fields(value)
     except ValueError as error:
         expected = (
-            'a template such as "Question: {question}" (a brace that is text is written twice; '
-            f"{error})"
+            f'a template such as "Question: {{question}}" (write a literal brace twice; {error})'
         )
         raise ValueError(expected) from None
     if not fields or not all(fields):
@@ -115,37 +114,37 @@ class Entry:
     """What all entries have in common."""
 
     kind: ClassVar[str] = ""
-    """Its name in `kinds.KINDS`, and its key in a suite unless `written` is false."""
+    """Name in `kinds.KINDS`, and key in a suite unless `written` is false."""
     former: ClassVar[str] = ""
-    """The name that the kind had before, which suites may still have."""
+    """Earlier name of the kind, which suites may still use."""
     written: ClassVar[bool] = True
     """Whether a suite has a key for it."""
     source: ClassVar[str] = "data"
-    """The field that the kind's own key gives: `perplexity: prose.jsonl`."""
+    """The field that takes the value of the kind's key, as in `perplexity: prose.jsonl`."""
     file_settings: ClassVar[tuple[str, ...]] = ("reference",)
     """Further fields that name local files."""
     name_suffix: ClassVar[str] = ""
-    """Behind the name that an entry has by default."""
+    """Suffix of an entry's default name."""
     shipped: ClassVar[str] = ""
-    """The word for data that comes with holdfast, in place of a file; empty: none does."""
+    """The word that names holdfast's own data instead of a file; empty: there is none."""
     without: ClassVar[tuple[str, ...]] = ()
     """Fields that a suite cannot write."""
     batched: ClassVar[bool] = False
     """Whether its figures depend on the plan's batch size."""
     against_start: ClassVar[bool] = False
-    """Whether it holds a model against the one it was tuned from, as `start` of
+    """Whether it compares a model with the one that it was tuned from, `start` of
     `runner.evaluate`."""
     served: ClassVar[bool] = True
-    """Whether a model behind a server can be measured: continuations and log-probabilities are
-    enough."""
+    """Whether a model behind a server can be measured, because continuations and log-probabilities
+    suffice."""
     takes_images: ClassVar[bool] = False
     """Whether its rows may have images, for vision-language models."""
     runs_code: ClassVar[bool] = False
     """Whether it runs programs that the model writes."""
     libraries: ClassVar[tuple[str, ...]] = ()
-    """Packages beside torch and transformers whose versions its figures depend on."""
+    """Packages other than torch and transformers whose versions affect its figures."""
     unread: ClassVar[tuple[str, ...]] = ()
-    """Fields that change nothing of what this entry measures."""
+    """Fields that do not affect what this entry measures."""
 
     suite: Annotated[str, Meta(yaml=False)]
     """"keep", "learn" or a name of the user's."""
@@ -154,8 +153,8 @@ class Entry:
     chat_template_kwargs: Annotated[dict[str, Any], Meta(metavar="'{enable_thinking: false}'")] = (
         dataclasses.field(default_factory=dict)
     )
-    """Variables of the chat template, where prompts are written by it; {enable_thinking: false} has
-    models that think reply at once."""
+    """Variables of the chat template, if it writes the prompts. {enable_thinking: false} makes
+    reasoning models reply at once."""
 
     @property
     def path(self) -> str:
@@ -232,9 +231,9 @@ class DataEntry(Entry):
     """What entries over rows of a file have in common."""
 
     data: Word
-    """A data file, a folder, or a hub id; an absolute path once read."""
+    """A data file, a folder or a hub id. It becomes an absolute path when it is read."""
     split: Word = "train"
-    """Split of the data; a single local file is the split "train", a hub id needs one."""
+    """Split of the data. A single local file is the split "train"; a hub id needs a split."""
     config: WordOrNone = None
     """Configuration name of a hub data set."""
     max_documents: CountOrNone = None
@@ -307,7 +306,7 @@ class Along:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
         if self.steps or self.every is not None or self.shares:
             return []
-        return ["expected steps, every or shares, which say when to measure, got none of them."]
+        return ["expected steps, every or shares, to set when to measure; got none of them."]
 
     def reached(self, step: int, total: int) -> list[float]:
         """Which moments a step is, as shares of the steps: those of `shares` as they were asked
@@ -340,10 +339,10 @@ class PlanSettings:
     """What all entries of a plan share."""
 
     batch_size: Annotated[int, Meta(ge=1)] = 8
-    """Batch size for generation, and for models that cannot share prefixes. Never automatic:
-    results depend on it in the last digits, so compare models at the same batch size."""
+    """Batch size for generation, and for models that cannot share prefixes. It is never automatic:
+    the last digits of results depend on it. Compare models at the same batch size."""
     before: bool = True
-    """Also measure the initial model (`holdfast train`), which comparisons need."""
+    """Also measure the initial model (`holdfast train`). Comparisons need it."""
     confidence: Annotated[float, Meta(gt=0, lt=1)] = 0.95
     """Confidence level of all intervals."""
     seed: Seed = 0

@@ -131,7 +131,7 @@ class RowImages:
     def _written(self, messages: Sequence[Mapping[str, Any]], processor: Any, place: str) -> str:
         if not getattr(processor, "chat_template", None):
             raise ModelError(
-                f"{place}: asks for the chat template, but the processor has none. Leave out "
+                f"{place}: expected a processor with a chat template, got one without. Leave out "
                 "`apply_chat_template`, or use the processor of an instruction-tuned model."
             )
         if (problem := vision.slot_problem(processor, {"prompt": messages})) is not None:
@@ -244,8 +244,8 @@ def encode(prompt: ImagePrompt, processor: Any) -> Encoded:
     behind = list(itertools.takewhile(lambda i: i != token, reversed(plain)))[::-1]
     if behind and ids[-len(behind) :] != behind:
         raise ModelError(
-            f"{prompt.place}: {type(processor).__name__} cuts the text behind an image into other "
-            "tokens than its tokenizer does, so what follows cannot be scored. Please report the "
+            f"{prompt.place}: {type(processor).__name__} splits the text after an image into other "
+            "tokens than its tokenizer does, so this text cannot be scored. Please report the "
             "model."
         )
     return Encoded(ids=tuple(ids), of_images=of_images, of_tokens=of_tokens)
@@ -349,8 +349,8 @@ def answers_with_images(
         longest = max(len(path.ids) for path in paths)
         if longest > length:
             raise DataError(
-                f"{prompt.place}: has {longest} tokens with its images, more than the model's "
-                f"context of {length}, and an image is never cut. Have the processor make smaller "
+                f"{prompt.place}: expected at most {length} tokens (the model's context), got "
+                f"{longest} with its images, which are never cut. Set the processor to smaller "
                 "images, or take the row out."
             )
         by_number: dict[int, Any] = {}

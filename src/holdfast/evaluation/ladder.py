@@ -55,10 +55,10 @@ class Rung:
             json_schema=lambda: {"type": ["number", "string", "null"]},
         ),
     ] = None
-    """Tokens that it was pre-trained on; read from the name where it says them, as
-    `step117850-tokens494B` does."""
+    """Number of pre-training tokens. It is read from the name if the name contains it, as in
+    `step117850-tokens494B`."""
     label: str | None = None
-    """What it is called (the last part of its name)."""
+    """Label (the last part of the name)."""
 
     @property
     def budget(self) -> float | None:
@@ -125,7 +125,7 @@ def order_problems(rungs: Sequence[Rung]) -> list[str]:
     unknown = [rung.model for rung in rungs if rung.budget is None]
     if unknown:
         return [
-            "expected the tokens that each checkpoint was pre-trained on, found none of "
+            "expected the number of pre-training tokens of each checkpoint, found none for "
             f"{', '.join(unknown)}. Add 'tokens:' to a ladder file, as in {{model: {unknown[0]}, "
             "tokens: 4.0e9}."
         ]
@@ -133,9 +133,9 @@ def order_problems(rungs: Sequence[Rung]) -> list[str]:
     for rung, following in itertools.pairwise(rungs):
         if (rung.budget or 0) >= (following.budget or 0):
             problems.append(
-                f"expected budgets that rise from rung to rung, got {rung.model} "
-                f"({rung.budget:.4g} tokens) before {following.model} ({following.budget:.4g}). "
-                "Put the smaller budget first, each once."
+                f"expected rising budgets, got {rung.model} ({rung.budget:.4g} tokens) before "
+                f"{following.model} ({following.budget:.4g}). Order the models by budget, and list "
+                "each budget once."
             )
     return problems
 
@@ -172,13 +172,13 @@ def unlike(names: Sequence[str], *, trust_remote_code: bool = False) -> list[str
                 pairs.append(f"{key} {first_config.get(key)} and {config.get(key)}")
             problems.append(
                 f"expected checkpoints of one architecture, but {first_name} and {name} differ: "
-                f"{', '.join(pairs)}. A ladder is one model at several budgets; probe others "
+                f"{', '.join(pairs)}. A ladder is one model at several budgets. Probe other models "
                 "without --ladder."
             )
         if tokenizer != first_tokenizer:
             problems.append(
-                f"expected one tokenizer, but {first_name} and {name} have different ones: a token "
-                "is then not the same thing. Copy the right tokenizer into both folders."
+                f"expected one tokenizer, but {first_name} and {name} have different ones, so "
+                "their tokens cannot be compared. Copy the right tokenizer into both folders."
             )
     return problems
 

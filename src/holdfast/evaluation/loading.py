@@ -16,7 +16,7 @@ class LoadSettings:
     settings_section: ClassVar[str] = "loading"
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Dtype of the weights; auto: as they were saved."""
+    """Dtype of the weights; auto: the saved dtype."""
     device: str | None = None
     """Device, such as cpu or cuda:1 (default: the first accelerator, else the CPU)."""
     trust_remote_code: bool = False
@@ -31,9 +31,10 @@ class ServerSettings:
     settings_section: ClassVar[str] = "server"
 
     tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
-    """Tokenizer of the served model: a folder or hub id (the folder that the server names)."""
+    """Tokenizer of the served model: a folder or hub id (default: the folder that the server
+    reports)."""
     context_length: Annotated[int | None, Meta(ge=2)] = None
-    """Context length of the served model, in tokens (what the server says)."""
+    """Context length of the served model, in tokens (default: what the server reports)."""
     api_key_env: Annotated[str | None, Meta(metavar="NAME")] = None
     """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
     workers: Annotated[int, Meta(ge=1)] = 16
@@ -45,6 +46,6 @@ class ModelLoading(LoadSettings):
     """How the models of one evaluation are loaded, or reached behind a server."""
 
     device_map: str | None = None
-    """Spreads each model over several devices, see `holdfast.models.load`; None: it is on one."""
+    """Spread each model over several devices, see `holdfast.models.load`; None: one device."""
     server: ServerSettings = ServerSettings()
-    """How models behind servers are asked."""
+    """Settings for models behind servers."""

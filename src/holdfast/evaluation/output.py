@@ -38,8 +38,8 @@ class Output:
         self._compared: dict[tuple[str, str], list[Comparison]] = {}
         if not self.labels:
             raise RunFolderError(
-                f"{path} holds no finished evaluation yet (status {self.record.status}). The same "
-                "'holdfast evaluate' command continues."
+                f"{path} has no finished evaluation yet (status {self.record.status}). Run the "
+                "same 'holdfast evaluate' command to continue."
             )
 
     def evaluations(

@@ -105,7 +105,7 @@ class DistributedGroup(ProcessGroup):
         except RuntimeError as error:  # a connection that has ended, or a time that is over
             raise LostProcess(
                 f"One of the {self.world_size} evaluation processes has died or cannot be reached. "
-                "Finished batches are kept; the same command continues. "
+                "Finished batches are kept. Run the same command to continue. "
                 f"({first_line(error)[:200]})"
             ) from error
 
@@ -167,8 +167,8 @@ def join_launched() -> ProcessGroup:
         return DistributedGroup(dist.new_group(backend="gloo", timeout=LONGEST))
     except (RuntimeError, ValueError, KeyError) as error:
         raise HoldfastError(
-            f"This process was started as one of {os.environ['WORLD_SIZE']}, which it cannot "
-            f"reach: {error}"
+            f"This process was started as one of {os.environ['WORLD_SIZE']}, but cannot reach the "
+            f"others: {error}"
         ) from error
 
 
@@ -184,13 +184,13 @@ def check_count(count: int, device: str | None) -> None:
         return
     if device is not None and ":" in device:
         raise ConfigError(
-            "num_processes: each of several processes takes a device of its own, and device names "
-            f"one ({device}). Leave one of them out."
+            "num_processes: several processes use one device each, but device names a single one "
+            f"({device}). Leave one of the two out."
         )
     devices = torch.accelerator.device_count() if torch.accelerator.is_available() else count
     if count > devices:
         raise ConfigError(
-            f"num_processes: expected at most {devices}, one an accelerator, got {count}. With "
+            f"num_processes: expected at most {devices}, one per accelerator, got {count}. With "
             "device: cpu there may be more."
         )
 

@@ -144,8 +144,8 @@ def remarks_on_cut(cut: int, prompts: int, room: int) -> list[str]:
     if not cut:
         return []
     return [
-        f"{cut:,} of {prompts:,} prompts are longer than the {room:,} tokens that the model's "
-        "context leaves for them, and were cut at the beginning."
+        f"{cut:,} of {prompts:,} prompts are longer than the {room:,} tokens that fit into the "
+        "model's context. They were cut at the beginning."
     ]
 
 
@@ -165,12 +165,12 @@ def remarks_on_examples(asked: Iterable[tuple[str, str]], pool: Iterable[str]) -
             among_own += 1
     if among_own:
         remarks.append(
-            f"{among_own:,} of {prompts:,} questions are among their own examples, with their "
-            "answers."
+            f"{among_own:,} of {prompts:,} questions appear among their own few-shot examples, "
+            "with their answers."
         )
     examples = [" ".join(text.split()) for text in pool]
     if copies := len(examples) - len(set(examples)):
         remarks.append(
-            f"{copies:,} of {len(examples):,} examples to choose from are duplicates of others."
+            f"{copies:,} of {len(examples):,} available few-shot examples are duplicates of others."
         )
     return remarks

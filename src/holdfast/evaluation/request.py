@@ -60,16 +60,16 @@ class WhatSettings:
         tuple[str, ...],
         Meta(repeatable=True, metavar="TASK", section="entries", former=("answers",)),
     ] = ()
-    """Tasks for which the distribution at the answer position is measured: mass on the options,
-    entropy."""
+    """Tasks to measure by the distribution at the answer position: mass on the options, entropy."""
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
     """Held-out text, in any format that 'holdfast train' reads."""
     memorisation: Annotated[
         tuple[str, ...], Meta(repeatable=True, metavar="FILE", section="entries")
     ] = ()
-    """Text for memorisation: the share of tokens that are the model's most likely ones."""
+    """Text to measure memorisation on: the share of tokens that are the model's most likely
+    ones."""
     skip: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="ENTRY", section="entries")] = ()
-    """Entries of the suites that are left out."""
+    """Entries of the suites to leave out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +80,15 @@ class HowSettings:
     settings_section: ClassVar[str] = "how"
 
     data: Annotated[dict[str, str], _FILES] = field(default_factory=dict)
-    """A local file in place of a task's data set."""
+    """A local file instead of a task's data set."""
     fewshot_data: Annotated[dict[str, str], _FILES] = field(default_factory=dict)
-    """A local file with a task's examples (else they come from the file of the questions)."""
+    """A local file with a task's few-shot examples (default: they come from the file of the
+    questions)."""
     limit: Annotated[int | None, Meta(ge=1)] = None
-    """Only the first N questions of each task (and subtask), the first N documents of texts."""
+    """Only the first N questions of each task (and subtask), and the first N documents of each
+    text."""
     num_fewshot: Annotated[int | None, Meta(ge=0)] = None
-    """Examples before each question, for all tasks (default: as in suite and task)."""
+    """Number of few-shot examples, for all tasks (default: as in suite and task)."""
     apply_chat_template: bool | None = None
     """Put the questions in the tokenizer's chat template (default: as in suite and task)."""
     chat_template_kwargs: Annotated[
@@ -94,10 +96,10 @@ class HowSettings:
     ] = None
     """Variables of the chat template, for all entries (default: as in the suite)."""
     allow_code_execution: bool | None = None
-    """Allow programs written by the model, in the sandbox (default: as in the suite, else
-    false)."""
+    """Run programs written by the model, in the sandbox (default: as in the suite, else false)."""
     batch_size: Annotated[int | None, Meta(ge=1)] = None
-    """Batch size of generation; comparisons need the same (default: as in the suite, else 8)."""
+    """Batch size of generation. Compare models at the same batch size (default: as in the suite,
+    else 8)."""
     confidence: Annotated[float | None, Meta(gt=0, lt=1)] = None
     """Confidence level of the intervals (default: as in the suite, else 0.95)."""
     seed: Annotated[int | None, Meta(ge=0, le=MAX_SEED)] = None

@@ -321,7 +321,7 @@ def check_whole(folder: EvaluationFolder, plan: EvaluationPlan) -> None:
     gone = ["/".join(key) for key in _keys(plan) if folder.find(*key) is None]
     if gone:
         raise RunFolderError(
-            f"Expected the results of {', '.join(gone)} in {folder.path}, found none: they were "
+            f"Expected the results of {', '.join(gone)} in {folder.path}, found none. They were "
             "deleted or moved. Restore them, or measure again in another output_dir."
         )
 

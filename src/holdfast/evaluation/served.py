@@ -169,8 +169,9 @@ class _NotGiven(ModelError):
 
     def __init__(self, text: str) -> None:
         super().__init__(
-            f"{text}. Benchmarks that score options or text need a server whose /completions takes "
-            "`echo` with `logprobs` (vLLM, SGLang, llama-cpp-python); generated ones do not."
+            f"{text}. Benchmarks that score options or text need a server whose /completions "
+            "accepts `echo` with `logprobs` (vLLM, SGLang, llama-cpp-python). Benchmarks with "
+            "generated answers do not."
         )
 
 
@@ -224,7 +225,7 @@ def connect(name: str, server: ServerSettings) -> Loaded:
         "hash": fingerprint(["served", served, context, about]),
         "weights": None,  # cannot be seen
         "architecture": "served",
-        "origin": f"as {urlsplit(url).netloc} serves it",
+        "origin": f"as served by {urlsplit(url).netloc}",
     }
     return Loaded(model=model, tokenizer=tokenizer, identity=identity)
 
@@ -253,13 +254,13 @@ def _recognised(model: ServedModel, tokenizer: Any) -> list[Any]:
         text = text[: len(text) // 2]
     [reply] = model.completions([ids], [{"max_tokens": 1, "echo": True}])
     problem = f"The tokenizer is not that of '{model.name}': the server reads"
-    advice = "Name the right one: --tokenizer MODEL."
+    advice = "Give the right one: --tokenizer MODEL."
     if "".join(text.split()) not in "".join(reply.split()):
-        raise ModelError(f"{problem} {reply[:60]!r} where {text[:60]!r} was meant. {advice}")
+        raise ModelError(f"{problem} {reply[:60]!r} instead of {text[:60]!r}. {advice}")
     try:
         if (count := model.count(text)) != len(ids):
             raise ModelError(
-                f"{problem} a text as {count} tokens that it has as {len(ids)}. {advice}"
+                f"{problem} a text as {count} tokens, but the tokenizer as {len(ids)}. {advice}"
             )
         [scores] = model.scores([ids])
     except _NotGiven:
@@ -302,7 +303,7 @@ def refused_entries(
                 Problem(
                     entry.path,
                     f"needs log-probabilities of prompts, which the server of '{name}' does not "
-                    "give. Take a server whose /completions takes `echo` with `logprobs` (vLLM, "
+                    "give. Use a server whose /completions accepts `echo` with `logprobs` (vLLM, "
                     "SGLang, llama-cpp-python).",
                 )
             )

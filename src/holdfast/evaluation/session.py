@@ -73,10 +73,10 @@ class ModelRequest:
     """A model to evaluate."""
 
     name: str
-    """Folder, adapter's folder, hub id, or the address of a server that answers for it (see
+    """Folder, adapter folder, hub id, or address of the server that has the model (see
     `served`)."""
     label: str
-    """Its folder in the output, and its name in tables."""
+    """Name of its folder in the output, and in tables."""
 
 
 def requests_of(names: Sequence[str]) -> list[ModelRequest]:
@@ -98,8 +98,8 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
         # ".." would be a folder outside, and the record and the page lie beside the models' folders
         if not re.fullmatch(r"[\w-][\w.-]*", label) or label in (RECORD, PAGE):
             problems.append(
-                "expected a label of letters, digits, '.', '_' and '-' that can be a folder's name "
-                f"in '{text}', got '{label}'"
+                f"expected a label of letters, digits, '.', '_' and '-' in '{text}', because it "
+                f"names a folder, got '{label}'"
             )
         if not name:
             problems.append(f"expected a model behind '{text}', as in {label or 'before'}=FOLDER")
@@ -110,7 +110,7 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
     for label, models in by_label.items():
         if len(models) > 1:
             problems.append(
-                f"two models are called '{label}'. Give them different labels, as in "
+                f"two models have the label '{label}'. Give them different labels, as in "
                 f"before={models[0]} after={models[1]}"
             )
     if problems:
@@ -180,8 +180,8 @@ def evaluate_models(
     count = processes if isinstance(processes, int) else processes.world_size
     if count > 1 and loading.device_map is not None:
         raise ConfigError(
-            f"device_map: each of {count} processes has the whole model on a device of its own. "
-            "Take one process, or leave device_map out."
+            f"device_map: each of the {count} processes loads the whole model on its own device. "
+            "Use one process, or leave device_map out."
         )
     if isinstance(processes, int) and count > 1:
         check_count(count, loading.device)
@@ -328,8 +328,8 @@ class _Session:
                 dtype = precision(model.name, self.loading.dtype, self.loading.device)
                 if dtype != self.loading.dtype:
                     self.display.say(
-                        f"{model.label}: in {dtype}, since this processor has no instructions for "
-                        "bfloat16, in which the weights were saved (--dtype bfloat16 keeps it)"
+                        f"{model.label}: loaded in {dtype}. The weights are saved in bfloat16, but "
+                        "this processor has no instructions for it (--dtype bfloat16 keeps it)"
                     )
                 loaded = self.loaded(model)
                 _put(record, model, loaded.identity, self.out)
@@ -526,8 +526,8 @@ def refuse_foreign(out: Path) -> None:
         and any(not entry.name.startswith(".") for entry in out.iterdir())
     ):
         raise RunFolderError(
-            f"{out} is not empty and holds no evaluation of holdfast. Expected a new or empty "
-            "--output_dir, or an earlier one."
+            f"Expected a new or empty --output_dir, or the folder of an earlier evaluation; {out} "
+            "has other files. Choose another folder."
         )
 
 
@@ -605,9 +605,9 @@ def _other_weights(
     if not stay:
         return None
     return (
-        f"{folder.path} holds evaluations of other weights, or of these in another dtype, that "
-        f"this request would leave there: {', '.join(stay)}. Give the model another label, as in "
-        "NEW=MODEL, or take another --output_dir."
+        f"{folder.path} has evaluations of other weights, or of the same weights in another dtype, "
+        f"and this request would not replace them: {', '.join(stay)}. Give the model another "
+        "label, as in NEW=MODEL, or use another --output_dir."
     )
 
 

@@ -98,9 +98,9 @@ def read_suites(
                 first = sources.setdefault(title, path.stem)
                 if first != path.stem and title not in decided:
                     problems.append(
-                        f"{first} and {path.stem} have different settings for {title}. Set it "
-                        "for both, by the option of that name or beside `suites:` in a "
-                        "configuration, or measure the two suites separately, each with its own "
+                        f"{first} and {path.stem} have different settings for {title}. Set it for "
+                        "both, with the option of that name or beside `suites:` in a "
+                        "configuration. Or measure the two suites separately, each with its own "
                         "--output_dir."
                     )
     return merged, problems
@@ -189,7 +189,7 @@ def no_such_file(value: str) -> str:
     hub = (
         ""
         if looks_like_path(value) or value.endswith(TASK_SUFFIXES)
-        else " A hub data set is written owner/name."
+        else " A hub data set has the form owner/name."
     )
     return f"no such file or folder '{value}' (looked for {path.absolute()}).{near}{hub}"
 
@@ -231,7 +231,7 @@ def changed(
         if isinstance(entry, TaskEntry):
             entry = dataclasses.replace(entry, **_files_of(entry, files))
             if entry.fewshot_data is not None and entry.data is None:
-                text = "only used together with `data` for the same task."
+                text = "needs `data` for the same task."
                 problems.append(Problem(("fewshot_data", entry.task), text))
         read = {field.name for field in dataclasses.fields(entry)} - set(entry.unread)
         changes = {name: value for name, value in values.items() if name in read}
@@ -254,9 +254,7 @@ def _unknown(option: str, key: str, plan: EvaluationPlan) -> list[Problem]:
     if key in names:
         return []
     known = sorted(names)
-    text = (
-        f"no entry or task '{key}' in what is to be measured.{did_you_mean(key, known)} There are: "
-    )
+    text = f"no entry or task '{key}' in the plan.{did_you_mean(key, known)} There are: "
     return [Problem(option, f"{text}{', '.join(known)}.")]
 
 
@@ -297,8 +295,8 @@ def _refusal(option: str, entries: Sequence[Entry]) -> str:
     if isinstance(first, TaskEntry):
         return f"{first.task} shows no examples. Leave it out."
     return (
-        f"only tasks take another file, and this is a {first.kind} entry. Name the file in the "
-        "entry itself."
+        f"only the files of tasks can be replaced, and this is a {first.kind} entry. Name the file "
+        "in the entry itself."
     )
 
 

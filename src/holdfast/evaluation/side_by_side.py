@@ -30,7 +30,7 @@ SUITE = "prompts"
 def problems_of_prompts(file: Path) -> list[Problem]:
     """What is wrong with a file of prompts, whoever answers them."""
     if not file.is_file():
-        return [Problem("prompts", f"expected a file of prompts, got {file}, which is none.")]
+        return [Problem("prompts", f"expected a file of prompts, but {file} is not a file.")]
     try:
         read_messages(file)
     except UserError as error:
@@ -61,9 +61,9 @@ def problems_of_sides(sides: Sequence[Side]) -> list[Problem]:
         if side.log is not None:
             reason = "is a log of another tool, without a model"
         elif not side.model:
-            reason = "does not say where its model lies, or it is not there any more"
+            reason = "does not name the folder of its model, or the folder no longer exists"
         if reason:
-            advice = "so there is nothing to ask. Name the model itself in its place"
+            advice = "so it cannot answer prompts. Name the model itself instead"
             problems.append(Problem("prompts", f"{side.path} {reason}, {advice}."))
     return problems
 
@@ -126,7 +126,7 @@ def answers_of(
     if bare:
         names = " and ".join(Path(model).name for model in bare)
         has = "have no chat template" if len(bare) == 2 else "has no chat template"
-        notes.append(f"Prompts: {names} {has}: both models read them as they stand.")
+        notes.append(f"Prompts: {names} {has}: both models read the prompts as they are.")
     answers = Answers(
         file=file.name,
         max_new_tokens=max_new_tokens,
@@ -184,13 +184,13 @@ def check_weights(sides: Sequence[Side]) -> None:
         changes = _changed_form(about)
         if changes:
             problems.append(
-                f"{side.path} was measured of {side.model} {changes}, which its folder does not "
-                "hold. Name two models."
+                f"{side.path} was measured on {side.model} {changes}, and no folder has this "
+                "model. Name two models."
             )
         elif not _is_same(side):
             problems.append(
-                f"{side.path} was measured of other weights than {side.model} has now, so its "
-                "answers would be those of another model. Evaluate it again, or name two models."
+                f"{side.path} was measured on other weights than {side.model} has now, so the "
+                "answers would come from another model. Evaluate it again, or name two models."
             )
     if problems:
         raise ConfigError([Problem("prompts", problem) for problem in problems])

@@ -96,27 +96,27 @@ class SuiteSettings(PlanSettings):
     """What an `evaluation:` section or a suite file holds beside its suites."""
 
     description: str = ""
-    """One line that says what a suite file measures."""
+    """One line on what the suite file measures."""
     averages: Annotated[
         dict[str, Annotated[tuple[str, ...], Meta(least=1)]],
         Meta(expected="a name and a list of entries for each, as in `knowledge: [mmlu, arc_easy]`"),
     ] = dataclasses.field(default_factory=dict)
-    """Averages by name: unweighted means of several metrics. Members are entries, entry/metric or
-    suite/entry/metric."""
+    """Averages by name: unweighted means of several metrics. Members are written entry,
+    entry/metric or suite/entry/metric."""
     suites: Annotated[tuple[str, ...], Meta(expected="names such as [knowledge]")] = ()
-    """Shipped suites by name, or YAML files; their entries are added to those of the section."""
+    """Names of shipped suites, or YAML files. Their entries are added to those of the section."""
     data: Annotated[
         dict[str, str], Meta(expected="a file for each task, as in {arc_easy: ARC-Easy.jsonl}")
     ] = dataclasses.field(default_factory=dict)
-    """A local file by task or entry, in place of the task's data set."""
+    """A local file by task or entry, instead of the task's data set."""
     fewshot_data: Annotated[
         dict[str, str], Meta(expected="a file for each task, as in {arc_easy: ARC-Easy.jsonl}")
     ] = dataclasses.field(default_factory=dict)
-    """A local file by task or entry, with the examples shown before each question."""
+    """A local file by task or entry, with the few-shot examples."""
     limit: Annotated[int | None, Meta(ge=1)] = None
     """Only the first N questions of every task, and the first N documents of every text."""
     skip: Annotated[tuple[str, ...], Meta(expected="names of entries")] = ()
-    """Entries that are left out; averages that need them go, too."""
+    """Entries to leave out. Averages that need them are left out, too."""
 
 
 # ------------------------------------------------------------------------------------------ parsing
@@ -191,7 +191,7 @@ def _suite(
     if isinstance(value, list):
         near = did_you_mean(suite, _KNOWN_SUITES) if suite not in _KNOWN_SUITES else ""
         if near:
-            text = f"unknown suite.{near} A suite of your own needs a name less like it."
+            text = f"unknown suite.{near} For your own suite choose a name that is less similar."
             problems.append(Problem(suite, text))
         return _entries(suite, value, problems)
     if suite not in _KNOWN_SUITES:
@@ -213,15 +213,15 @@ def _plan_problems(plan: EvaluationPlan) -> list[Problem]:
     for entry in plan.entries:
         if entry.against_start and not plan.before:
             text = (
-                f"'{entry.name}' is compared with the initial model's replies, which `before: "
-                "false` does not measure. Leave that out, or give a file of replies as its "
+                f"'{entry.name}' is compared with the initial model's replies, but `before: false` "
+                "skips the initial model. Leave `before` out, or give a file of replies as its "
                 "`reference`."
             )
             problems.append(Problem(entry.suite, text))
         if entry.runs_code and not plan.allow_code_execution:
             text = (
-                f"'{entry.name}' runs programs that the model writes. Say `allow_code_execution: "
-                "true` (--allow_code_execution) to run them in the sandbox, or take it out "
+                f"'{entry.name}' runs programs that the model writes. Set `allow_code_execution: "
+                "true` (--allow_code_execution) to run them in the sandbox, or take the entry out "
                 "(`skip`)."
             )
             problems.append(Problem(entry.suite, text))
@@ -244,12 +244,11 @@ def _along_problems(plan: EvaluationPlan) -> list[Problem]:
             )
             problems.append(Problem(("along", "entries", number), text))
     if not plan.entries:
-        text = "there is nothing to measure. Add entries, or leave it out."
+        text = "there is nothing to measure. Add entries, or leave this section out."
         problems.append(Problem("along", text))
     if not plan.before:
         text = (
-            "begins with the initial model, which `before: false` does not measure. Leave one "
-            "of the two out."
+            "begins with the initial model, but `before: false` skips it. Leave one of the two out."
         )
         problems.append(Problem("along", text))
     return problems
@@ -311,8 +310,9 @@ def _entries(suite: str, values: list[Any], mistakes: list[Problem]) -> list[Ent
         entry, problems = _entry(suite, value)
         if entry is not None and entry.name in numbers:
             text = (
-                f"the name '{entry.name}' is taken by evaluation.{suite}[{numbers[entry.name]}]. "
-                "Give one of the two another `name:`, or measure their suites one after the other."
+                f"the name '{entry.name}' is used by evaluation.{suite}[{numbers[entry.name]}]. "
+                "Give one of the two another `name:`, or measure their suites one after the "
+                "other."
             )
             problems = [Problem((), text)]
         for problem in problems:
@@ -496,7 +496,7 @@ def suite_schema() -> dict[str, Any]:
         kinds[f"{key}_entry"] = {"title": f"{key} entry", **_kind_schema(key)}
     kinds["own_entry"] = {
         "type": "object",
-        "description": "An entry of a class of your own, with its settings.",
+        "description": "An entry of your own class, with its settings.",
         "properties": {"name": {"type": "string"}},
         "patternProperties": {r"^.+:[A-Za-z_]\w*$": {"type": ["object", "null"]}},
         "additionalProperties": False,

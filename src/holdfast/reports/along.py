@@ -101,10 +101,10 @@ def _chart(name: str, key: str, points: Points) -> Chart:
     if key == MASS:
         rules = [Rule(y=COMPLETE)]
         step = _mass_complete_from(points)
-        where = "which it does not yet" if step is None else f"which it does from step {step} on"
+        where = "not reached yet" if step is None else f"from step {step} on"
         caption += (
-            " The format counts as learnt where the mass stays above the dotted line "
-            f"({COMPLETE}), {where}."
+            f" The format counts as learnt once the mass stays above the dotted line ({COMPLETE}): "
+            f"{where}."
         )
     marks = [
         Mark(kind="band", x="step", y="value"),

@@ -36,11 +36,14 @@ def answers_in_words(answers: Answers) -> str:
     after = [prompt.after for prompt in answers.prompts]
     sentence = (
         f"{plural(n, 'prompt')} of {answers.file}, answered by both models: {different:,} "
-        f"{'answers differ' if different != 1 else 'answer differs'}. Ended by themselves: "
+        f"{'answers differ' if different != 1 else 'answer differs'}. Ended on their own: "
         f"{_ended(before)} before, {_ended(after)} after. Mean length: {_length(before)} tokens "
         f"before, {_length(after)} after"
     )
-    return f"{sentence}; greedy, at most {answers.max_new_tokens:,}. Shown, not judged."
+    return (
+        f"{sentence}; greedy decoding, at most {answers.max_new_tokens:,} tokens. The answers are "
+        "not judged."
+    )
 
 
 def _ended(answers: Sequence[Answer]) -> str:
@@ -87,9 +90,9 @@ def _row(prompt: AnsweredPrompt) -> list[Text]:
 
 def _cell(answer: Answer) -> Text:
     """An answer, and below it how long it is and how it ended."""
-    end: Text = "ended by itself"
+    end: Text = "ended on its own"
     if answer.open_thought:
-        end = chip("a thought without an end", "warn")
+        end = chip("a thought that does not end", "warn")
     elif not answer.ended:
         end = chip("cut", "warn")
     text = answer.text or "(nothing)"

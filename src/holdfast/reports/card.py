@@ -118,7 +118,7 @@ def _metadata(run: RunFigures, folder: RunFolder) -> dict[str, Any]:
 def _body(run: RunFigures, folder: RunFolder) -> list[Block]:
     record = run.record
     base = record.model.get("name")
-    name: Text = "a model that was not recorded"
+    name: Text = "a model that is not recorded"
     if base:
         name = (
             Span(base, link=f"https://huggingface.co/{base}")

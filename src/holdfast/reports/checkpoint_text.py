@@ -92,8 +92,8 @@ def outcome(prepared: Prepared, built: Built) -> list[str]:
     amount = f"{shown_bytes(bytes_written)} in {shown_seconds(built.seconds['total'])}{speed}"
     text = [f"Wrote {built.folder}: {amount}, fingerprint {built.record['fingerprint']}"]
     if built.resumed:
-        files = f"{len(built.resumed)} of {len(prepared.plan.files)} files were there already"
-        text.append(f"  went on from an earlier, interrupted run: {files}")
+        files = f"{len(built.resumed)} of {len(prepared.plan.files)} files existed already"
+        text.append(f"  continued an earlier, interrupted run: {files}")
     return [*text, *(f"  {sentence}" for sentence in exactness(built.record))]
 
 
@@ -131,16 +131,16 @@ def exactness(record: Mapping[str, Any]) -> list[str]:
         return []
     if not inexact:
         return [
-            "exact: put back on its base with scale 1, it gives the tuned model bit for bit (in "
-            f"{dtypes}, and in every narrower dtype that holds the tuned model's numbers)"
+            f"exact: base + residual (scale 1) is the tuned model bit for bit (in {dtypes}, and in "
+            "every narrower dtype that can represent the tuned model's numbers)"
         ]
     reason = "a zero lost its sign, or a weight became some 2^29 times smaller"
     if dtype((record.get("request") or {}).get("dtype") or "float32").itemsize < 4:
-        reason = "--dtype float32 keeps what is rounded away"
+        reason = "--dtype float32 avoids this rounding"
     total = (record.get("plan") or {}).get("parameters") or 0
     return [
-        f"inexact: {inexact:,} of {total:,} values do not come back bit for bit when it is put "
-        f"back on its base (in {dtypes}): {reason}"
+        f"inexact: {inexact:,} of {total:,} values of base + residual differ from the tuned model "
+        f"(in {dtypes}): {reason}"
     ]
 
 
@@ -163,7 +163,7 @@ def inspection_rows(inspection: Inspection, files: str) -> Rows:
         ("made by", f"holdfast {record.get('command')}: {method_text(record.get('method') or {})}")
     )
     for parent in record.get("parents") or []:
-        fingerprint = parent.get("fingerprint") or "fingerprint not known"
+        fingerprint = parent.get("fingerprint") or "fingerprint unknown"
         rows.append(("from", f"{parent.get('role')}: {parent.get('name')} ({fingerprint})"))
     versions = [f"{name} {version}" for name, version in (record.get("versions") or {}).items()]
     rows.append(("when", f"{record.get('created')}, {', '.join(versions)}"))

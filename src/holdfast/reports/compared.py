@@ -151,15 +151,18 @@ class ComparisonRow:
         is_changed = self.verdict in (LOST, GAINED)
         if len(self.raw.at_chance) == 2 and self.raw.chance is not None and not is_changed:
             chance = f"{100 * self.raw.chance:.3g} %"
-            return f"both models answer by chance ({chance}): more samples do not help"
+            return f"both models are at chance level ({chance}): more samples do not help"
         if self.raw.detectable is None:
             return ""
-        visible = f"a loss of {self.in_unit(self.raw.detectable)} would have been seen with 80 %"
+        visible = (
+            f"a loss of {self.in_unit(self.raw.detectable)} would have been detected with 80 % "
+            "probability"
+        )
         needed = self.raw.needed_about
         if needed is None:
             return visible
         return (
-            f"{visible}; about {needed:,} samples would decide on "
+            f"{visible}; about {needed:,} samples would detect a loss of "
             f"{self.in_unit(self.raw.tolerated)}"
         )
 
@@ -299,7 +302,7 @@ def summary(comparisons: Sequence[Comparison]) -> str:
     if failed:
         sentences.append(f"NaN or infinity in {len(failed)}{_listed(failed)}.")
     if guessed:
-        sentences.append(f"Both models answer by chance on {len(guessed)}{_listed(guessed)}.")
+        sentences.append(f"Both models are at chance level on {len(guessed)}{_listed(guessed)}.")
     if open_:
         sentences.append(f"Undecided on {len(open_)}{_listed(open_)}.")
     return " ".join(sentences)
@@ -356,8 +359,8 @@ def _weight(pair: tuple[ComparisonRow, str]) -> tuple[bool, float]:
 def difference_note(rows: Rows) -> Paragraph:
     """What difference, interval and verdict mean, below the tables."""
     return Paragraph(
-        f"{difference_words(rows)} Flips: samples right before and wrong after, and the reverse. "
-        "The intervals do not cover variation between training runs.",
+        f"{difference_words(rows)} Flips: samples that were right before and wrong after, and the "
+        "reverse. The intervals do not cover variation between training runs.",
         "note",
     )
 
@@ -365,9 +368,9 @@ def difference_note(rows: Rows) -> Paragraph:
 def difference_words(rows: Rows) -> str:
     """What differences and verdicts are."""
     return (
-        f"Difference: after − before, with its paired {100 * rows[0].raw.confidence:g} % "
-        "interval over the evaluated samples. Gained or lost: the interval excludes zero, and p "
-        "of the same test is below its level; within the margin: all of it is too small to "
+        f"Difference: after − before, with its paired {100 * rows[0].raw.confidence:g} % interval "
+        "over the evaluated samples. Gained or lost: the interval excludes zero, and p of the "
+        "same test is below its level. Within the margin: the whole interval is too small to "
         "matter. Kept: the interval rules out a loss larger than the margin. Not shown: none of "
         "these."
     )
@@ -536,7 +539,7 @@ def gain_forest(
             Note(text=line["value"].text, x=1.0, y=height, colour=colour, more=RIGHT_OF_PLOT)
         )
     caption += (
-        " Right of zero is better whatever the metric's direction. Bars: paired "
+        " Right of zero is better, whatever the metric's direction. Bars: paired "
         f"{100 * rows[0].raw.confidence:g} % intervals over the evaluated samples. Filled: the "
         "interval excludes zero."
     )

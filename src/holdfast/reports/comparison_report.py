@@ -214,11 +214,11 @@ def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:
 # ----------------------------------------------------------------------------------------- sections
 
 RULE_WORDS = (
-    "A rule is judged on the interval of the change, signed as the rule words it: failed if the "
-    "whole interval is beyond the threshold, also after adjustment for all tests (adjusted p, "
-    "one-sided); passed if the whole interval is within it; otherwise undecided. A rule also "
-    "does not pass if a metric or a sample is NaN or infinite (not finite) or if one of the "
-    "models was not measured (not measured)."
+    "A rule is judged on the interval of the change, in the direction that the rule names. "
+    "Failed: the whole interval is beyond the threshold, also after adjustment for all tests "
+    "(adjusted p, one-sided). Passed: the whole interval is within the threshold. Otherwise the "
+    "rule is undecided. A rule also does not pass if a metric or a sample is NaN or infinite (not "
+    "finite), or if one of the models was not measured (not measured)."
 )
 
 
@@ -255,7 +255,7 @@ def _change(gate: GateOutcome) -> Text:
 
 def _differences(rows: Rows, primary: Rows, decision: Decision | None) -> Section:
     if not rows:
-        text = "No entry of the one model could be compared with one of the other."
+        text = "The two models have no entry that can be compared."
         return Section("Before and after", [Paragraph(text, "note")])
     tables = measures_by_suite(rows)
     changed = headline([row.raw for row in rows])
@@ -302,8 +302,8 @@ def _changed_groups(breakdown: Breakdown) -> str:
     level = 1 - breakdown.groups[0].confidence
     changed = sum(p < level for p in breakdown.p_adjusted)
     return (
-        f"{plural(len(breakdown.groups), 'group')}; {changed} changed significantly after "
-        f"adjustment for all groups (Holm, two-sided, at {100 * level:.3g} %)."
+        f"{plural(len(breakdown.groups), 'group')}; {changed} changed significantly, adjusted for "
+        f"all groups (Holm, two-sided, at {100 * level:.3g} %)."
     )
 
 

@@ -82,9 +82,9 @@ def how(comparisons: Sequence[Comparison]) -> str:
     """What stands behind intervals and p values."""
     level = f"{100 * comparisons[0].confidence:g} %"
     return (
-        f"Paired intervals at {level} and p of one test: McNemar's exact one for right / wrong "
-        "answers, else Student's t with its skewness removed. Adjusted p: one-sided, of a loss, "
-        "for all entries together."
+        f"Intervals are paired, at {level}; interval and p belong to one test: McNemar's exact "
+        "test for right / wrong answers, else Student's t with its skewness removed. Adjusted p: "
+        "one-sided, of a loss, for all entries together."
     )
 
 
@@ -92,8 +92,8 @@ def not_finite_text(sentences: Sequence[str]) -> Lines:
     """What is said of a comparison in which something is not finite; `sentences` are those of
     `Result.not_finite`."""
     entries = f"{len(sentences)} entr{'y' if len(sentences) == 1 else 'ies'}"
-    first = f"NaN or infinity in {entries}: the comparison has failed, whatever its rules say."
-    last = "Look at the model (its weights, its dtype), and evaluate it again."
+    first = f"NaN or infinity in {entries}: the comparison failed, whatever the rules say."
+    last = "Check the model's weights and dtype, and evaluate it again."
     return lines(first, *(f"  - {sentence}" for sentence in sentences), last)
 
 
@@ -136,7 +136,11 @@ class _Rule:
         """What an undecided rule comes to, to be put after it."""
         if self.outcome != "undecided" or self.gates[0].of_policy:
             return ""
-        return ", which fails" if self.strict else ", which passes without --strict"
+        return (
+            ", which counts as failed"
+            if self.strict
+            else ", which counts as passed without --strict"
+        )
 
     @property
     def decided(self) -> list[str]:
@@ -171,7 +175,10 @@ def comparison_blocks(result: Result) -> list[Block]:
     rows = list(map(ComparisonRow, result.comparisons))
     blocks = [*_head(result), blank, *brief_tables(rows)]
     if rows:
-        below = "Under a verdict: samples lost / gained of all, where a sample is right or wrong."
+        below = (
+            "Below a verdict: number of samples lost / gained, and of all samples, for metrics of "
+            "right or wrong answers."
+        )
         blocks.append(Paragraph(f"{how(result.comparisons)} {below}", "note"))
         for row in rows:
             if row.power:
@@ -213,9 +220,7 @@ def comparison_markdown(result: Result) -> str:
     """The comparison for a pull request's comment."""
     blocks = _head(result)
     if result.not_finite:
-        title = (
-            f"{SYMBOLS[NOT_FINITE]} Not finite: the comparison has failed, whatever its rules say."
-        )
+        title = f"{SYMBOLS[NOT_FINITE]} Not finite: the comparison failed, whatever the rules say."
         blocks += [Paragraph(Span(title, "strong")), Bullets(result.not_finite)]
     rules = _rules(result)
     if rules:

@@ -31,7 +31,7 @@ def prepared_rows(request: Preparation, prepared: Prepared) -> Rows:
         (sum(kinds.values()), f"files read ({by_kind})"),
         (sum(others.values()), f"other files in the folders ({counts_in_words(others)})"),
         (counts["characters"], "characters"),
-        (counts["malformed_dates"], "dates that cannot be used; their documents count as undated"),
+        (counts["malformed_dates"], "unusable dates; their documents count as undated"),
         (counts["undated"], "rows without a date"),
         (dated, f"rows dated {counts['first_date']} to {counts['last_date']}"),
     ]
@@ -55,14 +55,14 @@ def overlap_sentence(record: Mapping[str, Any]) -> str:
     """How many passages share words with the questions that were to be looked for."""
     counts, questions = record["counts"], record["questions"]
     text = (
-        f"{counts['overlapping']:,} passages share 13 words in a row with one of "
+        f"{counts['overlapping']:,} passages share 13 consecutive words with one of "
         f"{questions['count']:,} questions"
     )
     if record["options"]["overlap"] == "keep" and counts["overlapping"]:
         in_sets = counts["restoring"]["overlapping"] + counts["probing"]["overlapping"]
         text += f"; {in_sets:,} of them are in the sets. --overlap drop leaves them out"
     too_short = (
-        f" {questions['short']:,} questions are too short to be looked for."
+        f" {questions['short']:,} questions are too short for this search."
         if questions["short"]
         else ""
     )

@@ -38,7 +38,7 @@ _BEYOND = {">": "above", ">=": "at or above", "<": "below", "<=": "at or below"}
 _NOT_JUDGED = {
     NO_INTERVAL: "there is no interval",
     ONE_SAMPLE: "one sample has no interval",
-    RELATIVE_TO_ZERO: "nothing is relative to 0",
+    RELATIVE_TO_ZERO: "a change relative to 0 is undefined",
 }
 _NOT_MEASURED = {
     ONLY_BEFORE: "measured only before",
@@ -55,7 +55,7 @@ def reason_in_words(gate: GateOutcome) -> str:
         passed = (
             ""
             if not gate.required
-            else " An entry that was not measured does not pass: evaluate both models on it."
+            else " An entry that was not measured does not pass. Evaluate both models on it."
         )
         return f"{_NOT_MEASURED[gate.why]}.{passed}"
     change = f"{gate.direction} {_figure(gate.value, gate.unit)}"
@@ -68,21 +68,21 @@ def reason_in_words(gate: GateOutcome) -> str:
         where = f"the whole interval is {beyond}{_adjusted(gate)}"
     elif gate.why == ON_ITS_OWN:
         where = (
-            f"the whole interval is {beyond} before adjustment, but among {gate.tests:,} tests "
-            f"this may be chance (adjusted p {gate.p_adjusted:.3f}); {_more_samples(gate)}"
+            f"the whole interval is {beyond} before adjustment, but with {gate.tests:,} tests this "
+            f"may be chance (adjusted p {gate.p_adjusted:.3f}); {_more_samples(gate)}"
         )
     elif gate.why == WITHIN:
         where = f"no part of the interval is {beyond}"
     elif gate.why == ACCEPTED:
-        where = f"not shown to be more than what was accepted ({_accepted(gate)})"
+        where = f"not shown to be more than the accepted loss ({_accepted(gate)})"
     else:
-        where = f"{threshold} lies inside the interval; {_more_samples(gate)}"
+        where = f"{threshold} is inside the interval; {_more_samples(gate)}"
     return f"{change} {between(f'{low:.3g}', f'{high:.3g}')}: {where}."
 
 
 def _adjusted(gate: GateOutcome) -> str:
     p = f" (adjusted p {_p_value(gate.p_adjusted)})" if gate.tests > 1 else ""
-    return p if gate.accepted is None else f"{p}, more than what was accepted ({_accepted(gate)})"
+    return p if gate.accepted is None else f"{p}, more than the accepted loss ({_accepted(gate)})"
 
 
 def _accepted(gate: GateOutcome) -> str:
@@ -109,7 +109,7 @@ def verdict_in_words(verdict: Verdict) -> str:
 def verdict_reason(verdict: Verdict) -> str:
     """What made a verdict so."""
     if verdict.word == SHIP:
-        return "what the gate asks for is met."
+        return "all requirements are met."
     reasons = []
     for gate in verdict.because[:_MOST]:
         entry = "/".join(filter(None, (gate.suite, gate.name)))
@@ -150,7 +150,11 @@ def _broken_rules(decision: Decision) -> str:
     for broken in decision.shown:
         by_rule.setdefault(broken.rule, []).append(broken)
     rules = [f"'{rule}' on {_named(broken)}" for rule, broken in by_rule.items()]
-    return f"Shown to be broken: {'; '.join(rules)}" if rules else "No rule is shown to be broken"
+    return (
+        f"Rules shown to be broken: {'; '.join(rules)}"
+        if rules
+        else "No rule is shown to be broken"
+    )
 
 
 def _named(entries: Sequence[Shown]) -> str:
@@ -165,8 +169,8 @@ def _how(decision: Decision) -> str:
         return f"one-sided p {smallest}, against {level}"
     if decision.family_wise == "none":
         return (
-            f"smallest of {decision.tests:,} one-sided p {smallest}, each against {level} and none "
-            "adjusted"
+            f"smallest of {decision.tests:,} one-sided p {smallest}; each is compared with "
+            f"{level}, none is adjusted"
         )
     return (
         f"smallest adjusted p of {decision.tests:,} tests {smallest}; "

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.distance import CheckpointDistance, TensorDistance
 
 DEFINITIONS = (
-    "With a the start's tensor and b the result's: L2 = |b \u2212 a|, relative norm = |b \u2212 a| "
-    "/ |a|, cosine = a·b / (|a| |b|), signs kept = share of parameters whose sign (\u22121, 0 or "
-    "1) is the same in both. n/a: the cosine with a tensor of zeros; ∞: a move away from zeros."
+    "a is a tensor of the initial model, b that of the result: L2 = |b \u2212 a|, relative norm = "
+    "|b \u2212 a| / |a|, cosine = a·b / (|a| |b|), signs kept = share of parameters whose sign "
+    "(\u22121, 0 or 1) is the same in both. n/a: cosine with a tensor of zeros; ∞: the initial "
+    "tensor is zero."
 )
 FIGURES = {"Relative": "relative", "L2": "l2", "Cosine": "cosine", "Signs kept": "signs"}
 
@@ -102,9 +103,7 @@ def _lead(distance: CheckpointDistance, start: str, result: str) -> str:
     largest = max(layers, key=lambda layer: layer.relative, default=None)
     if largest is not None and largest.l2 > 0:
         name = (
-            f"layer {largest.layer}"
-            if largest.layer.isdigit()
-            else f"what belongs to {largest.layer}"
+            f"layer {largest.layer}" if largest.layer.isdigit() else f"the module {largest.layer}"
         )
         text += f", {name} the most, by {moved(largest.relative)}"
     same = sum(tensor.l2 == 0 for tensor in distance.tensors)
@@ -142,7 +141,7 @@ def _heat_map(tensors: Sequence[TensorDistance]) -> Chart | None:
         marks=[Mark(kind="heat", y="z")],
         x=Axis(title="layer", more=across),
         y=Axis(names=list(modules), length=28, more=across | {"range": [len(rows) - 0.5, -0.5]}),
-        caption="Colour: distance from the start, as a share of the tensor's norm.",
+        caption="Colour: distance from the initial model, as a share of the tensor's norm.",
         height=92 + 21 * len(rows),
     )
 

@@ -71,7 +71,7 @@ BANNERS = {
         "The evaluation was interrupted. Run the same command to continue.",
         "warn",
     ),
-    "running": ("The evaluation had not ended when this page was written.", "flat"),
+    "running": ("The evaluation was still running when this page was written.", "flat"),
 }
 NOT_RECORDED = "not recorded"
 
@@ -206,7 +206,7 @@ def _lead_sentence(record: EvaluationRecord, scores: Scores) -> str:
     if not missing:
         return f"{size}."
     why = {"running": " yet", "interrupted": ", because it was stopped"}.get(record.status, "")
-    return f"{size}; {missing:,} of {n * models:,} evaluations are not there{why}."
+    return f"{size}; {missing:,} of {n * models:,} evaluations are missing{why}."
 
 
 def _state_banner(record: EvaluationRecord) -> Banner | None:
@@ -227,7 +227,7 @@ def _overview(record: EvaluationRecord, scores: Scores) -> list[Block]:
 
 def _scores(record: EvaluationRecord, scores: Scores) -> Section:
     if not scores.measured:
-        return Section("Scores", [Paragraph("No evaluation is there yet.", "note")])
+        return Section("Scores", [Paragraph("There is no evaluation yet.", "note")])
     heads = columns("Entry", *(model.label for model in scores.models))
     missing = chip(
         "not finished" if record.status in ("running", "interrupted") else "not measured", "warn"
@@ -256,8 +256,8 @@ def _scores(record: EvaluationRecord, scores: Scores) -> Section:
 
 
 SCORES = (
-    "Shares in percent. In brackets: the interval over samples of this model alone; “no interval” "
-    "where a figure is no mean over samples."
+    "Shares in percent. In brackets: the interval over samples of this model alone, or “no "
+    "interval” if the figure is not a mean over samples."
 )
 
 

@@ -120,14 +120,15 @@ def forecast_blocks(
     return [
         tabulate(list(forecasts), columns),
         Paragraph(
-            f"Smallest loss: shown with a chance of 80 %, where {100 * flips:g} % of the answers "
-            f"differ between two models (--flips), with false alarms in at most "
-            f"{100 * level_of(confidence):.3g} % for {tests}. -: not of right / wrong answers; it "
-            "depends on how much samples differ, which is known once two models are measured, and "
-            "said then.",
+            "Smallest loss: the loss that is detected with a probability of 80 %, if "
+            f"{100 * flips:g} % of the answers differ between two models (--flips), with false "
+            f"alarms in at most {100 * level_of(confidence):.3g} % for {tests}. -: metrics other "
+            "than right / wrong answers, for which the smallest loss is known only after two "
+            "models are measured.",
             "note",
         ),
         Paragraph(
-            f"Seconds: of one model, about {seconds:,.0f} in all, told by a few samples.", "note"
+            f"Seconds: estimated from a few samples for one model, about {seconds:,.0f} in all.",
+            "note",
         ),
     ]

@@ -91,8 +91,8 @@ def paired(
         return joined.before, joined.after
     except KeyError as error:
         raise DataError(
-            f"{what}: expected rows with {error}, which samples are joined on. Delete the "
-            "evaluation to have it made again."
+            f"{what}: expected rows with {error}, by which samples are paired. Delete the "
+            "evaluation, and run the command again."
         ) from None
 
 
@@ -140,8 +140,8 @@ def flips_table(groups: Sequence[Flips]) -> list[Block]:
     ]
     if left_out:
         text = (
-            f"{len(rows):,} of {plural(total, 'question')} are in this page, evenly picked. "
-            f"{'; '.join(left_out)}; of both models, joined on “doc”."
+            f"{len(rows):,} of {plural(total, 'question')} are on this page, picked at even "
+            f"intervals. {'; '.join(left_out)}; rows of both models, joined on “doc”."
         )
         blocks.append(Paragraph(text, "note"))
     return blocks
@@ -220,7 +220,7 @@ DOCUMENTS = heads(
         "Nats/token before": "before",
         "After": "after",
         "Change": "change",
-        "Change, nats in all": "total",
+        "Change in nats, whole document": "total",
     }
 )
 
@@ -241,7 +241,7 @@ def documents_panel(before: Rows, after: Rows, *, most: int = MOST_DOCUMENTS) ->
     for move, index in (*worse, *better):
         rows.append(_document(move, index, before[index], after[index]))
     note = (
-        f"The {len(worse)} that lost most and the {len(better)} that gained most, of "
+        f"The {len(worse)} documents that lost most and the {len(better)} that gained most, of "
         f"{plural(len(before), 'document')}."
     )
     return tabulate(rows, DOCUMENTS, kind="dense documents", note=note)

@@ -36,7 +36,7 @@ POLICY = (
     "blob:; font-src data:; base-uri 'none'; form-action 'none'"
 )
 NO_SCRIPTS = (
-    "Scripts are off, so the figures are not drawn; their numbers are in the tables under each "
+    "JavaScript is off, so the figures are not drawn. Their numbers are in the tables under each "
     "heading."
 )
 _VOID = {"meta", "br", "hr", "img", "link", "input"}

@@ -80,7 +80,7 @@ def _block(x: Any, clean: Callable[[str], str]) -> str:
             return render(
                 (b.Heading(x.title, 2), b.Paragraph(x.intro), *x.blocks), clean=clean
             ).rstrip()
-    raise AssertionError(f"no block that Markdown has: {x!r}")
+    raise AssertionError(f"no such block in Markdown: {x!r}")
 
 
 def _table(x: b.Table, clean: Callable[[str], str]) -> str:

@@ -39,7 +39,7 @@ class Measured:
             except DataError as error:
                 reason = str(error).replace(str(path), path.name)
                 self.problems.append(
-                    f"{label}: {path.name} could not be read and is left out here: {reason}"
+                    f"{label}: {path.name} could not be read, so it is left out: {reason}"
                 )
                 continue
             self.evaluations[evaluation.suite, evaluation.name] = evaluation

@@ -70,19 +70,23 @@ from holdfast.reports.format import (
 from holdfast.reports.study_page import TONES, lines
 
 MEANING = (
-    "Cost: what a figure loses when the weights are changed, against the model as it is, on the "
-    "same documents or questions; positive is worse. Intervals cover the samples, which are "
-    "paired, and where noise was drawn several times the draws too; they do not cover other "
-    "training runs of the same model."
+    "Cost: how much worse a figure of the changed model is than that of the unchanged model, on "
+    "the same documents or questions. Positive is worse. Intervals are paired over the samples, "
+    "and also cover the draws of the noise if there are several. They do not cover other training "
+    "runs of the same model."
 )
 KINDS = {
-    NOISE: "Gaussian noise: γ times the standard deviation that each tensor had when the model was initialised.",
-    QUANTIZE: (
-        "Quantised: matrices rounded to nearest, without calibration data and without outliers "
-        "kept apart; embeddings and head stay. Methods that use data lose less."
+    NOISE: (
+        "Gaussian noise: its standard deviation is γ times that of the tensor when the model was "
+        "initialised."
     ),
-    PRUNE: "Pruned: that share of each matrix's elements, those of the smallest magnitudes, set to zero.",
-    TOWARD: "Toward a model: θ + share (θ' − θ); 1 is that model, more goes past it.",
+    QUANTIZE: (
+        "Quantised: matrices are rounded to the nearest value, without calibration data and "
+        "without special treatment of outliers. Embeddings and head are unchanged. Methods that "
+        "use data lose less."
+    ),
+    PRUNE: "Pruned: this share of each matrix's elements is set to zero, smallest magnitudes first.",
+    TOWARD: "Toward a model: θ + share (θ' − θ). Share 1 is that model; above 1 is beyond it.",
 }
 TURNS = {
     "turns": "harms it from there on",
@@ -91,18 +95,17 @@ TURNS = {
 }
 TURN_TONES = {"turns": "bad", "does not turn": "good", "cannot tell": "flat"}
 TURNING = (
-    "The inflection point (definition 4.2): the budget at which the changed model is at its "
-    "best. Its interval are the budgets that are not shown to be worse, over documents or "
-    "questions and seeds of the noise, paired; it does not cover other pre-training runs. Few "
+    "The inflection point (definition 4.2): the budget at which the changed model is best. Its "
+    "interval has the budgets that are not shown to be worse, in paired tests over documents or "
+    "questions and over seeds of the noise. It does not cover other pre-training runs. A few "
     "draws of noise are seldom enough: three have two degrees of freedom."
 )
 TREND_TONES = {"grows": "bad", "shrinks": "good", "cannot tell": "flat"}
 LADDER = (
     'The paper "Overtrained Language Models" finds on such ladders that the cost of a fixed '
-    "change grows with the "
-    "pre-training budget, and that the changed model gets worse from some budget on although its "
-    "base gets better: "
-    "the inflection point. Public ladders are confounded by learning rates that were not annealed."
+    "change grows with the pre-training budget. From some budget on, the inflection point, the "
+    "changed model gets worse although its base gets better. Public ladders are confounded, because "
+    "their learning rates were not annealed."
 )
 READ = 0.1
 """Nats a token: the cost at which sizes of noise and pruning are named in the lead."""
@@ -147,7 +150,7 @@ def _how_to_read(record: ProbeRecord) -> list[str]:
     rescaled = [model.label for model in record.models if model.stds == "tensor"]
     if rescaled:
         sentences.append(
-            f"Noise of {join_and(rescaled)} is scaled by the present standard deviations instead."
+            f"Noise of {join_and(rescaled)} is scaled by the current standard deviations instead."
         )
     return [*sentences, *record.notes]
 
@@ -179,7 +182,9 @@ def summary(record: ProbeRecord) -> str:
         costs = _spoken([s for s in first if s.model == model.label])
         sentences.append(f"{model.label}: {', '.join(costs)}.")
         if model.origin:
-            sentences.append(f"Its weights are {model.origin}: what it costs is of these.")
+            sentences.append(
+                f"Its weights are {model.origin}: the costs are those of these weights."
+            )
     return f"What it costs on {_name(first[0].entry)}, in {first[0].unit}. {' '.join(sentences)}"
 
 
@@ -369,7 +374,7 @@ def turn_tables(record: ProbeRecord) -> list[Block]:
         }
         rows.append(row)
     words = {"Model": "change", "More pre-training": "verdict"} | _figure_column(record.inflections)
-    figures = {"Best at, tokens": "best", "Lost from there on": "lost"}
+    figures = {"Best budget, tokens": "best", "Lost beyond it": "lost"}
     table = tabulate(rows, [*heads(words, words=3), *heads(figures, words=0)], kind="dense")
     return [Paragraph(TURNING, "prose"), table]
 
@@ -420,7 +425,7 @@ def _caption(costs: Sequence[Sensitivity]) -> str:
     """On what costs were measured, and which of them are infinite."""
     broken = [f"{change_text(s)} of {s.model}" for s in costs if s.failed]
     text = f"On {_name(costs[0].entry)}."
-    return f"{text} Not finite, so not drawn: {', '.join(broken)}." if broken else text
+    return f"{text} Not drawn, because not finite: {', '.join(broken)}." if broken else text
 
 
 def ladder_charts(record: ProbeRecord) -> list[Chart | None]:
@@ -451,10 +456,13 @@ def ladder_charts(record: ProbeRecord) -> list[Chart | None]:
         Axis(title=f"{_name(costs[0].entry)}, {unit}"),
         columns=columns | {"y": unit},
         styles={"as it is": {"colour": "ink", "symbol": "star"}},
-        caption="Where a line turns, more pre-training makes the changed model worse (the inflection point).",
+        caption=(
+            "At the point where a line turns (the inflection point), more pre-training begins to "
+            "make the changed model worse."
+        ),
         height=380,
     )
-    title = "What the change costs by budget"
+    title = "Cost of the change by budget"
     columns |= {"y": f"Cost, {unit}"}
     cost_chart = lines(
         title, of_costs, x, _cost_axis(costs), columns=columns, caption=_caption(costs), height=380
@@ -474,11 +482,11 @@ def curvature_sections(record: ProbeRecord) -> list[Section]:
         charts += line_charts(sharpness, many=len(record.sharpness) > 1)
     first = record.sharpness[0]
     intro = (
-        f"Of the loss on {plural(first.documents, 'document')} ({first.tokens:,} tokens), nats a "
-        "token. Noise costs γ²/2 Tr(SH) on average where the loss is quadratic, S the variances at "
-        f"initialisation; traces are Hutchinson's estimates over {first.probes} random vectors, "
-        "with their interval. The paper finds the loss above its quadratic approximation once "
-        "steps are large."
+        f"Of the loss in nats per token on {plural(first.documents, 'document')} ({first.tokens:,} "
+        "tokens). If the loss is quadratic, noise costs γ²/2 Tr(SH) on average; S has the "
+        f"variances at initialisation. Traces are Hutchinson's estimates over {first.probes} "
+        "random vectors, with their interval. For large steps, the paper finds a loss above the "
+        "quadratic approximation."
     )
     blocks = [_sharpness_table(record.sharpness), *side_by_side(charts)]
     return [Section("Curvature of the loss", blocks, intro=intro)]

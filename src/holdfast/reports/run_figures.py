@@ -139,7 +139,7 @@ class RunFigures:
         if not self.metrics:
             sentences.append("No training step was logged.")
         if not self.record.distance:
-            sentences.append("The distance from the starting weights was not recorded.")
+            sentences.append("The distance from the initial weights was not recorded.")
         return sentences
 
     @property
@@ -147,12 +147,12 @@ class RunFigures:
         """Of these what concerns evaluations."""
         if not self.rows and not self.levels:
             return [
-                "This folder has no evaluation: what the model learnt and lost was not measured."
+                "This folder has no evaluation, so it is unknown what the model learnt and lost."
             ]
         if not self.rows:
             return [
-                "Only one of the two models was evaluated, or the two were not compared; the "
-                "figures below stand alone."
+                "Only one of the two models was evaluated, or the two were not compared. The "
+                "figures below are not comparisons."
             ]
         absent = [suite for suite in GROUPS if suite not in by_suite(self.rows)]
         words = "No {} measure was compared, so this report has no result for {}."
@@ -213,7 +213,7 @@ def read_run(folder: RunFolder) -> RunFigures:
         try:
             return read()
         except DataError as error:
-            unread.append(f"{what} could not be read and is left out here: {error}")
+            unread.append(f"{what} could not be read, so it is left out: {error}")
             return default
 
     record = folder.read()
@@ -278,10 +278,10 @@ def verdict_sentence(record: RunRecord, rows: Rows) -> str:
     }.get(record.status)
     if what:
         return (
-            f"The run {what} (stage: {record.stage}), so there is no comparison with the starting "
+            f"The run {what} (stage: {record.stage}), so there is no comparison with the initial "
             "model yet."
         )
     return (
-        "Training finished, but start and result were not compared, so it is unknown what was "
-        "learnt and what was lost."
+        "Training finished, but the initial model and the result were not compared. So it is "
+        "unknown what was learnt and lost."
     )

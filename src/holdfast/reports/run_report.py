@@ -123,13 +123,10 @@ def _state_banners(run: RunFigures) -> list[Block]:
         banners.append(Banner((Span(f"The run failed {where}", "strong"), reason), "bad"))
     elif record.status == "interrupted":
         reason = f" {record.error}" if record.error else ""
-        go_on = f" Start it again with the same folder to go on.{reason}"
+        go_on = f" Run the same command to continue.{reason}"
         banners.append(Banner((Span(f"The run was interrupted {where}", "strong"), go_on), "warn"))
     elif record.status == "running":
-        text = (
-            "The run had not ended when this page was written; its last stage was "
-            f"“{record.stage}”."
-        )
+        text = f"The run was still in stage “{record.stage}” when this page was written."
         banners.append(Banner(text))
     broken: dict[str, None] = {}
     for row in run.rows:
@@ -199,8 +196,8 @@ def _training_section(run: RunFigures) -> Section:
         blocks.append(Paragraph("Thin lines: as logged. Bold lines: trailing mean.", "note"))
     if run.record.retention and not any(chart.title.startswith("KL") for chart in charts):
         text = (
-            "No divergence from a teacher was logged: the method works without one, or logging "
-            "began later."
+            "No divergence from a teacher was logged: the method has no teacher, or logging began "
+            "later."
         )
         blocks.append(Paragraph(text, "note"))
     return Section("Training", blocks)
@@ -219,7 +216,7 @@ def _along_section(run: RunFigures) -> Section | None:
 
 
 def _distance(run: RunFigures) -> Section:
-    nothing = Paragraph("The distance from the starting weights was not recorded.", "note")
+    nothing = Paragraph("The distance from the initial weights was not recorded.", "note")
     return Section("How far the weights moved", [layer_chart(run.record.distance) or nothing])
 
 

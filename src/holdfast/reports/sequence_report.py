@@ -50,15 +50,15 @@ MOST_LOST = 0.25
 """Of what sequential fine-tuning learns of the last task, that an arm of the headline may learn
 less."""
 READING = (
-    "The first task is trained in the same way in every arm, so its model is made once.",
+    "All arms train the first task in the same way, so its model is made once.",
     "An arm's methods use the model after the previous task as reference; replay uses the data "
     "of all earlier tasks.",
-    "Better than sequential: paired by seed and sample, above 0 is better, whatever the task's "
-    "metric.",
-    "Forgetting is the best score of a task before the last stage minus its last one, mean over "
+    "Better than sequential: the difference, paired by seed and sample. Above 0 is better, "
+    "whatever the task's metric.",
+    "Forgetting: a task's best score before the last stage minus its last score, averaged over "
     "earlier tasks. In the tables of tasks by stage losses are negative, so that higher is better "
     "everywhere.",
-    "Multitask training sees all data at once and is the upper bound; merges combine the "
+    "Multitask training sees all data at once and is the upper bound. Merges combine the "
     "single-task models.",
     "With one seed, intervals cover evaluated samples only. Intervals are not corrected for the "
     "number of arms.",
@@ -203,11 +203,13 @@ def _best_sentence(
     for task in _shown_tasks(order):
         scores.append(f"{_measure(record, task).text(best.scores[task])} on {task}")
     count = len(comparable)
-    flattered = " As the best of several it is flattered." if count > 1 else ""
+    flattered = (
+        " This result is optimistic, because it is the best of several." if count > 1 else ""
+    )
     return (
-        f"Of the arms that train one task after the other without old data, {count} learn "
-        f"{order[-1]} nearly as well; of these {best.arm} keeps most: {', '.join(scores)}."
-        f"{flattered}"
+        f"{count} of the arms that train one task after the other without old data learn "
+        f"{order[-1]} nearly as well. Of these, {best.arm} keeps most: "
+        f"{', '.join(scores)}.{flattered}"
     )
 
 
@@ -227,7 +229,7 @@ def _keep_sentence(
     measure = _measure(record, name)
     before = measure.texts(Figure(value=record.keep[name].before))[0]
     text = (
-        f"Of {name}, {before} at the start, sequential fine-tuning leaves "
+        f"Sequential fine-tuning takes {name} from {before} to "
         f"{measure.text(ends.pop(sequential.arm))}"
     )
     if not ends:
@@ -235,7 +237,7 @@ def _keep_sentence(
     choose = max if measure.higher_is_better else min
     best = choose(ends, key=lambda arm: ends[arm].value)
     of = f"the best of {len(ends)} {such}, {best}," if len(ends) > 1 else best
-    return f"{text}; {of} {measure.text(ends[best])}."
+    return f"{text}; {of} to {measure.text(ends[best])}."
 
 
 # ----------------------------------------------------------------------------------------- an order
@@ -334,7 +336,7 @@ def _distance_chart(record: SequenceRecord, arms: Sequence[ArmResult], old: str)
         remembered,
         columns=columns,
         styles=_curve_styles(arms),
-        caption="Figure 5 of the paper has SFA's arms and sequential fine-tuning alone.",
+        caption="Figure 5 of the paper shows only SFA's arms and sequential fine-tuning.",
     )
 
 
@@ -440,7 +442,7 @@ def _loss_caption(arms: Sequence[ArmResult], task: str) -> str:
         return f"{caption} Level: multitask training without {task}, at its end."
     if _first_of(arms, SINGLE) is not None:
         caption += f" The last task alone never saw {task}. Figure 9 of the paper has multitask "
-        caption += "training without it there: the arm `multitask: {left_out: ...}`."
+        caption += "training without it instead: the arm `multitask: {left_out: ...}`."
     return caption
 
 

@@ -71,8 +71,8 @@ def _changing(record: StagesRecord, arm: str, entry: str) -> str:
     if len(shares) < 2:
         return ""
     return (
-        f"between neighbouring points of the fine-tuning {min(shares):.1%} to {max(shares):.1%} "
-        "of the questions get a different answer."
+        f"between consecutive points of fine-tuning, the answer changes on {min(shares):.1%} to "
+        f"{max(shares):.1%} of the questions."
     )
 
 
@@ -90,7 +90,7 @@ def _confidence(record: StagesRecord, arm: str, entry: str) -> str:
             return ""
         changes.append(after.value - before.value)
     entropy, accuracy = changes
-    says = "no over-confidence as the paper has it"
+    says = "not over-confidence as the paper defines it"
     if entropy < 0 and accuracy < 0:
         says = "both fall, which the paper calls over-confidence"
     where = f"from {labels[middle - 1]} to {labels[last - 1]}"
@@ -109,7 +109,7 @@ def _memorised(record: StagesRecord, arm: str, entry: str) -> str:
         "after restoring that": _figure(record, RESTORED, arm, last, entry, metric),
     }
     known = [f"{figure.value:.1%} {when}" for when, figure in models.items() if figure is not None]
-    return f"memorised are {', '.join(known)}." if known else ""
+    return f"memorised: {', '.join(known)}." if known else ""
 
 
 def _figure(

@@ -79,35 +79,35 @@ STYLES = {
 TEXT = Measure(name="plain text", unit="nats per token", higher_is_better=False)
 PART = Measure(share=True, bounded=False)
 CHANGES = (
-    "Fine-tuned and restored: changes against the base. Against control: what is judged first, "
-    "without what restoring costs. Restoring alone: what it does to the base. Came back: the share "
-    "of the fall that restoring brought back."
+    "Fine-tuned and restored: changes against the base. Against control: the comparison that is "
+    "judged first, which leaves out the cost of restoring. Restoring alone: its effect on the "
+    "base. Came back: the share of the fall that restoring brought back."
 )
 CHARACTERISTICS = {
     "mass": Measure(name="Probability on the options", share=True),
     "entropy": Measure(name="Entropy of the next token", unit="nats"),
     "option_entropy": Measure(name="Entropy over the options", unit="nats"),
-    "exact_memorisation": Measure(name="Tokens that are the most likely one", share=True),
+    "exact_memorisation": Measure(name="Tokens that are the model's most likely one", share=True),
 }
 """Metrics that are drawn by checkpoint beside what is judged."""
 PATTERN = (
-    "Held-out plain text of the kind that the base was trained on: what it costs after "
-    "fine-tuning, and after restoring."
+    "Loss on held-out plain text like the base's pre-training data, after fine-tuning and after "
+    "restoring."
 )
 READING = (
-    "The control is the base after the same restoring: it shows what restoring itself costs or "
+    "The control is the base after the same restoring. It shows what restoring itself costs or "
     "teaches.",
-    "A loss within the margin counts as none. Verdicts come from one-sided paired tests over "
-    "the questions (exact for right and wrong answers), adjusted over all checkpoints and "
-    "tasks: losses are looked at from the last checkpoint back, what is kept or comes back from "
-    "the first one on.",
-    "Pseudo forgetting: the score fell, the text pattern is back after restoring, and the score "
-    "is at the base's and at the control's. Actual forgetting: the pattern is back, the score "
-    "is below both, and the last of several doses of restoring brought nothing more back. Not "
-    "yet restored: the last dose still brought something back. With one dose, as in the paper, "
-    "the loss left at that dose counts as actual forgetting. A part of the fall may have come "
-    "back all the same; its share is given.",
-    "Inconclusive: the reason says what would decide.",
+    "A loss within the margin counts as no loss. Verdicts come from one-sided paired tests over "
+    "the questions (exact for right and wrong answers), adjusted over all checkpoints and tasks. "
+    "Losses are tested from the last checkpoint backwards; what is kept or comes back is tested "
+    "from the first checkpoint onwards.",
+    "Pseudo forgetting: the score fell; after restoring, the text pattern is back, and the score "
+    "is level with the base and the control. Actual forgetting: the pattern is back, the score is "
+    "below both, and the last of several doses of restoring brought back no more. Not yet "
+    "restored: the last dose still brought back some of the score. With one dose, as in the "
+    "paper, the loss left at that dose counts as actual forgetting. Part of the fall may have "
+    "come back even so; its share is given.",
+    "Inconclusive: the reason says what data would decide.",
     "If you choose a checkpoint from this page, measure it again on other questions.",
 )
 
@@ -193,7 +193,7 @@ def summary(record: StagesRecord) -> str:
                 f"{task.name} {verb} {remedy[-1].verdict}: {reason_in_words(remedy[-1])}"
             )
     if remedied:
-        sentences.append(f"With the remedy, {' '.join(remedied)}")
+        sentences.append(f"With the remedy: {' '.join(remedied)}")
     return " ".join(filter(None, sentences))
 
 
@@ -214,13 +214,16 @@ def advice(
         earlier = ""
         for verdict in verdicts:
             if verdict.verdict in (GAINED, NONE):
-                earlier = f", and {labels[verdict.place - 1]} still shows it as it is"
+                earlier = f", and {labels[verdict.place - 1]} still shows it without restoring"
         return f"The knowledge is still there: an epoch of plain text restores it{earlier}."
     if last.verdict == NOT_YET:
         return "Restoring is not complete: try a larger dose (doses)."
     if last.verdict != ACTUAL:
         return ""
-    stop = "Every checkpoint shows it: fine-tune with a lower rate or for fewer steps"
+    stop = (
+        "Every checkpoint shows actual forgetting: fine-tune with a lower learning rate or for "
+        "fewer steps"
+    )
     for verdict in itertools.takewhile(lambda v: v.verdict != ACTUAL, verdicts):
         if verdict.verdict != INCONCLUSIVE:
             stop = f"Stop at {labels[verdict.place - 1]}"
@@ -230,7 +233,7 @@ def advice(
     since = (
         f" Actual forgetting begins at {_span(begins, labels)}." if begins and begins.place else ""
     )
-    return f"{stop}, or hold on to the base (label annealing, replay){back}.{since}"
+    return f"{stop}, or use a retention method (label annealing, replay){back}.{since}"
 
 
 def _span(transition: Transition, labels: Sequence[str]) -> str:
@@ -380,8 +383,8 @@ def _score_by_pattern(record: StagesRecord, arm: str, task: TaskAbout) -> Chart 
         rows.append({"line": line, "dose": restored, "x": text.value, "y": value})
     columns = {"line": "Checkpoint", "dose": "Restored", "x": TEXT.name, "y": task.name}
     caption = (
-        "From the fine-tuned model through every dose of restoring. Knowledge is lost if it "
-        "stops coming back while the loss on plain text still falls."
+        "From the fine-tuned model through every dose of restoring. Knowledge is lost if the "
+        "score stops rising while the loss on plain text still falls."
     )
     x, y = Axis(title=TEXT.axis), Axis(title=measure.axis)
     return lines(
@@ -421,8 +424,8 @@ def _scores(record: StagesRecord, arm: str, task: TaskAbout) -> Chart | None:
 def _plain_text(record: StagesRecord, arm: str) -> Chart | None:
     """What held-out plain text costs."""
     caption = (
-        "Held-out probing passages. The pattern is back where the restored model is at the base's "
-        f"or the control's, within {record.config.get('tolerance')} nats."
+        "Held-out probing passages. The pattern is back if the restored model's loss is that of "
+        f"the base or the control, within {record.config.get('tolerance')} nats per token."
     )
     entry = (f"{PROBING}/{PROBING}", "nats_per_token")
     return _by_checkpoint(record, arm, entry, TEXT, "Plain text", caption=caption)
@@ -518,38 +521,40 @@ def reason_in_words(v: StageVerdict) -> str:
     sentences: dict[str, Callable[[StageVerdict], str]] = {
         "gained": lambda v: f"Fine-tuning brought {_signed(v.tuned)}.",
         "within margin": lambda v: (
-            f"Fine-tuning changed it by {_signed(v.tuned)}, a loss of no more than the margin."
+            f"Fine-tuning changed the score by {_signed(v.tuned)}, a loss of no more than the margin."
         ),
-        "came back": lambda v: f"It fell by {_lost(v.tuned)} and came back: {_beside(v)}.",
+        "came back": lambda v: f"The score fell by {_lost(v.tuned)} and came back: {_beside(v)}.",
         "loss left": _loss_left,
         "loss left, one dose": lambda v: (
             f"{_loss_left(v)} Restored at one dose only: use doses: [1, 4] to see whether more "
             "restoring brings more back."
         ),
         "still coming back": lambda v: (
-            f"It fell by {_lost(v.tuned)}, and a loss is left at {v.dose} times the dose: "
+            f"The score fell by {_lost(v.tuned)}, and a loss is left at {v.dose} times the dose: "
             f"{_beside(v)}. The step to that dose still brought back {_step(v)}."
         ),
-        "tuned not scored": lambda v: f"It cannot be scored: {v.tuned.failed}",
+        "tuned not scored": lambda v: f"The fine-tuned model cannot be scored: {v.tuned.failed}",
         "base at chance": lambda v: (
-            "The base is not shown to do better than chance, so there is nothing to forget."
+            "The base is not shown to be better than chance, so there is nothing to forget."
         ),
         "within noise": lambda v: (
             f"A change of {_signed(v.tuned)} is within noise{_would_decide(v.tuned)}."
         ),
-        "not restored": lambda v: f"It fell by {_lost(v.tuned)} and was not restored.",
+        "not restored": lambda v: (
+            f"The score fell by {_lost(v.tuned)}, and the model was not restored."
+        ),
         "restored not scored": _not_scored,
         "restoring costs": _restoring_costs,
         "pattern not back": _pattern_not_back,
         "neither": _neither,
         "level with the control": lambda v: (
-            f"It fell by {_lost(v.tuned)}. Restored, it is level with the restored base and not "
-            f"shown to be at the base's level: {_beside(v)}. Restoring has a cost of its own; "
-            "restore more gently."
+            f"The score fell by {_lost(v.tuned)}. After restoring it is level with the restored "
+            f"base, but not shown to be level with the base: {_beside(v)}. Restoring itself has a "
+            "cost: restore more gently."
         ),
         "may still come back": lambda v: (
-            f"It fell by {_lost(v.tuned)}, and a loss is left at {v.dose} times the dose: "
-            f"{_beside(v)}. Whether the step to that dose brought anything back is not shown: "
+            f"The score fell by {_lost(v.tuned)}, and a loss is left at {v.dose} times the dose: "
+            f"{_beside(v)}. It is not shown whether the step to that dose brought anything back: "
             f"{_step(v)}."
         ),
     }
@@ -558,7 +563,8 @@ def reason_in_words(v: StageVerdict) -> str:
 
 def _loss_left(v: StageVerdict) -> str:
     text = (
-        f"It fell by {_lost(v.tuned)}, and a loss is left when the pattern is back: {_beside(v)}."
+        f"The score fell by {_lost(v.tuned)}, and a loss is left although the pattern is back: "
+        f"{_beside(v)}."
     )
     if v.more is None:
         return text
@@ -573,18 +579,18 @@ def _not_scored(v: StageVerdict) -> str:
     comparisons = (v.restored, v.against_control, v.control, v.pattern)
     failures = [c.failed for c in comparisons if c is not None and c.failed is not None]
     return (
-        f"What was restored cannot be scored: {failures[0]}"
+        f"The restored model cannot be scored: {failures[0]}"
         if failures
-        else "What was restored cannot be scored."
+        else "The restored model cannot be scored."
     )
 
 
 def _restoring_costs(v: StageVerdict) -> str:
     assert v.control is not None
     return (
-        f"Restoring alone costs the base {_lost(v.control)} {_interval(v.control)}, and it has to "
-        f"be shown to cost no more than {_number(v.control_tolerance, v.control)}. Restore more "
-        "gently (a lower rate, or text that is nearer to what the base was trained on), or ask "
+        f"Restoring alone costs the base {_lost(v.control)} {_interval(v.control)}. A verdict "
+        f"needs it shown to cost at most {_number(v.control_tolerance, v.control)}. Restore more "
+        "gently (a lower learning rate, or text closer to the base's pre-training data), or ask "
         "more questions."
     )
 
@@ -592,17 +598,17 @@ def _restoring_costs(v: StageVerdict) -> str:
 def _pattern_not_back(v: StageVerdict) -> str:
     assert v.pattern is not None
     return (
-        f"The pattern is not shown to be back: plain text costs {v.pattern.difference:+.3f} "
-        f"{v.pattern.unit} against the base, and {v.pattern_tolerance:g} are allowed. Restore for "
-        "longer, or at a higher rate."
+        "The pattern is not shown to be back: the loss on plain text differs from the base's by "
+        f"{v.pattern.difference:+.3f} {v.pattern.unit}, and {v.pattern_tolerance:g} is allowed. "
+        "Restore for longer, or at a higher learning rate."
     )
 
 
 def _neither(v: StageVerdict) -> str:
     assert v.against_control is not None
     text = (
-        f"It fell by {_lost(v.tuned)}. Restored, it is neither shown to be back nor to be below: "
-        f"{_beside(v)}"
+        f"The score fell by {_lost(v.tuned)}. After restoring, it is neither shown to be back nor "
+        f"shown to be below the base: {_beside(v)}"
     )
     return f"{text}{_would_decide(v.against_control)}."
 

@@ -30,8 +30,8 @@ Gains = dict[int, tuple[Gain, Gain]]
 """Trial -> (keep gain, learn gain)."""
 Range = tuple[float, float]
 BARS = (
-    "Bars: 95 % intervals of the change from the initial model. Broad line: the Pareto "
-    "frontier. Curves join trials of one method in the order of its strength."
+    "Bars: 95 % intervals of the change from the initial model. Thick line: the Pareto frontier. "
+    "Thin curves join the trials of one method in order of strength."
 )
 WIDE: dict[str, Any] = {"height": 540, "width": "full", "legend": True}
 NARROW: dict[str, Any] = {"height": 340, "width": "half", "legend": False}

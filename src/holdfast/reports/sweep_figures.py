@@ -159,7 +159,7 @@ def chosen_on(selection: Selection) -> str:
     return (
         "on the same data"
         if selection.validation is None
-        else f"by {selection.validation} and what is kept"
+        else f"by {selection.validation} and the keep side"
     )
 
 

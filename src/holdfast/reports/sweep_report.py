@@ -60,10 +60,10 @@ READING = (
     "the side's metrics and over the seeds.",
     "A trial is on the Pareto frontier if no other trial is at least as good on both sides and "
     "better on one. The initial model counts as a point.",
-    "Gain kept and loss avoided are shares of what direct fine-tuning did, with Fieller "
-    "intervals; none if direct fine-tuning's own change may be zero.",
-    "Only complete trials with every seed and measure count; pruned, failed and lost ones are in "
-    "the table with their reason.",
+    "Gain kept and loss avoided are shares of direct fine-tuning's gain and loss, with Fieller "
+    "intervals. There is no share if direct fine-tuning's own change may be zero.",
+    "Only trials with every seed and measurement count. Pruned, failed and lost trials are in the "
+    "table with the reason.",
 )
 ONE_SEED = (
     f"Intervals are at 95 % and cover {SAMPLES}, because there is one seed: other seeds may fall "
@@ -73,14 +73,15 @@ SEVERAL_SEEDS = (
     "Intervals are at 95 % and cover training seeds (t distribution) and evaluated samples "
     "together.",
     "The chosen trial's result is optimistic, because noise influenced the choice. “On held-out "
-    "seeds” scores the rule instead: it chooses on all seeds but one and is scored on that one, "
-    "in turn. Expect that result.",
+    "seeds” scores the rule instead: it chooses on all seeds but one, and is scored on the "
+    "remaining one, for each seed in turn. Expect this result.",
     "Stability: the rule chooses again on seeds drawn with replacement. If the choice changes "
     "from draw to draw, several trials are equally good.",
 )
 SHARES_OF_DIRECT = (
-    "Gain kept: the trial's learn gain over direct fine-tuning's. Loss avoided: 1 minus the "
-    "trial's keep loss over direct's. Time: of the worker, all seeds together."
+    "Gain kept: the trial's learn gain divided by that of direct fine-tuning. Loss avoided: 1 "
+    "minus the trial's keep loss divided by that of direct fine-tuning. Time: the worker's, for "
+    "all seeds together."
 )
 
 
@@ -151,7 +152,7 @@ def _frontier(
     sides = (record.learn, record.keep)
     main = frontier_chart(record, trials, sides, first)
     if main is None:
-        text = "No trial is complete with all its seeds yet, so there is nothing to draw."
+        text = "No trial has finished all its seeds yet, so there is nothing to draw."
         return Section("Learn against keep", [Paragraph(text, "note")])
     entries = [side.entries for side in sides]
     pairs = [pair for pair in record.pairs if [side.entries for side in pair] != entries]
@@ -161,7 +162,7 @@ def _frontier(
     ]
     if len(pairs) > MOST_PLOTS:
         text = (
-            f"Of {plural(len(pairs), 'pair')} of single measures the first {MOST_PLOTS} are drawn."
+            f"The first {MOST_PLOTS} of {plural(len(pairs), 'pair')} of single measures are drawn."
         )
         blocks.append(Paragraph(text, "note"))
     return Section("Learn against keep", blocks, anchor="frontier")
@@ -235,7 +236,7 @@ def _training(first: Selection | None, command: str, config_yaml: str) -> Sectio
     configuration = (
         Fold("The configuration", [b.Code(config_yaml)], open=True) if config_yaml else None
     )
-    intro = f"The command that trains {first.label} once more, with the study's settings:"
+    intro = f"This command trains {first.label} again, with the study's settings:"
     return section("Train the chosen trial", code, configuration, intro=intro, anchor="train")
 
 
@@ -258,7 +259,7 @@ def trials_section(
     """
     if not trials:
         return Section(
-            "All trials", [Paragraph("No trial was begun yet.", "note")], anchor="trials"
+            "All trials", [Paragraph("No trial has begun yet.", "note")], anchor="trials"
         )
     rules: dict[int | None, str] = {}
     for s in selections:
@@ -291,8 +292,8 @@ def _legend(record: StudyRecord, trials: Sequence[TrialFigures]) -> str:
         better = direction(side.higher_is_better)
         sides.append(f"{side.side} {side.label} ({side.unit}, {better} in itself)")
     text = (
-        f"Gains are against the initial model, more is better: {', '.join(sides)}, means over "
-        "the seeds with 95 % intervals."
+        "Gains are changes from the initial model; more is better. Means over the seeds with 95 % "
+        f"intervals: {', '.join(sides)}."
     )
     samples = ""
     for t in trials:

@@ -52,8 +52,8 @@ ACCURACY = (
 )
 BUDGET = (Curve("budget_constraint", "measured", "second"), Curve("budget_limit", "budget", "bad"))
 ON_THE_WAY = (
-    "The budget holds for the end of the run. During training the measured value may exceed it, "
-    "even with the right strength, and falls to it as the learning rate falls."
+    "The budget applies to the end of the run. During training the measured value may exceed the "
+    "budget, even with the right strength. It falls to the budget as the learning rate falls."
 )
 
 
@@ -154,7 +154,7 @@ def logged_curves(
     y = Axis(title=unit, log=log, ticks=log_ticks(lowest, highest) if log else ())
     value_is = "value is" if gaps == 1 else "values are"
     notes = [options.pop("caption", ""), "Logarithmic axis." if log else ""]
-    notes.append(f"{gaps} logged {value_is} not finite and are shown as gaps." if gaps else "")
+    notes.append(f"{gaps} logged {value_is} not finite, shown as gaps." if gaps else "")
     return Chart(
         title=title,
         rows=rows,
@@ -202,15 +202,15 @@ DISTANCE |= {"Parameters": "parameters"}
 _LAYER_AXIS = Axis(title="layer", more={"type": "category", "tickangle": "auto"})
 _NORM_AXIS = Axis(title="% of the layer's norm", from_zero=True)
 LAYER_CHART = Chart(
-    title="Distance from the start, layer by layer",
+    title="Distance from the initial model, layer by layer",
     rows=(),
     columns=heads(DISTANCE),
     marks=[Mark(kind="columns", x="layer", colour="@colour")],
     x=_LAYER_AXIS,
     y=_NORM_AXIS,
     caption=(
-        "L2 norm of (result \u2212 start) over the L2 norm of the start, per layer; other colour: "
-        "outside the blocks."
+        "L2 norm of (result \u2212 initial model), divided by the L2 norm of the initial model, per "
+        "layer. Other colour: weights outside the layers."
     ),
     height=290,
     layout={"bargap": 0.25},
@@ -237,7 +237,7 @@ def layer_chart(distance: Sequence[LayerDistance]) -> Chart | None:
             endless.append(d.layer)
     caption = LAYER_CHART.caption
     if endless:
-        caption += f" Not drawn, because the start's norm is 0: {', '.join(endless)}."
+        caption += f" Not drawn, because the initial norm is 0: {', '.join(endless)}."
     columns = dict(DISTANCE)
     if not signs:
         del columns["Signs kept"]

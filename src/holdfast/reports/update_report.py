@@ -319,7 +319,7 @@ def summary(r: Results) -> str:
 
 def no_answer(r: Results, what: str) -> str:
     """Why there is no answer."""
-    measured = "models were measured and not compared" if r.entries else "nothing was measured yet"
+    measured = "models were measured but not compared" if r.entries else "nothing was measured yet"
     return f"The {what} is {r.record.status}, and {measured}."
 
 
@@ -390,7 +390,7 @@ def pair_title(pair: ModelPair, r: Results) -> str:
 def _measures(r: Results) -> list[b.Block]:
     """Every measure of every model."""
     if not r.entries:
-        return [Paragraph("No evaluation of any model is there yet.", "note")]
+        return [Paragraph("No model has been evaluated yet.", "note")]
 
     def column(model: StudiedModel) -> Col:
         def figure(row: ResultRow) -> Text:
@@ -455,7 +455,7 @@ def _where(folder: Path, model: StudiedModel) -> Text:
 
 def _ancestry(r: Results) -> list[str]:
     """Whether each instruct model looks like a child of its base."""
-    child = "" if _warnings(r) else " That is what a fine-tune of a base looks like."
+    child = "" if _warnings(r) else " A fine-tune of a base looks like this."
     sentences = []
     for evidence in r.record.ancestry:
         title = f"{last_part(evidence['instruct'])} from {last_part(evidence['base'])}"
@@ -473,15 +473,15 @@ def _ancestry(r: Results) -> list[str]:
 
 READING = [
     "The residual is what instruction tuning changed: instruct \u2212 base, weight by weight. "
-    "Added to the base after it was continued on new text, it is meant to bring instruction "
-    "following back without instruction data (Balancing Continuous Pre-Training, equations 1 and "
-    "2).",
-    "Verdicts are of paired comparisons: both models answered the same samples. Gained or lost: "
-    "the interval of the difference excludes 0. No significant change is not proof of no "
-    "change; the interval shows how large a change may be.",
+    "Added to the base that was trained further on new text, it is meant to bring back "
+    "instruction following without instruction data (Balancing Continuous Pre-Training, equations "
+    "1 and 2).",
+    "Verdicts come from paired comparisons: both models answered the same samples. Gained or "
+    "lost: the interval of the difference excludes 0. “No significant change” does not prove that "
+    "nothing changed; the interval shows how large a change may be.",
     "The intervals do not cover variation between training runs.",
-    "Tokens read are those trained on, as counted, with every repetition of several epochs. FLOPs "
-    "are those of the training behind a model.",
+    "Tokens read: the counted tokens of training, with the repetitions of several epochs. FLOPs: "
+    "those of the training of a model.",
 ]
 
 
@@ -491,6 +491,6 @@ def _corpus(r: Results) -> Section:
         facts.append((name.replace(".", ": ").replace("_", " "), text))
     if not r.record.corpus.get("first_date"):
         facts.append(
-            ("dates", "none recorded: whether the text is new to the models is not known from it")
+            ("dates", "none recorded, so it is unknown whether the text is new to the models")
         )
     return Section("New text", [Panel([Facts(facts)], "card")], anchor="corpus")

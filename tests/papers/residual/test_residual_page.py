@@ -64,7 +64,7 @@ def test_a_study_leads_with_its_pairs(tmp_path, studied) -> None:
     answer = f"{bring} 3 paired comparisons: 1 lost, 2 gained. {instruct} 1 paired comparison: 1 lost."
     assert f"17 of 18 models are complete. {answer}" in text and "Llama 3 base → Llama 3 base + 3.1 residual" in text
     without = page_text(tmp_path, dataclasses.replace(studied, pairs=[]))
-    assert "The study is finished, and models were measured and not compared." in without
+    assert "The study is finished, and models were measured but not compared." in without
 
 
 def test_the_papers_layout_has_its_rows_and_figures_in_its_order(tmp_path, studied) -> None:

@@ -65,9 +65,11 @@ REASONS: dict[str, str] = {
     "exited early": "the process ended before the last line, by sys.exit or os._exit",
     "crashed": "the interpreter was ended by a signal, as by a stack overflow in C",
     "timed out": "processor time or wall clock ran out",
-    "out of memory": "MemoryError, or killed for want of memory",
-    "stopped by the sandbox": "ended by the error of something refused: a file, the network, a process, the size of a "
-    "file",
+    "out of memory": "MemoryError, or killed because memory ran out",
+    "stopped by the sandbox": (
+        "ended by an error because the sandbox refused a file, the network, a process or a file "
+        "size"
+    ),
 }
 """Every `Outcome.reason`, and when it is given."""
 
@@ -140,8 +142,8 @@ def require_sandbox() -> None:
         raise ConfigError(
             "Code written by a model runs only in a sandbox. Expected Linux 5.13 or newer on "
             f"x86_64 or aarch64 with seccomp and Landlock, got {machine} without "
-            f"{' and '.join(missing)}{reason}. Run these tasks on another machine (a container "
-            "may have to be allowed both), or take them out of the evaluation."
+            f"{' and '.join(missing)}{reason}. Run these tasks on another machine, or take them "
+            "out of the evaluation. A container may need permission for both."
         )
 
 
@@ -386,7 +388,7 @@ class _Run:
         if len(messages) == 2 and messages[1][0] in REASONS and self.code == 0:
             return messages[1][0], one_line(messages[1][1])
         if self.expired:
-            return "timed out", f"{self.limits.wall_seconds:g} s on the clock"
+            return "timed out", f"{self.limits.wall_seconds:g} s of wall-clock time"
         if self.code == -signal.SIGXCPU or (
             self.code == -signal.SIGKILL and self.cpu >= self.limits.cpu_seconds
         ):

@@ -32,7 +32,7 @@ from holdfast.statistics.estimates import Rows
 from holdfast.statistics.family_wise import adjust
 
 LENGTH = "length"
-NOT_SAID = "not said"
+NOT_SAID = "not stated"
 """The group of samples whose column is empty."""
 _MOST_GROUPS = 200
 """A column of more values is no category."""

@@ -114,8 +114,8 @@ def stage_matrix(
     """
     if not tasks or len(folders) != len(tasks) + 1 or len(stages) != len(folders):
         raise ConfigError(
-            "expected a task a stage and one model more than tasks (the start comes first), got "
-            f"{len(folders)} models with {len(stages)} labels for {len(tasks)} tasks"
+            "expected one task per stage, and one model more than tasks (the initial model comes "
+            f"first), got {len(folders)} models with {len(stages)} labels for {len(tasks)} tasks"
         )
     entries, problems = _measured_at_all_stages(folders, tasks, stages)
     joint = JointScores(folders, entries, resamples=resamples, seed=seed)
@@ -151,7 +151,9 @@ def _measured_at_all_stages(
     start, *later = map(read_evaluations, folders)
     entries: dict[Key, list[Evaluation]] = {(e.suite, e.name): [e] for e in start}
     problems = [
-        f"{'/'.join(key)}: the start was not measured on it." for key in tasks if key not in entries
+        f"{'/'.join(key)}: the initial model was not measured on it."
+        for key in tasks
+        if key not in entries
     ]
     for number, evaluations in enumerate(later, 1):
         matching = match_entries(start, evaluations)

@@ -59,13 +59,13 @@ def contributions(
                 metric, rows_of_side, higher_is_better=about.higher_is_better, unit=about.unit
             )
             if figure is None:
-                raise DataError(f"{suite}/{name}: {metric} is no mean over samples")
+                raise DataError(f"{suite}/{name}: {metric} is not a mean over samples")
             influences.append(
                 figure.influence(by_cluster(figure.columns(rows_of_side), clusters_of(rows[0])))
             )
         samples = tuple(dict.fromkeys(map(sample_of, rows[0])))
         if first_samples not in ((), samples):
-            raise DataError(f"{suite}/{name}: seeds were asked other samples")
+            raise DataError(f"{suite}/{name}: seeds were measured on different samples")
         first_samples = samples
         values.append(influences[-1] - (influences[0] if len(sides) > 1 else 0.0))
     return Contributions(samples=first_samples, values=np.mean(values, axis=0))
@@ -110,7 +110,7 @@ def sample_correlation(
     correlations = correlation(entry, known)
     missing = set(known) - set(correlations.trials if correlations is not None else ())
     return correlations, left_out | dict.fromkeys(
-        missing, "other samples than the first of them, or fewer than two"
+        missing, "measured on other samples than the first one, or on fewer than two"
     )
 
 
@@ -126,6 +126,6 @@ def independent(entry: Entry, left_out: Mapping[int, str], of: int, what: str) -
     """
     return (
         f"{entry[0]}/{entry[1]}: {len(left_out)} of {of} {what} cannot be paired over samples, so "
-        "that intervals of their differences and shares are as a rule too wide: "
+        "intervals of their differences and shares are usually too wide: "
         f"{next(iter(left_out.values()))}"
     )

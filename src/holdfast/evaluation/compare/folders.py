@@ -248,7 +248,7 @@ def _measured_differently(before: Evaluation, after: Evaluation) -> str | None:
         return None  # the members are held against each other, one by one
     different = setting_differences(before, after, aside=ASIDE)
     return (
-        f"measured with other settings before than after ({different}), {advice}"
+        f"measured with different settings before and after ({different}), {advice}"
         if different
         else None
     )
@@ -355,10 +355,10 @@ def _compare_rows(
     primary = pair.before.primary
     why = sheet.left_out.get(primary, "was not measured")
     if primary not in sheet.figures and "bits_per_byte" in sheet.figures:
-        notes.append(f"{what}: {primary} {why}; bits_per_byte is compared in its place.")
+        notes.append(f"{what}: {primary} {why}; bits_per_byte is compared instead.")
         primary = "bits_per_byte"
     if primary not in sheet.figures:
-        raise DataError(f"{what}: {primary} {why}; choose another metric to lead.")
+        raise DataError(f"{what}: {primary} {why}. Choose another metric as the first one.")
     entry = dataclasses.replace(pair.before, primary=primary)
     comparisons = [_with_chance(c, pair) for c in compare_columns(sheet, entry, options)]
     lead = comparisons[0]
@@ -368,9 +368,9 @@ def _compare_rows(
         form = _form_remark(sheet, lead, other) or _form_remark(sheet, other, lead)
         if form or other.verdict != lead.verdict:
             notes.append(
-                f"{what}: {lead.metric} leads ({lead.before:.3g} to {lead.after:.3g}: "
-                f"{lead.verdict}), and {other.metric} reads the same answers ({other.before:.3g} "
-                f"to {other.after:.3g}: {other.verdict}). "
+                f"{what}: two metrics of the same answers differ: {lead.metric}, the first one "
+                f"({lead.before:.3g} to {lead.after:.3g}: {lead.verdict}), and {other.metric} "
+                f"({other.before:.3g} to {other.after:.3g}: {other.verdict}). "
                 f"{form or 'Perhaps only the form of the answers changed.'}"
             )
     return comparisons

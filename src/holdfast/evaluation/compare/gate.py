@@ -110,8 +110,8 @@ class Rule:
     text: str
     """As the user wrote it."""
     what: str
-    """Subject, with the metric after it if there is one. Which is which is known once the entries
-    are."""
+    """Subject, followed by the metric if there is one. They can be told apart only once the entries
+    are known."""
     direction: str
     """"drop", "gain", "rise" or "fall"."""
     operator: str
@@ -121,14 +121,14 @@ class Rule:
     """"pt", "%", empty, or the metric's own unit."""
     tier: Tier = CRITICAL
     alpha: float | None = None
-    """Level of one side; None: the comparison's."""
+    """One-sided level of the test; None: the comparison's."""
     required: bool = True
-    """Whether it matters that an entry was not measured."""
+    """Whether it is an error that an entry was not measured."""
     margins: Margins | StatedMargins | None = None
-    """Of a policy's entry: where its threshold comes from, once the metric is known. That it does
-    not hold has to be shown then."""
+    """For an entry of a policy: where its threshold comes from, once the metric is known. In this
+    case the comparison has to show that the rule does not hold."""
     accepted: tuple[AcceptedLoss, ...] = ()
-    """Of a policy's entry, for any of its metrics."""
+    """For an entry of a policy, for any of its metrics."""
 
     def of_metric(self, c: Comparison) -> Rule | None:
         """The rule with a margin for threshold; None where no margin fits the metric."""
@@ -204,7 +204,7 @@ def _parse(text: str) -> Rule | str:
             f"'{match['direction']}'.{near}"
         )
     if not what:
-        return f"it names no entry. Begin with one, with a suite, or with 'any', such as {EXAMPLES}"
+        return f"expected an entry, a suite or 'any' first, such as {EXAMPLES}"
     try:
         threshold = float(match["number"])
     except ValueError:
@@ -223,8 +223,8 @@ def _parse(text: str) -> Rule | str:
     if direction in ("drop", "gain") and (direction == "drop") == (sign in ("<", "<=")):
         reversed_text = rule.text.replace(sign, sign.translate(str.maketrans("<>", "><")), 1)
         return (
-            "a rule describes what FAILS, and this one fails every better model. Write "
-            f"'{reversed_text}'; to require a worse value, use rise or fall"
+            "a rule describes what FAILS, and this rule fails every better model. Write "
+            f"'{reversed_text}'. To require a worse value, use rise or fall"
         )
     return rule
 
@@ -261,14 +261,14 @@ def _bind(rule: Rule, matching: Matching) -> Aim | str:
             if entry is not None and (metric is None or called(metric, entry.metrics)):
                 missing.append(key)
         if refused:
-            return "it speaks of what cannot be compared: " + " ".join(refused)
+            return "it names entries that cannot be compared: " + " ".join(refused)
         candidates, chosen = meant_metrics(metric, {key: pairs[key] for key in both})
         if chosen or (missing and not both):
             aim = Aim(rule=rule, metrics=chosen, missing=missing)
             return _unit_problem(aim, pairs) or aim
         if candidates:
             reasons.append(
-                f"'{metric}' is any of {', '.join(candidates)}: write one of them in full"
+                f"'{metric}' may mean any of {', '.join(candidates)}: write one of them in full"
             )
             continue
         shared: dict[str, None] = {}
@@ -357,7 +357,7 @@ def _misfit(rule: Rule, wrong: Sequence[str]) -> str:
     listed = "; ".join(wrong[:5]) + others
     if rule.unit == "pt":
         return (
-            f"points are of shares between 0 and 1, but {listed}. Write the threshold in % "
+            f"points (pt) apply to shares between 0 and 1, but {listed}. Write the threshold in % "
             "(relative to before) or without a unit, or name one metric"
         )
     return f"expected pt, %, or the metric's own unit, got '{rule.unit}', but {listed}"

@@ -189,8 +189,8 @@ class JointScores:
                     self.remarks[key] = f"{what}: {remark}"
             except KeyError as error:
                 raise DataError(
-                    f"{what}: sample rows without {error}, which rows are joined on. Evaluate "
-                    "both again."
+                    f"{what}: sample rows lack {error}, by which samples are paired. Evaluate both "
+                    "again."
                 ) from None
             except DataError as error:
                 differences = setting_differences(evaluations[0], evaluation, only=SAMPLES_DECIDE)
@@ -212,11 +212,11 @@ class JointScores:
                 mapped.append((*key_there, member_metric))
             if sorted(mapped) != sorted(_members(average)):
                 raise DataError(
-                    f"{what}: an average of other entries before than after. Evaluate both with "
+                    f"{what}: an average of different entries before and after. Evaluate both with "
                     "the same suites."
                 )
         if not members:
-            raise DataError(f"{what}: an average that names no members. Evaluate again.")
+            raise DataError(f"{what}: expected an average with members, got none. Evaluate again.")
         known = evaluations[0].metrics.get(metric)
         if known is None:
             raise DataError(f"{what}: {metric} was not measured.")
@@ -239,12 +239,13 @@ class JointScores:
                 member = self.scores((suite, name), of_member)
             except DataError as error:
                 raise DataError(
-                    f"{what}: its member cannot be compared, so neither can the average. {error}"
+                    f"{what}: one of its members cannot be compared, so neither can the "
+                    f"average. {error}"
                 ) from None
             if member.higher_is_better != known.higher_is_better:
                 raise DataError(
-                    f"{what}: an average of metrics of which some are better when higher and some "
-                    "when lower. Average them apart."
+                    f"{what}: an average of metrics, some better when higher and some better when "
+                    "lower. Make one average for each kind."
                 )
             scores.append(member)
             samples[suite, name] = member.n

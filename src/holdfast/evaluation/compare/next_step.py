@@ -145,7 +145,7 @@ def _form(found: _Found) -> NextStep | None:
         for other in of_entry:
             reads_alike = other.metric in readings(c.metric, [o.metric for o in of_entry])
             if reads_alike and other.verdict != LOST:
-                why = f"{c.metric} fell, and no fall of {other.metric} is shown"
+                why = f"{c.metric} fell, but {other.metric} is not shown to have fallen"
                 text = f"{_name(c)}: {why}. Perhaps only the form of the answers changed."
                 return _on_the_page(found, text)
     return None
@@ -158,8 +158,8 @@ def _chance(found: _Found) -> NextStep | None:
         return None
     text = (
         f"{_names(losses)}: the model before is not shown to be better than chance, so there was "
-        "nothing to forget. Use questions that it can answer, or another form, such as whole "
-        "answers in place of letters."
+        "nothing to forget. Use questions that this model can answer, or another form, such as "
+        "whole answers instead of letters."
     )
     return NextStep(text=text)
 
@@ -187,8 +187,10 @@ def _questions(found: _Found) -> NextStep | None:
     words += ["--corpus", "generated", "--tokens", str(_tokens(found.sides[-1]))]
     words += ["--keep", *entries]
     return NextStep(
-        text=f"{text} If you have text like the base's pre-training data, give it in place of "
-        "generated: text by the base may teach the answers again.",
+        text=(
+            f"{text} If you have text like the base's pre-training data, give it instead of "
+            "generated: text that the base writes may teach the answers again."
+        ),
         command=shlex.join(words),
     )
 
@@ -200,8 +202,8 @@ def _text(found: _Found) -> NextStep | None:
         return None
     if any(kind not in ASIDE for kind in found.kinds.values()):
         text = (
-            f"{_names(lost)}: the loss on text rose, and no loss is shown on questions. Train "
-            "with a retention method, such as --retention label_annealing."
+            f"{_names(lost)}: the loss on text rose, but no loss is shown on questions. Train with "
+            "a retention method, such as --retention label_annealing."
         )
         return NextStep(text=text)
     text = (
@@ -222,8 +224,8 @@ def _samples(found: _Found) -> NextStep | None:
         return None
     nearest = min(open_, key=lambda c: (c.needed or 0) / c.n)
     text = (
-        f"{_name(nearest)}: not decided yet; measure about {nearest.needed_about:,} samples in "
-        f"place of {nearest.n:,}."
+        f"{_name(nearest)}: not decided yet. Measure about {nearest.needed_about:,} samples "
+        f"instead of {nearest.n:,}."
     )
     return NextStep(text=text)
 

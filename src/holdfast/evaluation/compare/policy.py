@@ -67,16 +67,15 @@ class EntryPolicy:
     """What is asked of an entry."""
 
     tier: Tier = CRITICAL
-    """What a loss beyond the margin leads to: critical: HOLD; supporting: counted; advisory: shown
-    only."""
+    """What happens if the loss is larger than the margin. critical: HOLD; supporting: it is
+    counted; advisory: it is only shown."""
     margin: Annotated[tuple[str, ...], Meta(parse=margin_words, metavar="1pt")] = ()
     """Margin, the largest loss that does not matter: 1pt of a share, 2% of the value before, '0.02
     nats/token', 0; several if a suite has several units. Default: --margin."""
     alpha: Annotated[float | None, Meta(gt=0, lt=0.5)] = None
     """One-sided error rate of the test; null: (1 - confidence) / 2."""
     required: bool | None = None
-    """Whether it has to be measured on both models, with finite values; null: yes unless
-    advisory."""
+    """Whether both models must be measured, with finite values; null: yes unless advisory."""
     metric: str | None = None
     """Metric to judge; null: the first one."""
 
@@ -124,7 +123,7 @@ class Policy:
     fail_if: tuple[str, ...] = ()
     """Further rules, as in --fail_if."""
     supporting_losses: Annotated[int, Meta(ge=1)] = 1
-    """HOLD if this many supporting entries are shown to have lost more than their margin."""
+    """Number of supporting entries with a loss beyond their margin that leads to HOLD."""
     accepted: Path = Path("accepted.json")
     """File in which --accept records accepted losses, relative to this file's folder."""
 
@@ -268,7 +267,7 @@ def _metric(word: str | None, pair: EntryPair) -> tuple[str | None, str]:
     if chosen:
         return chosen[pair.key], ""
     if candidates:
-        return None, f"'{word}' is any of {', '.join(candidates)}: write one of them in full."
+        return None, f"'{word}' may mean any of {', '.join(candidates)}: write one of them in full."
     shared = shared_metrics(pair)
     near = did_you_mean(word, shared)
     return None, f"{'/'.join(pair.key)} has no metric '{word}'.{near} It has: {', '.join(shared)}."
@@ -296,9 +295,9 @@ def accepted_losses(policy: Policy, before: Matching) -> tuple[list[AcceptedLoss
             losses.append(loss)
         else:
             notes.append(
-                f"The loss of {loss.suite}/{loss.name} that {loss.by} accepted on {loss.date} "
-                f"was measured against another model before ({loss.labels[0]}): it does not "
-                "apply here."
+                f"The loss of {loss.suite}/{loss.name} that {loss.by} accepted on {loss.date} was "
+                f"measured against another initial model ({loss.labels[0]}): it does not apply "
+                "here."
             )
     return losses, notes
 
@@ -352,10 +351,14 @@ def accept(
     for entry in entries:
         meant = [c for c in judged if entry in (c.name, f"{c.suite}/{c.name}")]
         if len(meant) != 1:
-            problem = f"is any of {len(meant)} entries" if meant else "is no entry that it judges"
+            problem = (
+                f"matches {len(meant)} entries"
+                if meant
+                else "is not an entry that the policy judges"
+            )
             problems.append(f"--accept: '{entry}' {problem}.{did_you_mean(entry, names)}")
         elif meant[0].gain >= 0.0:
-            problems.append(f"--accept: {entry} did not lose anything.")
+            problems.append(f"--accept: {entry} has no loss.")
         else:
             new.append(
                 AcceptedLoss(

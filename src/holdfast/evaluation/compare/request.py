@@ -30,24 +30,24 @@ class CompareSettings:
     """How models are compared."""
 
     models: Annotated[tuple[str, ...], Meta(positional=True, metavar="A B")] = ()
-    """Runs, evaluated models, logs, or models; see above."""
+    """Runs, evaluated models, logs or models, see above."""
     suite: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME", section="models")] = ()
-    """Suites for models that were not measured yet: shipped suites or YAML files, as in 'holdfast
+    """Suites for models that are not measured yet: shipped suites or YAML files, as in 'holdfast
     evaluate'."""
     measured_dir: Annotated[Path, Meta(metavar="FOLDER", section="models")] = Path("evaluated")
-    """Folder of these measurements, and beside it (FOLDER_prompts) of answers to prompts; finished
-    ones are not repeated."""
+    """Folder for these measurements. Answers to prompts go to FOLDER_prompts beside it. Finished
+    work is not repeated."""
     prompts: Annotated[Path | None, Meta(metavar="FILE")] = None
-    """Your prompts, answered by both models side by side. Rows have prompt or messages; answers
-    are shown on the page and in JSON, but not judged."""
+    """Your prompts, answered by both models. Rows have prompt or messages. The answers are shown
+    side by side on the page and in JSON; they are not judged."""
     max_new_tokens: Annotated[int, Meta(ge=1, section="models")] = 256
     """Maximum number of tokens of an answer; decoding is greedy."""
     fail_if: Annotated[tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="RULE")] = ()
     """Exit code 3 if the rule holds; may be repeated."""
     policy: Annotated[Path | None, Meta(metavar="GATE.yaml")] = None
-    """File with the loss that each entry may have; the verdict is SHIP, HOLD or CANNOT TELL."""
+    """File with the loss that each entry may have. The verdict is SHIP, HOLD or CANNOT TELL."""
     strict: bool = False
-    """Undecided rules fail too."""
+    """Count undecided rules as failed."""
     metrics: Literal["primary", "all"] = "primary"
     """Metric to compare, or all."""
     confidence: Annotated[float, Meta(gt=0, lt=1, metavar="LEVEL", section="statistics")] = 0.95
@@ -57,11 +57,11 @@ class CompareSettings:
         tuple[str, ...],
         Meta(repeatable=True, one_word=True, metavar="0|2pt|1%|'0.02 UNIT'", parse=margin_words),
     ] = ()
-    """Largest loss that does not matter: for shares (default 1pt), in % of the value before for
-    other units, for one unit, or 0."""
+    """Largest loss that does not matter: in points for shares (default 1pt), in % of the value
+    before for other units, in one unit, or 0."""
     allow_unpaired: Annotated[float, Meta(ge=0, le=1, metavar="SHARE", section="statistics")] = 0.01
-    """Largest share of an entry's samples without a partner; these are named and left out, more is
-    an error."""
+    """Largest share of an entry's samples that only one model has. These are named and left out; a
+    larger share is an error."""
     family_wise: Annotated[FamilyWise, Meta(section="statistics")] = "holm"
     """How p-values are adjusted for the number of tests."""
     resamples: Annotated[int, Meta(ge=100, section="statistics")] = 4000
@@ -117,9 +117,9 @@ def find_sides(words: Sequence[str], *, measures: bool = False) -> tuple[list[Si
         verb = "is a model that was" if len(models) == 1 else "are models that were"
         base = ["BASE"] if len(words) == 1 else []
         problems.append(
-            f"{' and '.join(models)} {verb} not measured. Say on what: "
-            f"'holdfast compare {' '.join([*base, *words])} --suite knowledge', or a suite of your "
-            "own, measures and compares"
+            f"{' and '.join(models)} {verb} not measured. Add a suite: 'holdfast compare "
+            f"{' '.join([*base, *words])} --suite knowledge', or your own suite, measures and "
+            "compares"
         )
     for word in words:
         if word in models:
@@ -213,7 +213,9 @@ def find_models(word: str, *, only: bool) -> list[Side]:
         folders = filter(Path.is_dir, path.iterdir())
         inside = sorted(map(str, filter(_is_evaluated, folders)))
         listed = f" Inside are: {', '.join(inside[:10])}." if inside else ""
-        expected = "expected a run (run.json), or what 'holdfast evaluate' wrote (evaluate.json)"
+        expected = (
+            "expected a run (run.json), or an output folder of 'holdfast evaluate' (evaluate.json)"
+        )
         raise ConfigError(f"{expected}, in {path}, found neither.{listed} {_readable()}")
     return [Side(folder=folder, label=path.name)]
 
@@ -230,7 +232,7 @@ def _readable() -> str:
     from holdfast.evaluation.foreign.registry import READERS
 
     forms = [f"{reader.tool}: {reader.expects}" for reader in READERS]
-    return f"Logs of other tools that are read: {'; '.join(forms)}."
+    return f"These logs of other tools can be read: {'; '.join(forms)}."
 
 
 def _of_log(path: Path, reader: Reader, *, only: bool) -> list[Side]:
@@ -241,7 +243,7 @@ def _of_log(path: Path, reader: Reader, *, only: bool) -> list[Side]:
     if len(logs) != 1 and not (only and len(logs) == 2):
         listed = ", ".join([str(log.path) for log in logs])
         raise ConfigError(
-            f"{path} holds logs of {len(logs)} models: name the one to compare, {listed}"
+            f"{path} has logs of {len(logs)} models. Name the one to compare: {listed}"
         )
     sides = []
     for log in logs:
@@ -262,7 +264,7 @@ def _of_run(path: Path, label: str, *, only: bool) -> list[Side]:
     run = RunFolder(path)
     if label not in ("", "start", "result"):
         raise ConfigError(
-            f"{path} is a run, which has {path}:start and {path}:result; got ':{label}'"
+            f"{path} is a run: expected {path}:start or {path}:result, got ':{label}'"
         )
     record = run.read()
     names = ("start", "result") if only and not label else (label or "result",)
@@ -293,8 +295,8 @@ def _of_output(path: Path, label: str, *, only: bool) -> list[Side]:
         raise ConfigError(f"{path} has no model '{label}'.{near} It has: {listed or 'none'}")
     if not label and not only and len(labels) != 1:
         names = listed or "once there is one"
-        raise ConfigError(f"{path} holds {len(labels)} models: name the one to compare, {names}")
-    empty = f"{{}} (the evaluation is {record.status}). The same command continues it."
+        raise ConfigError(f"{path} has {len(labels)} models. Name the one to compare: {names}")
+    empty = f"{{}} (the evaluation is {record.status}). Run the same command to continue."
     models = {str(model.get("label")): _model_of(path, model) for model in record.models}
     folders = {}
     for name in [label] if label else labels:

@@ -272,9 +272,9 @@ def _prepared(
             evaluations.append(read_evaluations(side.folder))
             if mixed := mixed_weights(evaluations[-1]):
                 problems.append(
-                    f"expected evaluations of one model in {side.path}, got those of "
-                    f"several weights: {mixed}. Measure the model that you mean under another "
-                    "label, or into another --output_dir."
+                    f"expected evaluations of one model in {side.path}, got evaluations of "
+                    f"different weights: {mixed}. Measure the model again under another label, or "
+                    "into another --output_dir."
                 )
     if problems:
         raise ConfigError(problems)

@@ -56,8 +56,8 @@ class ComparisonOptions:
     family_wise: FamilyWise = "holm"
     """How p-values of many entries are adjusted (`statistics.family_wise`)."""
     allow_unpaired: float = 0.0
-    """Share of an entry's samples, in [0, 1], that may have no partner and are left out then; more
-    is an error."""
+    """Share of an entry's samples, in [0, 1], that may lack a partner. These are left out; a larger
+    share is an error."""
     resamples: int = 4000
     """Draws of `max_t`."""
     seed: int = 0
@@ -228,7 +228,7 @@ def sheet_of(
             np.array_equal(denominators[0], other) for other in denominators
         ):
             left_out[name] = (
-                f"counts other {ratios[0].denominator} in the same text (another tokenizer)"
+                f"counts {ratios[0].denominator} differently in the same text (another tokenizer)"
             )
             continue
         figures[name] = ratios[0]
@@ -243,7 +243,7 @@ def _why_no_pairs(metric: str, rows: Sequence[Rows]) -> str:
     for rows_of_model in rows:
         if any(column in row for row in rows_of_model):
             return "is not a number in every sample"
-    return "is no mean over samples, so there is nothing to pair"
+    return "is not a mean over samples, so it cannot be paired"
 
 
 def compare_columns(
@@ -476,8 +476,8 @@ def _without_changed(
 def _why_not_joined(joined: Joined, before: int, after: int) -> str:
     """Why two models with so many samples cannot be compared, and what to do."""
     advice = (
-        "Evaluate both with the same data, limit and settings; 'holdfast evaluate' measures again "
-        "what is deleted."
+        "Evaluate both with the same data, limit and settings. To measure an entry again, delete "
+        "its files and run 'holdfast evaluate'."
     )
     if joined.only_before or joined.only_after:
         return (
@@ -487,7 +487,7 @@ def _why_not_joined(joined: Joined, before: int, after: int) -> str:
     for column, count in joined.changed.items():
         if count:
             return (
-                f"{count} of {before} samples were asked {ASKED[column]} before than after. "
+                f"{count} of {before} samples were asked {ASKED[column]} after than before. "
                 f"{advice}"
             )
     raise AssertionError("samples were refused although all have a partner")

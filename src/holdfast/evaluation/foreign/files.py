@@ -69,6 +69,6 @@ def _parsed(text: str, where: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{where}: expected JSON, but it cannot be parsed: {first_line(error)}. The log is "
-            "cut short or damaged: fetch it again, or make it again."
+            f"{where}: expected JSON, but it cannot be parsed: {first_line(error)}. The log is cut "
+            "short or damaged. Copy it or create it again."
         ) from error

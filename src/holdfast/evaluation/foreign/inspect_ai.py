@@ -80,8 +80,8 @@ def load(path: Path) -> dict[str, Any]:
     """
     if importlib.util.find_spec("inspect_ai") is None:
         raise UserError(
-            f"{path} is a log of Inspect, which reads it with the package inspect_ai; it is not "
-            "installed. Install it with: pip install 'holdfast[inspect]'"
+            f"{path} is a log of Inspect. To read it, the package inspect_ai is needed, and it is "
+            "not installed. Install it with: pip install 'holdfast[inspect]'"
         )
     from inspect_ai.log import read_eval_log
 
@@ -90,7 +90,7 @@ def load(path: Path) -> dict[str, Any]:
     except Exception as error:  # whatever a damaged archive raises there
         raise DataError(
             f"{path}: Inspect cannot read this log ({first_line(error)}). It is cut short, damaged "
-            "or of a later version: fetch it again, or update inspect_ai."
+            "or of a later version. Copy it again, or update inspect_ai."
         ) from error
     values: dict[str, Any] = log.model_dump(exclude={"samples", "stats", "reductions"})
     samples = []
@@ -142,15 +142,15 @@ def _entry(path: Path, log: Mapping[str, Any]) -> ForeignEntry:
     if not _is_finished(log):
         error = (log.get("error") or {}).get("message") or ""
         raise DataError(
-            f"{path}: expected a finished run, got the status '{log['status']}'"
-            f"{f' ({error!r:.200})' if error else ''}. Continue it with 'inspect eval-retry', and "
-            "compare the log that this writes."
+            f"{path}: expected a finished run, got the status "
+            f"'{log['status']}'{f' ({error!r:.200})' if error else ''}. Continue it with 'inspect "
+            "eval-retry', and compare the new log."
         )
     samples = log["samples"]
     if not samples:
         raise DataError(
             f"{path}: expected samples, got a log without them. Two models are paired sample by "
-            "sample: evaluate without --no-log-samples."
+            "sample. Evaluate without --no-log-samples."
         )
     _check_ids(path, samples)
     notes: list[str] = []
@@ -197,9 +197,9 @@ def _check_ids(path: Path, samples: Sequence[Sample]) -> None:
         keys.add(key)
     if twice:
         raise DataError(
-            f"{path}: expected every id once an epoch, got {len(twice)} more often: "
+            f"{path}: expected every id once per epoch, got {len(twice)} ids more often: "
             f"{', '.join(twice[:5])}{', ...' if len(twice) > 5 else ''}. Give each sample of the "
-            "dataset an id of its own."
+            "dataset its own id."
         )
 
 
@@ -296,7 +296,7 @@ def _figures(
         mean = math.fsum(numbers) / len(numbers)
         if label in logged and not math.isclose(mean, logged[label], rel_tol=1e-6, abs_tol=1e-9):
             notes.append(
-                f"{label} is {mean:.4g} over all samples and epochs, which is what is compared; "
+                f"{label} is {mean:.4g} over all samples and epochs. This value is compared. "
                 f"Inspect reports {logged[label]:.4g}."
             )
     return figures

@@ -68,13 +68,13 @@ def read(path: Path) -> list[ForeignLog]:
 
 def _date_of(file: Path) -> str:
     match = _FILE.match(file.name)
-    assert match is not None, "a file that is no details"
+    assert match is not None, "not a details file"
     return match[2]
 
 
 def _task_of(file: Path) -> str:
     match = _FILE.match(file.name)
-    assert match is not None, "a file that is no details"
+    assert match is not None, "not a details file"
     return match[1]
 
 
@@ -100,8 +100,8 @@ def _log(folder: Path, files: Sequence[Path]) -> ForeignLog:
         entry = _entry(file, results)
         if entry.name in entries:
             raise DataError(
-                f"{folder}: expected {entry.name} with one number of examples, got it with several."
-                " Name the file of the one to compare."
+                f"{folder}: expected one file of {entry.name}, got several with different numbers "
+                "of examples. Name the file to compare."
             )
         entries[entry.name] = entry
     return ForeignLog(
@@ -144,8 +144,8 @@ def _entry(file: Path, results: Mapping[str, Any]) -> ForeignEntry:
     notes: list[str] = []
     if not results:
         notes.append(
-            f"the results file of {file.name} is not beside it: task version and directions of "
-            "metrics are not known."
+            f"the results file of {file.name} is missing beside it: task version and directions of "
+            "metrics are unknown."
         )
     figures = _figures(rows, list(labels), config, (results.get("results") or {}).get(task), notes)
     lead = leading(figures) if figures else None
@@ -193,7 +193,7 @@ def _samples(file: Path) -> list[dict[str, Any]]:
             )
         rows: list[dict[str, Any]] = table.read().to_pylist()
     if not rows:
-        raise DataError(f"{file}: expected a row a sample, got none.")
+        raise DataError(f"{file}: expected one row per sample, got none.")
     if known[0] is _COLUMNS[0]:
         return rows
     samples = []
@@ -289,7 +289,7 @@ def _figures(
             figures[label] = ratio
         else:
             notes.append(
-                f"{label} is {value:.4g} in the results and {mean:.4g} on average over the samples,"
-                " so it is no mean over them and is left out."
+                f"{label} is {value:.4g} in the results, but the samples' mean is {mean:.4g}. So "
+                "it is not a mean over samples, and it is left out."
             )
     return figures

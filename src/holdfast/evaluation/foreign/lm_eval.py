@@ -102,9 +102,9 @@ class _Results:
             if file.is_file():
                 return file, read_log_rows(file)
         raise DataError(
-            f"{self.path}: expected the samples of {task} beside it ({names[0]}), found none. "
-            "Two models are paired sample by sample: evaluate with --log_samples, and keep its "
-            "files together."
+            f"{self.path}: expected the samples of {task} beside it ({names[0]}), found none. Two "
+            "models are paired sample by sample. Evaluate with --log_samples, and keep its files "
+            "together."
         )
 
 
@@ -187,7 +187,7 @@ def _results_of_samples(path: Path) -> Path:
     if not files:
         raise DataError(
             f"{path}: expected the results file of its run beside it "
-            f"(results{date.group(0)}.json), found none. It records the tasks and settings: keep "
+            f"(results{date.group(0)}.json), found none. It records the tasks and settings. Keep "
             "both files together."
             if date
             else f"{path}: expected a date in its name."
@@ -266,7 +266,7 @@ def _read(run: _Results, name: str) -> TaskRows:
     if not read.figures:
         raise DataError(
             f"{file}: expected a metric that is a mean over samples, got none. "
-            f"{' '.join(read.notes)} Compare other tasks, or one more metric of this one."
+            f"{' '.join(read.notes)} Compare other tasks, or log another metric of this one."
         )
     return read
 
@@ -308,8 +308,8 @@ def _other_averages(
         logged = run.content["groups"][name].get(f"{metric},{filtered_by if comma else 'none'}")
         if isinstance(logged, (int, float)) and not math.isclose(value, logged, rel_tol=1e-6):
             notes.append(
-                f"{label} is {value:.4g} over all questions, which is what is compared; the "
-                f"harness averages subtasks: {logged:.4g}."
+                f"{label} is {value:.4g} over all questions. This value is compared. The harness "
+                f"averages subtasks: {logged:.4g}."
             )
     return notes
 

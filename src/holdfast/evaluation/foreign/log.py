@@ -29,26 +29,26 @@ from holdfast.support.files import fingerprint
 
 @dataclass(frozen=True, kw_only=True)
 class ForeignEntry:
-    """What one model was asked, by another tool, and how it did."""
+    """One task of another tool's log: what the model was asked, and its scores."""
 
     suite: str
-    """The tool's, such as "lm_eval"."""
+    """Name of the tool, such as "lm_eval"."""
     name: str
-    """The task's."""
+    """Name of the task."""
     rows: list[dict[str, Any]]
-    """One a sample, as of a "task" in `holdfast.records.evaluation.Evaluation`; "content" as of
-    `remarks.mark_copies`."""
+    """One row per sample, as for a "task" in `holdfast.records.evaluation.Evaluation`; "content" as
+    in `remarks.mark_copies`."""
     figures: Mapping[str, Ratio]
-    """By metric, how it comes out of the rows."""
+    """How each metric is computed from the rows."""
     primary: str
-    """The metric that leads."""
+    """The first metric."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that have to be equal in a comparison."""
+    """Settings that must be equal in a comparison."""
     notes: Sequence[str] = ()
-    """What a reader of the figures should know, a sentence each."""
+    """Notes for readers of the figures, one sentence each."""
     versions: Mapping[str, str] = field(default_factory=dict)
     references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """As of `Evaluation.references`, those that the rows do not show."""
+    """Reference levels that the rows do not give, as in `Evaluation.references`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ def score_of(value: Any, *, metric: str, unit: str, where: str) -> float:
     score = float(value)
     if math.isfinite(score) and is_share(unit, metric) and not 0 <= score <= 1:
         raise DataError(
-            f"{where}: expected {metric} between 0 and 1, since it is a share, got {score:g}. "
+            f"{where}: expected {metric} between 0 and 1, because it is a share, got {score:g}. "
             "Divide percentages by 100, or give the metric another name."
         )
     return score

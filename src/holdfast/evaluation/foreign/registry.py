@@ -33,8 +33,8 @@ class Reader:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"{path}: expected a log of {self.tool}: {self.expects}; got another format "
-                f"({type(error).__name__}: {first_line(error)}). It is damaged, or written by an "
-                "unknown version: report it with the tool's version."
+                f"({type(error).__name__}: {first_line(error)}). The log is damaged, or of an "
+                "unknown version. Report it with the tool's version."
             ) from error
 
 

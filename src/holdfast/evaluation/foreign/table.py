@@ -126,10 +126,10 @@ def _check_ids(path: Path, rows: Sequence[Cells]) -> None:
             twice.append(sample)
     if twice:
         raise DataError(
-            f"{path}: expected an id a sample, got {len(twice)} ids several times: "
-            f"{', '.join(twice[:5])}{(', ...' if len(twice) > 5 else '')}. Give each sample an "
-            "id of its own; several tries at one sample share a `cluster`, other metrics have a "
-            "`metric`."
+            f"{path}: expected one id per sample, got {len(twice)} ids several times: "
+            f"{', '.join(twice[:5])}{(', ...' if len(twice) > 5 else '')}. Give each sample its "
+            "own id. Use the column `cluster` for several attempts at one sample, and `metric` "
+            "for several metrics."
         )
 
 
@@ -163,8 +163,8 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
     missing = [column for column in REQUIRED if column not in columns]
     if missing:
         raise DataError(
-            f"{path}: expected the columns id and score, got {', '.join(columns)}. Rename the "
-            "columns that pair samples and that hold their scores."
+            f"{path}: expected the columns id and score, got {', '.join(columns)}. Rename your "
+            "columns of sample ids and scores."
         )
     for column in COLUMNS:
         if columns.count(column) > 1:
@@ -182,7 +182,7 @@ def _records(path: Path) -> list[tuple[str, dict[str, Any]]]:
     try:
         header = next(reader)
         if len(set(header)) < len(header):
-            raise DataError(f"{path}: expected a name of its own for each column, got {header}.")
+            raise DataError(f"{path}: expected a different name for each column, got {header}.")
         line = reader.line_num + 1
         for cells in reader:
             where = f"{path}, line {line}"
@@ -202,7 +202,7 @@ def _records(path: Path) -> list[tuple[str, dict[str, Any]]]:
     except csv.Error as error:
         raise DataError(f"{path}, line {line}: {error}. Check its quotes.") from error
     if not records:
-        raise DataError(f"{path}: expected a row a sample under the header, got none.")
+        raise DataError(f"{path}: expected one row per sample under the header, got none.")
     return records
 
 
@@ -214,8 +214,8 @@ def _delimiter(path: Path, header: str) -> str:
             return delimiter
     raise DataError(
         f"{path}: expected a header with the columns id and score, separated by "
-        f"{', '.join(_DELIMITERS.values())}; got {header.strip()!r:.200}. Rename the columns that "
-        "pair samples and that hold their scores."
+        f"{', '.join(_DELIMITERS.values())}; got {header.strip()!r:.200}. Rename your columns of "
+        "sample ids and scores."
     )
 
 

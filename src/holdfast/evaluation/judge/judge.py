@@ -173,7 +173,7 @@ def judge_pairs(
     if by_letter > 0:
         notes.append(
             f"{by_letter} of {judged} verdicts came without log-probabilities and count as 0 or 1 "
-            "(a tie as 0.5), which is coarser: the win rate needs more prompts for the same "
+            "(a tie as 0.5). This is coarser: the win rate needs more prompts for the same "
             "interval."
         )
     cut = sum(
@@ -182,8 +182,8 @@ def judge_pairs(
     )
     if cut:
         notes.append(
-            f"{cut} replies were cut at max_tokens before a verdict; if the judge reasons first, "
-            "raise max_tokens (cut ones count as refused)."
+            f"{cut} replies were cut at max_tokens before a verdict, and count as refused. If the "
+            "judge reasons first, raise max_tokens."
         )
     return Judged(
         pairs=results,

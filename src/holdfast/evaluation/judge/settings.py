@@ -35,9 +35,9 @@ class ReplySettings:
     """What the judge's reply may have."""
 
     max_tokens: Annotated[int, Meta(ge=1)] = 8
-    """Maximum number of tokens of a judge's reply; hundreds for a judge that reasons first."""
+    """Maximum number of tokens of a judge's reply. A judge that reasons first needs hundreds."""
     top_logprobs: Annotated[int, Meta(ge=5, le=20)] = 20
-    """Alternatives asked for at each token."""
+    """Number of alternatives to request at each token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,4 +45,4 @@ class JudgeSettings(ReplySettings):
     """What decides a judgement, beside the two outputs."""
 
     model: str
-    """The judge's name, as the endpoint knows it."""
+    """Name of the judge model at the endpoint."""

@@ -78,11 +78,11 @@ def read_verdict(body: Any) -> Verdict:
     """
     choices = body.get("choices") if isinstance(body, Mapping) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
-        raise MalformedReply("the answer holds no choices")
+        raise MalformedReply("the answer has no choices")
     choice = choices[0]
     message = choice.get("message")
     if not isinstance(message, Mapping):
-        raise MalformedReply("the answer's choice holds no message")
+        raise MalformedReply("the answer's choice has no message")
     reply = _text(message.get("content")) or _text(message.get("refusal"))
     finish = choice.get("finish_reason")
     common: dict[str, Any] = {
@@ -163,7 +163,7 @@ def _masses_at(token: Mapping[str, Any]) -> tuple[float, float] | None:
     both = sums[FIRST] + sums[SECOND]
     if both > 1 + 2 * (1 + len(alternatives)) * LARGEST:
         raise MalformedReply(
-            f"expected probabilities of both letters of at most 1 together, got {both:.3g}"
+            f"expected the probabilities of both letters to sum to at most 1, got {both:.3g}"
         )
     return (sums[FIRST], sums[SECOND]) if both > 0 else None
 

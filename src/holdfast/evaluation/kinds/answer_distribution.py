@@ -34,7 +34,7 @@ class AnswerDistributionEntry(TaskEntry):
     served = False
 
     answers: Annotated[bool, Meta(yaml=False)] = True
-    """As of `TaskEntry`."""
+    """As in `TaskEntry`."""
 
     def requests(self, tokenizer: Any, processor: Any = None) -> dict[str, Any]:
         """As of `TaskEntry`; the options of the first questions are single tokens.
@@ -92,7 +92,7 @@ class AnswerDistributionEntry(TaskEntry):
             task, "multiple_input", 0
         ):
             raise ConfigError(
-                f"{self.path}: `answer_distribution` needs a task with options to choose from, "
+                f"{self.path}: `answer_distribution` needs a task with answer options, and "
                 f"{self.task} has none. Use `task`."
             )
 

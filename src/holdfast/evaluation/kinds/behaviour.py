@@ -74,18 +74,18 @@ DESCRIBING = {
 @dataclass(frozen=True, kw_only=True)
 class BehaviourEntry(DataEntry):
     """Form of a model's replies to prompts: ends of turns, thoughts, JSON, tool calls, language,
-    refusals, lists and length; rows of prompt (or messages) and the expected form."""
+    refusals, lists and length. Rows have prompt (or messages) and the expected form."""
 
     kind = "behaviour"
     batched = True
     shipped = "shipped"
 
     data: Word
-    """A data file, a folder, or a hub id; "shipped": 200 prompts that come with holdfast."""
+    """A data file, a folder or a hub id. "shipped": 200 prompts that come with holdfast."""
     max_new_tokens: Annotated[int, Meta(ge=1)] = 256
     """Maximum number of tokens of a reply (greedy decoding)."""
     apply_chat_template: bool = True
-    """Puts a prompt in the tokenizer's chat template; messages always are."""
+    """Put prompts in the tokenizer's chat template. Messages always use it."""
 
     def versions(self) -> dict[str, str]:
         """Our rules, and the prompts that come with holdfast."""
@@ -205,8 +205,8 @@ def _remarks(entry: BehaviourEntry, prompts: Sequence[Prompt]) -> list[str]:
     unwritten = sum(prompt.unwritten_tools for prompt in prompts)
     if unwritten:
         remarks.append(
-            f"{unwritten} prompts have tools that the chat template does not write: the model does "
-            "not see them, and its calls are not judged."
+            f"{unwritten} prompts have tools, but the chat template leaves them out: the model "
+            "does not see them, and its calls are not judged."
         )
     return remarks
 
@@ -236,9 +236,9 @@ def read_prompts(entry: BehaviourEntry, tokenizer: Any) -> list[Prompt]:
     """
     if entry.apply_chat_template and not getattr(tokenizer, "chat_template", None):
         raise ModelError(
-            f"'{entry.name}' writes its prompts by the chat template, but the tokenizer has none. "
-            "Use an instruction-tuned model's, or say `apply_chat_template: false` to ask with the "
-            "bare prompts."
+            f"'{entry.name}' needs a chat template, but the tokenizer has none. Use the tokenizer "
+            "of an instruction-tuned model, or set `apply_chat_template: false` to use the "
+            "prompts as they are."
         )
     mistakes = RowMistakes(entry.data)
     prompts = []

@@ -39,13 +39,13 @@ class ClassificationEntry(DataEntry):
     without = ("chat_template_kwargs",)
 
     prompt: Template
-    """`str.format` template over the columns: what is given, such as "{text}\\nThis review is"."""
+    """`str.format` template of the prompt over the columns, such as "{text}\\nThis review is"."""
     options: Options
-    """Texts of the classes, as continuations of the prompt: in the order of the labels 0, 1, ...,
-    or by label; or a column with each row's own list, for questions whose answers differ
-    (SIQA)."""
+    """Texts of the classes, which continue the prompt: a list in the order of the labels 0, 1, ...,
+    or a mapping by label. Or the column with each row's own list, for questions whose answers
+    differ (SIQA)."""
     labels: Annotated[tuple[str, ...], Meta(yaml=False)] = ()
-    """The label column's values in the order of `options`; empty: whole numbers from 0."""
+    """Values of the label column in the order of `options`; empty: whole numbers from 0."""
     label: Word = "label"
     """Column with the right class."""
 

@@ -59,8 +59,8 @@ _EXAMPLES = (2, 3, 4)
 
 @dataclass(frozen=True, kw_only=True)
 class CodeEntry(TaskEntry):
-    """HumanEval or MBPP: programs that the model writes are run in the sandbox, and only where the
-    user allows it."""
+    """HumanEval or MBPP. The model's programs run in the sandbox, and only if the user allows
+    it."""
 
     kind = "code"
     written = False
@@ -86,11 +86,15 @@ class CodeEntry(TaskEntry):
         problems = []
         for key in self.unread:
             if getattr(self, key):
-                problems.append(Problem(key, f"{self.task} does not read it. Leave it out."))
+                problems.append(
+                    Problem(key, f"{self.task} does not use this setting. Leave it out.")
+                )
         if self.metric not in (None, "pass@1"):
             problems.append(
                 Problem(
-                    "metric", f"{self.task} leads with pass@1, got {self.metric!r}. Leave it out."
+                    "metric",
+                    f"expected pass@1, the first metric of {self.task}, got {self.metric!r}. "
+                    "Leave it out.",
                 )
             )
         return [*problems, *super().problems()]
@@ -136,9 +140,9 @@ class CodeEntry(TaskEntry):
         """
         if not on.plan.allow_code_execution:
             raise ConfigError(
-                f"{self.path} runs programs that the model writes. Say `allow_code_execution: "
-                "true` (--allow_code_execution) to run them in the sandbox, or take it out. "
-                f"({self.family})"
+                f"{self.path} runs programs that the model writes. Set `allow_code_execution: "
+                "true` (--allow_code_execution) to run them in the sandbox, or take the entry "
+                f"out. ({self.family})"
             )
         return super().measure(on)
 
@@ -325,7 +329,7 @@ def read_problems(entry: CodeEntry) -> tuple[list[CodeProblem], list[CodeProblem
     for problem in problems:
         if not isinstance(problem["task_id"], int):
             raise DataError(
-                f"'{entry.task}' tells its test problems by numbers, but {entry.data} has the "
+                f"'{entry.task}' identifies its test problems by numbers, but {entry.data} has the "
                 f"task_id {problem['task_id']!r}. Give the published file."
             )
     test_problems = [problem for problem in problems if 11 <= problem["task_id"] <= 510]

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionsEntry(DataEntry):
-    """Prompts with instructions that a program can verify; rows of prompt (or messages),
-    instruction_id_list and kwargs, as IFEval has them."""
+    """Prompts with instructions that a program can verify. Rows have prompt (or messages),
+    instruction_id_list and kwargs, as in IFEval."""
 
     kind = "instructions"
     batched = True
@@ -47,7 +47,7 @@ class InstructionsEntry(DataEntry):
     max_new_tokens: Annotated[int, Meta(ge=1)] = 256
     """Maximum number of tokens of a reply (greedy decoding)."""
     apply_chat_template: bool = False
-    """Puts a prompt in the tokenizer's chat template; messages always are."""
+    """Put prompts in the tokenizer's chat template. Messages always use it."""
 
     def versions(self) -> dict[str, str]:
         """Our rules."""

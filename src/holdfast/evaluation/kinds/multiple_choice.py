@@ -34,14 +34,14 @@ from holdfast.evaluation.text.questions import (
 
 @dataclass(frozen=True, kw_only=True)
 class MultipleChoiceEntry(QuestionsEntry):
-    """Questions with options of their own, answered by the likelihood of each option; rows of
-    prompt, options and answer (the right option's index from 0)."""
+    """Questions with their own options, answered by the likelihood of each option. Rows have
+    prompt, options and answer (the index of the right option, from 0)."""
 
     kind = "multiple_choice"
     former = "choices"
 
     length_normalised: bool = True
-    """Divides an option's log-likelihood by its tokens; false takes the sum."""
+    """Divide an option's log-likelihood by its number of tokens; false: use the sum."""
 
     def needs_scores(self, tokenizer: Any) -> bool:
         """Always."""

@@ -44,8 +44,8 @@ LETTERED_PROMPT = "{prompt}\n{options}\nAnswer:"
 
 @dataclass(frozen=True, kw_only=True)
 class LettersEntry(QuestionsEntry):
-    """Questions with options of their own, asked with a letter for each option and answered by the
-    likeliest letter; rows as of choices."""
+    """Questions with their own options, with a letter for each option, answered by the likeliest
+    letter. Rows are those of multiple_choice."""
 
     kind = "multiple_choice_letters"
     former = "lettered"
@@ -63,8 +63,8 @@ class LettersEntry(QuestionsEntry):
         return [
             Problem(
                 "prompt",
-                "expected a template with {options}, where the lettered options stand, got "
-                f"{self.prompt!r}. Without them nothing says what the letters mean.",
+                "expected a template with {options}, the place of the lettered options, got "
+                f"{self.prompt!r}. Without it the prompt does not say what the letters mean.",
             )
         ]
 
@@ -134,7 +134,7 @@ def letter_tokens(
 
     advice = (
         f"Use a tokenizer that has letters, or `multiple_choice: {entry.data}`, which scores the "
-        "options' own texts."
+        "texts of the options."
     )
     tokens = OptionTokens(tokenizer, entry, advice=advice)
     letters = []

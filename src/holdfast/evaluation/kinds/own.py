@@ -18,7 +18,7 @@ from holdfast.evaluation.measures import Outcome, Subject
 
 @dataclass(frozen=True, kw_only=True)
 class OwnEntry(Entry):
-    """An entry of a user's own class."""
+    """An entry of the user's own class."""
 
     kind = "own"
     written = False
@@ -26,7 +26,7 @@ class OwnEntry(Entry):
     served = False
 
     own: OwnMeasure
-    """The class's value: a dataclass of settings."""
+    """The instance of the class: a dataclass of settings."""
     file: str
     """The Python file of the class."""
 

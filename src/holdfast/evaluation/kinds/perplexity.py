@@ -24,25 +24,25 @@ from holdfast.evaluation.text.question_files import first_rows, refuse_images
 
 @dataclass(frozen=True, kw_only=True)
 class PerplexityEntry(DataEntry):
-    """Held-out text, or completions given prompts, to be scored token by token."""
+    """Held-out text, or completions of prompts, to be scored token by token."""
 
     kind = "perplexity"
     figures: ClassVar[tuple[str, ...]] = ("nats_per_token", "bits_per_byte", "perplexity")
-    """Of `statistics.estimates.TEXT_FIGURES`; the first leads."""
+    """Figures from `statistics.estimates.TEXT_FIGURES`, with the first metric first."""
 
     window: Annotated[int | None, Meta(ge=2)] = None
     """Longest context in tokens; null: the model's maximum."""
     stride: CountOrNone = None
-    """New tokens per window in documents longer than `window`; null: half the window. Cost grows
-    with window / stride."""
+    """New tokens per window, in documents longer than `window`; null: half the window. The cost
+    grows with window / stride."""
     text: TemplateOrNone = None
-    """`str.format` template over the columns for plain text."""
+    """`str.format` template of the text over the columns."""
     prompt: TemplateOrNone = None
-    """Template of what is given; comes with `completion`."""
+    """Template of the prompt, which is not scored. It needs `completion`."""
     completion: TemplateOrNone = None
-    """Template of what is scored."""
+    """Template of the completion, which is scored."""
     memorisation: Annotated[bool, Meta(yaml=False)] = False
-    """Also counts the tokens that were the model's most likely one, and the entropy of its
+    """Also count the tokens that are the model's most likely ones, and compute the entropy of its
     distributions."""
 
     def problems(self) -> list[str]:
@@ -50,13 +50,13 @@ class PerplexityEntry(DataEntry):
         problems = []
         if (self.prompt is None) != (self.completion is None):
             problems.append(
-                "`prompt` and `completion` go together: what is given, and what is scored. Add the "
-                "other one, or use `text`."
+                "expected both `prompt` (given) and `completion` (scored), got one of them. Add "
+                "the other one, or use `text`."
             )
         if self.text is not None and self.prompt is not None:
             problems.append(
-                "`text` and `prompt` exclude each other: either the whole text is scored or only "
-                "the completion."
+                "expected `text`, to score the whole text, or `prompt` and `completion`, to score "
+                "completions only; got both."
             )
         if self.window is not None and self.stride is not None and self.stride >= self.window:
             problems.append(
@@ -128,8 +128,8 @@ class PerplexityEntry(DataEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class MemorisationEntry(PerplexityEntry):
-    """Text for which the tokens that are the model's most likely ones are counted, in addition to
-    perplexity."""
+    """Text, measured by perplexity and by the share of tokens that are the model's most likely
+    ones."""
 
     kind = "memorisation"
     figures = ("exact_memorisation", "entropy_per_token", *PerplexityEntry.figures)
@@ -137,7 +137,7 @@ class MemorisationEntry(PerplexityEntry):
     served = False
 
     memorisation: Annotated[bool, Meta(yaml=False)] = True
-    """As of `PerplexityEntry`."""
+    """As in `PerplexityEntry`."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ def documents_of(entry: PerplexityEntry, tokenizer: Any) -> Texts:
     notes = []
     if {"messages", "labels"} <= set(dataset.column_names):
         notes.append(
-            f"{entry.name}: messages that are not to be trained (weight, train) are scored like "
-            "the others."
+            f"{entry.name}: messages that are excluded from training (weight, train) are scored "
+            "like all others."
         )
     if not_read:
         notes.append(unread.sentence(not_read, entry.name))

@@ -45,22 +45,22 @@ class TaskEntry(Entry):
     task: Word
     """Built-in task or group, or the path of a task YAML."""
     data: WordOrNone = None
-    """A local file that replaces the task's data set; prompts, choices and metrics stay the task's
-    own."""
+    """A local file that replaces the task's data set. The task's prompts, choices and metrics stay
+    the same."""
     fewshot_data: WordOrNone = None
-    """A local file with the examples shown before each question; null with `data`: drawn from
-    `data` itself, never the question asked."""
+    """A local file with the few-shot examples. null with `data`: they are drawn from `data` itself,
+    without the question asked."""
     num_fewshot: Annotated[int | None, Meta(ge=0)] = None
     """Number of examples before each question; null: the task's default."""
     limit: CountOrNone = None
     """Only the first N questions (of each subtask of a group); null: all."""
     apply_chat_template: bool = False
-    """Puts the questions in the tokenizer's chat template."""
+    """Put the questions in the tokenizer's chat template."""
     metric: WordOrNone = None
     """First metric; null: accuracy if the task has it, else exact match, else the task's first
     metric."""
     answers: Annotated[bool, Meta(yaml=False)] = False
-    """Measure the distribution at the answer position in place of the task's own metrics."""
+    """Measure the distribution at the answer position instead of the task's own metrics."""
     samples: CountOrNone = None
     """Programs per problem, for tasks whose answers are programs; null: 1."""
     temperature: Annotated[float | None, Meta(gt=0, lt=100)] = None
@@ -97,7 +97,7 @@ class TaskEntry(Entry):
             problems.append(
                 Problem(
                     "fewshot_data",
-                    "only used together with `data`; without it the task brings its own examples.",
+                    "needs `data`. Without `data` the task has its own examples.",
                 )
             )
         return problems

@@ -38,26 +38,26 @@ MOST_FAILURES = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class WinRateEntry(DataEntry, ReplySettings):
-    """Prompts whose replies a judge (a language model behind an OpenAI-compatible endpoint)
-    compares with other replies, in both orders; rows with a prompt."""
+    """Prompts with two models' replies, which a judge (a language model behind an OpenAI-compatible
+    endpoint) compares in both orders. Rows have a prompt."""
 
     kind = "win_rate"
     without = ("split", "config")
     batched = True
 
     judge_model: Word
-    """The judge's name, as the endpoint knows it."""
+    """Name of the judge model at the endpoint."""
     base_url: Word
-    """The endpoint's address, such as http://localhost:8000/v1."""
+    """Address of the endpoint, such as http://localhost:8000/v1."""
     api_key_env: WordOrNone = None
     """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
     reference: WordOrNone = None
-    """File with the replies to compare with; null: the replies of the model that it was tuned
-    from, or of the first of several models."""
+    """File with the replies to compare with. null: the replies of the model that it was tuned from,
+    or of the first of several models."""
     max_new_tokens: Annotated[int, Meta(ge=1)] = 512
     """Maximum number of tokens of a reply (greedy decoding)."""
     apply_chat_template: bool = False
-    """Puts a prompt in the tokenizer's chat template."""
+    """Put prompts in the tokenizer's chat template."""
 
     @property
     def against_start(self) -> bool:  # type: ignore[override]
@@ -191,8 +191,8 @@ class WinRateEntry(DataEntry, ReplySettings):
             return self._replies_of_file(self.reference, prompts)
         if on.start is None or on.folder is None:
             raise DataError(
-                "expected replies to compare with: give a file as `reference`, or measure the "
-                "model that it was tuned from first."
+                "expected replies to compare with, got none. Give a file as `reference`, or first "
+                "measure the model that it was tuned from."
             )
         if on.start.path == on.folder.path:
             return candidates
@@ -223,8 +223,9 @@ class WinRateEntry(DataEntry, ReplySettings):
             judged = judge_pairs(pairs, settings, endpoint, on.verdicts, progress=on.report)
         if judged.failed > MOST_FAILURES * judged.questions:
             raise HoldfastError(
-                f"{judged.failed} of {judged.questions} requests to the judge failed for good (see "
-                f"{on.verdicts / JUDGEMENTS}). The same command asks for them again."
+                f"{judged.failed} of {judged.questions} requests to the judge failed after all "
+                f"retries (see {on.verdicts / JUDGEMENTS}). Run the same command to send them "
+                "again."
             )
         return judged.pairs, judged.notes
 

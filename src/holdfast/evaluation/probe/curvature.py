@@ -147,7 +147,7 @@ class Curvature:
             bool(torch.isfinite(t).all()) for t in (*gradient, *products)
         ) or not math.isfinite(loss):
             raise NotFinite(
-                "Expected a finite loss with finite derivatives, got NaN or infinity. Look at the "
+                "Expected a finite loss with finite derivatives, got NaN or infinity. Check the "
                 "model's weights ('holdfast inspect --verify')."
             )
         return loss, gradient, products

@@ -193,8 +193,8 @@ def comparable_over_rungs(
     if not labels or len(others) == len(along):
         return list(along), []
     note = (
-        f"Noise was scaled by the present standard deviations of {', '.join(labels)}. These grow "
-        "in training, so the same γ is a different change at every rung: no trend and no "
+        f"Noise was scaled by the current standard deviations of {', '.join(labels)}. These grow "
+        "during training, so the same γ is a different change at every budget. No trend and no "
         "inflection point is reported."
     )
     return others, [note]

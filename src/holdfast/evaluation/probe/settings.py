@@ -24,13 +24,13 @@ class ChangeSettings:
     """Changes of the weights."""
 
     settings_group: ClassVar[str] = (
-        "what is changed (default: noise, quantize and prune at several sizes)"
+        "changes to measure (default: noise, quantize and prune at several sizes)"
     )
 
     noise: Sizes = ()
-    """Gaussian noise: gamma, times the standard deviation that --std says."""
+    """Gaussian noise: factors gamma on the standard deviation that --std selects."""
     noise_seeds: Annotated[int, Meta(ge=1, section="noise_draws")] = 3
-    """Number of noise seeds, each at all gammas; intervals cover them."""
+    """Number of noise seeds; each is measured at all gammas. Intervals cover the seeds."""
     std: Annotated[
         str | dict[str, float],
         Meta(
@@ -41,19 +41,19 @@ class ChangeSettings:
             json_schema=lambda: {"type": ["string", "object"]},
         ),
     ] = INIT
-    """Standard deviation that gamma multiplies: each tensor's at initialisation by its
-    configuration (init), its present one (tensor), that of the model before training (MODEL), or a
-    table by pattern of names, also as `std:` in a YAML file. Some models, such as OLMo-1B, were
-    not initialised as their configuration says."""
+    """Standard deviation that gamma multiplies. init: that of the tensor's initialisation, from the
+    configuration; tensor: the tensor's current one; MODEL: that of this model before training; or a
+    table by name pattern, also as `std:` in a YAML file. Some models, such as OLMo-1B, were not
+    initialised as their configuration says."""
     quantize: Annotated[tuple[Literal["int8", "int4", "nf4"], ...], Meta(repeatable=True)] = ()
-    """Rounding of the matrices to 8 bits a row, 4 bits in groups of 128, or QLoRA's 4-bit floats in
-    blocks of 64."""
+    """Quantisation of the matrices: 8 bits per row, 4 bits in groups of 128, or QLoRA's 4-bit
+    floats in blocks of 64."""
     prune: Shares = ()
-    """Share of each matrix's elements, the smallest ones, that are set to 0."""
+    """Share of each matrix's elements to set to 0, smallest first."""
     toward: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="MODEL")] = ()
     """Models to step towards, such as fine-tuned ones: theta + share (MODEL - theta)."""
     steps: Sizes = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-    """Shares of the way for --toward; beyond 1 goes past it."""
+    """Shares of the way for --toward; above 1: beyond that model."""
     noise_seed: Seed = 0
     """First seed of the noise; the others follow."""
 

@@ -93,8 +93,8 @@ def _unlike(initial: str, source: Any) -> list[str]:
     if not differ:
         return []
     return [
-        f"std: expected {source.label} before its training, but {len(differ)} tensors of {initial} "
-        f"are missing or have other shapes ({', '.join(differ[:3])})."
+        f"std: expected the model {source.label} before training, but {len(differ)} tensors of "
+        f"{initial} are missing or have other shapes ({', '.join(differ[:3])})."
     ]
 
 

@@ -100,7 +100,7 @@ def require_columns(
     if missing:
         raise DataError(
             f"{what} reads the columns {', '.join(needed)}, but {place} lacks {', '.join(missing)} "
-            f"(it has {', '.join(columns)}). Rename or add them; the expected form is that of "
+            f"(it has {', '.join(columns)}). Rename or add them. The expected form is that of "
             f"{form}."
         )
 
@@ -118,7 +118,7 @@ def _boolq(row: Row) -> Questions:
             answer.strip().lower()
         )
     if answer not in (True, False):
-        raise ValueError(f"the answer is {row['answer']!r}, neither true nor false")
+        raise ValueError(f"the answer is {row['answer']!r}, not true or false")
     return [{**row, "label": int(answer)}]
 
 

@@ -76,7 +76,8 @@ def scores(entry: TaskEntry, tasks: dict[str, Any], on: Subject) -> Outcome:
     settings = settled(tasks, entry)
     if entry.data is not None and entry.fewshot_data is None and settings["num_fewshot"]:
         settings["notes"].append(
-            "Few-shot examples come from the evaluated file itself, without the question asked."
+            "Few-shot examples come from the evaluated file itself; the question asked is "
+            "never one of them."
         )
     settings["notes"] += lm.notes
     leads = _primary(figures, entry)
@@ -198,7 +199,7 @@ def load(entry: TaskEntry, tokenizer: Any) -> dict[str, Any]:
     _check_tokenizer(tokenizer)
     if entry.apply_chat_template and not getattr(tokenizer, "chat_template", None):
         raise ModelError(
-            f"'{entry.name}' asks for the chat template, but the tokenizer has none. Set "
+            f"'{entry.name}' needs a chat template, but the tokenizer has none. Set "
             "`apply_chat_template: false` or use another tokenizer."
         )
     with _quiet_harness(), _hub_where_wanted(entry):
@@ -208,9 +209,9 @@ def load(entry: TaskEntry, tokenizer: Any) -> dict[str, Any]:
             refuse_open_thought(tokenizer, entry.path)
         if getattr(task, "MULTIMODAL", False) or _holds_images(task.eval_docs):
             raise ConfigError(
-                f"The task '{name}' has images or sounds in its rows, and tasks are asked by text "
-                "here. Ask about images of your own with `multiple_choice`, or run the harness "
-                "itself (lm_eval --model hf-multimodal)."
+                f"The task '{name}' has images or sounds in its rows, but holdfast runs tasks as "
+                "text only. For your own questions about images use `multiple_choice`, or run the "
+                "harness itself (lm_eval --model hf-multimodal)."
             )
     return tasks
 
@@ -226,8 +227,8 @@ def _holds_images(docs: Any) -> bool:
 def _check_tokenizer(tokenizer: Any) -> None:
     if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
         raise ModelError(
-            "Expected a tokenizer with a BOS or an EOS token, which tasks put before a text "
-            "without context; this one has neither. Set one."
+            "Expected a tokenizer with a BOS or EOS token, which tasks put before a text without "
+            "context; got one with neither. Set one."
         )
 
 
@@ -256,8 +257,8 @@ def _rows_and_figures(
             )
     if not figures:
         raise ConfigError(
-            f"The subtasks of '{entry.task}' share no metric that is a mean over questions. List "
-            "them one by one."
+            f"The subtasks of '{entry.task}' have no common metric that is a mean over questions. "
+            "List the subtasks one by one."
         )
     return rows, figures
 

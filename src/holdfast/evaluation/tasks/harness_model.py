@@ -99,7 +99,7 @@ class SharedPrefixLM(HFLM):
         if self.shortened is not None:
             notes.append(
                 f"The model's context has {self.max_length} tokens, so answers were cut after "
-                f"{self.shortened}; the task allows longer ones."
+                f"{self.shortened} tokens, although the task allows longer ones."
             )
         return notes
 

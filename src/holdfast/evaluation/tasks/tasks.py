@@ -103,7 +103,7 @@ def _find_configs(entry: TaskEntry) -> list[Config]:
             config = load_yaml(path, resolve_func=True)
         except FileNotFoundError as error:
             raise ConfigError(
-                f"No such task YAML: {path} (it may be included by another). Check the path."
+                f"No such task YAML: {path} (another YAML may include it). Check the path."
             ) from error
         except Exception as error:
             raise ConfigError(
@@ -167,8 +167,8 @@ def _in_the_harness(name: str) -> str | list[str]:
         near = difflib.get_close_matches(name, [*known, *own_benchmarks()], n=4, cutoff=0.6)
         hint = f" Nearest: {', '.join(near)}." if near else ""
         raise ConfigError(
-            f"'{name}' is no task of the lm-evaluation-harness and no file.{hint} "
-            "`lm_eval ls tasks` lists all; a task of your own is given as a path."
+            f"'{name}' is neither a task of the lm-evaluation-harness nor a file.{hint} `lm_eval "
+            "ls tasks` lists all tasks. Give your own task as a path."
         )
     return known[name]
 
@@ -277,8 +277,8 @@ def load_tasks(entry: TaskEntry) -> Tasks:
         name = str(config["task"])
         if config.get("unsafe_code"):
             raise ConfigError(
-                f"The task '{name}' runs code that the model writes outside a sandbox. Take it "
-                "out; humaneval and mbpp run in holdfast's sandbox."
+                f"The task '{name}' runs the model's code without a sandbox. Take it out. "
+                "humaneval and mbpp run in holdfast's sandbox."
             )
         if entry.num_fewshot is not None:
             config["num_fewshot"] = entry.num_fewshot
@@ -329,9 +329,9 @@ def _divide(entry: TaskEntry, configs: list[Config], rows: Any) -> list[Any]:
             numbers.setdefault(value, []).append(number)
         return [rows.select(numbers[name]) for name in names]
     raise DataError(
-        f"'{entry.task}' is a group of {len(configs)} tasks. To replace their data by one file, it "
-        f"needs a column with the subtasks' data set names ({', '.join(names[:3])}, ...), and "
-        f"{entry.data} has none. Give one task of the group its own file, or add the column."
+        f"'{entry.task}' is a group of {len(configs)} tasks. One file for all of them needs a "
+        f"column with the subtasks' data set names ({', '.join(names[:3])}, ...), and {entry.data} "
+        "has none. Add the column, or give each task of the group its own file."
     )
 
 
@@ -386,7 +386,7 @@ def _build(config: Config, entry: TaskEntry) -> Any:
     if entry.data is not None and not (takes_config and issubclass(cls, ConfigurableTask)):
         raise ConfigError(
             f"The task '{name}' is written in Python and loads its own data, so `data` cannot "
-            "replace it. Take `data` out."
+            "replace the data. Take `data` out."
         )
     try:
         task = cls(config=config) if takes_config else cls()
@@ -410,14 +410,14 @@ def _reading_problem(error: Exception, config: Config, entry: TaskEntry) -> str 
     reason = str(error).strip().split("\n")[0] or type(error).__name__
     if entry.data is not None:
         return (
-            f"The task '{name}' cannot read {entry.data}: {type(error).__name__}: {reason}. The "
-            f"file needs the columns and values of the task's own data set ({data})."
+            f"The task '{name}' cannot read {entry.data}: {type(error).__name__}: {reason}. Use a "
+            f"file with the columns and values of the task's own data set ({data})."
         )
     if isinstance(
         error, IndexError
     ):  # the harness asks whether the first option begins with a space
         return (
-            f"The task '{name}' has an empty option in its first question, or none. Check the "
+            f"The task '{name}' has no options in its first question, or an empty one. Check the "
             "choices."
         )
     if isinstance(error, (OSError, ValueError, KeyError, RuntimeError)):
@@ -494,7 +494,7 @@ def _check_targets(task: Any, entry: TaskEntry) -> None:
                 break
     if bad:
         raise DataError(
-            f"The task '{task.config.task}' finds no right answer among the choices in {bad} of "
+            f"The task '{task.config.task}' has no right answer among the choices in {bad} of "
             f"{total} questions of {entry.data or entry.task} (for example {example}). Check the "
             "column with the answers."
         )

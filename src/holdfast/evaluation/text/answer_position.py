@@ -70,7 +70,7 @@ class OptionTokens:
             bare = text.strip()
             if not bare:
                 raise DataError(
-                    f"{self.entry.path}: an option is empty ({text!r}), so no token can say it. "
+                    f"{self.entry.path}: an option is empty ({text!r}), so no token stands for it. "
                     "Check the choices."
                 )
             forms = [self._ids(f" {bare}"), self._ids(bare)]
@@ -82,7 +82,7 @@ class OptionTokens:
             if not single:
                 raise ModelError(
                     f"`{self.entry.kind}` needs options that are one token each, but the tokenizer "
-                    f"has {bare!r} as {len(forms[0])} tokens "
+                    f"splits {bare!r} into {len(forms[0])} tokens "
                     f"({self.tokenizer.convert_ids_to_tokens(forms[0])}). {self.advice}"
                 )
             self.known[text] = single

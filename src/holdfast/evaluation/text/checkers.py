@@ -138,8 +138,8 @@ def mistake_in(id_: str, arguments: Mapping[str, Any]) -> str | None:
     if id_ not in CHECKERS:
         hint = did_you_mean(id_, CHECKERS) or f" Known: {', '.join(CHECKERS)}."
         return (
-            f"unknown instruction '{id_}'.{hint} IFEval's own are asked by `task: ifeval` with "
-            "`data:`"
+            f"unknown instruction '{id_}'.{hint} For IFEval's own instructions use `task: ifeval` "
+            "with `data:`"
         )
     values, types = _not_none(arguments), CHECKERS[id_].arguments
     for name in types:

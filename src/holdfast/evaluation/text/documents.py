@@ -283,9 +283,9 @@ def _tokens(text: str, tokenizer: Any) -> list[int]:
 def _render(messages: Any, tokenizer: Any, *, reply: bool = False, **variables: Any) -> str:
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
-            "The data holds chat messages, but the tokenizer has no chat template to write them "
-            "with. Use the tokenizer of an instruction-tuned model, or name plain text with "
-            "`prompt` and `completion` templates."
+            "The data has chat messages, but the tokenizer has no chat template. Use the "
+            "tokenizer of an instruction-tuned model, or make plain text with `prompt` and "
+            "`completion` templates."
         )
     return tokenizer.apply_chat_template(
         list(messages), tokenize=False, add_generation_prompt=reply, **variables

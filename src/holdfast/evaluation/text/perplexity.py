@@ -106,8 +106,8 @@ def resolve_window(
     longest = context_of(model)
     if window is not None and longest is not None and window > longest:
         raise ModelError(
-            f"Expected a window of at most {longest} tokens, which the model was built for, got "
-            f"{window}. Lower `window`."
+            f"Expected a window of at most {longest} tokens, the model's context, got {window}. "
+            "Lower `window`."
         )
     window = window or longest or 2048
     stride = stride or max(1, window // 2)
@@ -206,8 +206,8 @@ def score_documents(
     rewritten = sum(document.rewritten for document in encoded)
     if rewritten:
         _note(
-            f"The chat template writes {rewritten} earlier replies differently once the "
-            "conversation goes on; they are scored in part.",
+            f"The chat template changes {rewritten} earlier replies when the conversation "
+            "continues. These replies are scored only in part.",
             notes,
         )
     window, stride = resolve_window(model, windows.window, windows.stride)
@@ -277,8 +277,8 @@ def _rows(
     if not shared or documents_stay_apart(model, head, *shared[0][:2]):
         return rows
     _note(
-        f"{type(model).__name__} does not keep documents apart that share a row, so they were "
-        "scored one by one.",
+        f"{type(model).__name__} cannot separate documents in one row, so they were scored one by "
+        "one.",
         notes,
     )
     return [[piece] for piece in pieces]
@@ -436,5 +436,5 @@ def check_ids(model: Any, largest: int) -> None:
     if largest >= known:
         raise ModelError(
             f"The tokenizer gives the token id {largest}, but the model has embeddings for {known} "
-            "tokens only. Use the tokenizer that belongs to the model."
+            "tokens only. Use the model's own tokenizer."
         )

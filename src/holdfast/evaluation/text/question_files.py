@@ -40,15 +40,14 @@ def question_rows(entry: DataEntry, needed: Sequence[str] = ()) -> Any:
     """
     rows = first_rows(entry)
     if not len(rows):
-        raise DataError(f"{entry.data} has no rows. Expected one question a row.")
+        raise DataError(f"{entry.data} has no rows. Expected one question per row.")
     columns = list(rows.column_names)
     missing = [column for column in needed if column not in columns]
     if missing:
         plural = "s" if len(missing) > 1 else ""
         raise DataError(
             f"{entry.data} lacks the column{plural} {', '.join(missing)} (it has "
-            f"{', '.join(columns)}).{did_you_mean(missing[0], columns)} Rename or add what is "
-            "missing."
+            f"{', '.join(columns)}).{did_you_mean(missing[0], columns)} Rename or add columns."
         )
     return rows
 
@@ -63,7 +62,7 @@ def prompt_rows(entry: DataEntry, needed: Sequence[str] = ()) -> Any:
     columns = list(rows.column_names)
     if "prompt" not in columns and "messages" not in columns:
         raise DataError(
-            f"{entry.data} lacks the column prompt (or messages): what the model is asked. It has "
+            f"{entry.data} lacks the column prompt (or messages) with the questions. It has "
             f"{', '.join(columns)}."
         )
     return rows
@@ -94,8 +93,8 @@ def refuse_images(entry: DataEntry, rows: Any, prompts: Sequence[str] | None = N
         if vision.holds_images(row, columns):
             raise DataError(
                 f"{entry.data}, row {number} holds an image (column '{columns[0]}'), but "
-                f"'{entry.name}' asks by text alone. Ask about images with `multiple_choice`, or "
-                "take rows without them."
+                f"'{entry.name}' uses text only. Ask about images with `multiple_choice`, or "
+                "remove rows with images."
             )
 
 
@@ -165,12 +164,12 @@ def row_messages(row: Row, number: int, mistakes: RowMistakes) -> list[dict[str,
     if isinstance(prompt, str) and prompt.strip():
         return [{"role": "user", "content": prompt}]
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        expected = "a prompt that is a text and not empty, or messages with role and content"
+        expected = "a prompt that is a non-empty text, or messages with role and content"
         mistakes.add(expected, row=number, got=shown(prompt if messages is None else messages))
         return None
     if messages[-1]["role"] == "assistant":
         expected = "messages that end with a user's message"
-        mistakes.add(expected, row=number, got="an assistant's last")
+        mistakes.add(expected, row=number, got="an assistant's message at the end")
         return None
     return [{"role": message["role"], "content": message["content"]} for message in messages]
 

@@ -28,21 +28,21 @@ COLUMNS = ("prompt", "options", "answer")
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionsEntry(DataEntry):
-    """What entries over questions with options of their own have in common: rows of prompt, options
-    and answer (the right option's index from 0), and image or images where there are some."""
+    """Common fields of entries over questions with their own options. Rows have prompt, options and
+    answer (the index of the right option, from 0), and image or images if there are any."""
 
     takes_images = True
     most_options: ClassVar[int | None] = None
     """Maximum number of options of a question; None: no limit."""
 
     apply_chat_template: bool = False
-    """The prompt becomes a user's message in the tokenizer's chat template, and an option begins
-    the reply."""
+    """Make the prompt a user message in the tokenizer's chat template, and the option the beginning
+    of the reply."""
     group: WordOrNone = None
     """Column by which the report breaks down results, such as the subject."""
     cluster: Annotated[WordOrNone, Meta(former=("unit",))] = None
-    """Column that marks questions about the same thing: they count as one sample, whose accuracy
-    is their mean. Without it, dependent questions count as separate samples, and intervals are too
+    """Column that marks questions about the same thing. They count as one sample, whose accuracy is
+    their mean. Without it, dependent questions count as separate samples, and intervals are too
     narrow."""
 
     def local_files(self) -> list[Path]:
@@ -140,7 +140,7 @@ def read_questions(
                     row, text, number=number, chat=entry.apply_chat_template, processor=processor
                 )
             except BadRow as problem:
-                expected = "images that can be read, and a place for each in the prompt"
+                expected = "readable images, and a place for each in the prompt"
                 mistakes.add(expected, row=number, got=str(problem))
                 continue
             prompt = image_prompt.text
@@ -174,13 +174,13 @@ def read_questions(
 def _is_sound(row: Row, number: int, mistakes: RowMistakes, most: int | None) -> bool:
     prompt, options, answer = row["prompt"], row["options"], row["answer"]
     if not isinstance(prompt, str) or not prompt:
-        return mistakes.add("a prompt that is a text and not empty", row=number, got=shown(prompt))
+        return mistakes.add("a prompt that is a non-empty text", row=number, got=shown(prompt))
     if not isinstance(options, list) or not are_options(options):
         expected = "options that are a list of at least two different texts, none empty"
         return mistakes.add(expected, row=number, got=shown(options))
     if most is not None and len(options) > most:
         return mistakes.add(
-            f"at most {most} options, a letter each", row=number, got=f"{len(options)} options"
+            f"at most {most} options, one letter each", row=number, got=f"{len(options)} options"
         )
     if isinstance(answer, bool) or answer not in range(len(options)):
         expected = "an answer that is the index of one of the options, from 0"

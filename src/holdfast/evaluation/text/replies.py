@@ -79,7 +79,7 @@ def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int, *, chat: 
     if longest >= window:
         raise ModelError(
             f"max_new_tokens: expected fewer than the model's context of {window} tokens, got "
-            f"{longest}; the prompt needs room too. Lower it."
+            f"{longest}. The prompt needs room, too. Lower max_new_tokens."
         )
     room = window - longest
     replies = generate(on, [ids[-room:] for ids in encoded], max_new_tokens=longest, chat=chat)
@@ -87,7 +87,7 @@ def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int, *, chat: 
     unfinished = sum(reply.thought == "open" for reply in replies)
     if unfinished:
         notes.append(
-            f"{unfinished} of {len(replies)} replies are thoughts that did not end within "
+            f"{unfinished} of {len(replies)} replies consist of a thought that did not end within "
             f"{longest} tokens."
         )
     broken = any(reply.broken for reply in replies)
@@ -112,8 +112,8 @@ def generate(
     """
     if not end_tokens(on.model, on.tokenizer):
         raise ModelError(
-            "Expected a tokenizer with an end of sequence (eos_token), where replies end; this "
-            "one has none. Set one."
+            "Expected a tokenizer with an end-of-sequence token (eos_token), which ends replies; "
+            "got one without. Set one."
         )
 
     opened = open_thought(on.tokenizer) if chat else None

@@ -61,7 +61,7 @@ def unfenced(reply: str) -> str:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def read_json(text: str) -> Any:

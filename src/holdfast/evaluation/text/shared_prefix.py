@@ -123,8 +123,8 @@ def paths_of(requests: Sequence[Request], *, length: int) -> list[Path]:
         if len(continuation) > length:
             raise DataError(
                 f"An option has {len(continuation)} tokens, more than the model's context of "
-                f"{length} (request {index}), so that it cannot be scored whole. Take the question "
-                "out, or use a model with a longer context."
+                f"{length} (request {index}), so it cannot be scored. Take the question out, or "
+                "use a model with a longer context."
             )
         ids = tuple(itertools.chain(context, continuation))[-(length + 1) :][:-1]
         paths.append(Path(index=index, ids=ids, targets=tuple(continuation)))

@@ -106,9 +106,9 @@ def refuse_open_thought(tokenizer: Any, what: str) -> None:
     )
     raise ModelError(
         f"{what}: expected a reply that begins with the answer, but the chat template opens a "
-        f"thought ({marks[0]}) in the prompt, where options and letters would be its first words. "
-        f"{advice}, ask without apply_chat_template, or by replies (`instructions`, or a task that "
-        "generates)."
+        f"thought ({marks[0]}) in the prompt, so options and letters would be scored as thoughts. "
+        f"{advice}, turn apply_chat_template off, or use an entry with generated replies "
+        "(`instructions`, or a task that generates)."
     )
 
 
@@ -116,14 +116,14 @@ def remarks_on_thoughts(tokenizer: Any) -> list[str]:
     """What is to be said of an entry that writes its prompts by the chat template."""
     if (marks := open_thought(tokenizer)) is not None:
         return [
-            f"The chat template opens a thought ({marks[0]}): replies are judged by what comes "
-            f"after {marks[1]}."
+            f"The chat template opens a thought ({marks[0]}): only the text after {marks[1]} is "
+            "judged."
         ]
     if (switch := _switch(tokenizer)) is not None:
         off = f"`chat_template_kwargs: {{{switch}: false}}`"
         return [
-            "The chat template leaves thinking on, so that replies may begin with a thought; "
-            f"{off} turns it off."
+            f"The chat template leaves thinking on, so replies may begin with a thought. {off} "
+            "turns it off."
         ]
     return []
 
