@@ -33,7 +33,7 @@ def remarks(tmp_path, one: dict[str, Any], other: dict[str, Any]) -> str:
         ({"chat_template": "z"}, "The chat templates differ"),
         ({"context": 64}, "512 tokens before and 64 after"),
         ({"dtype": "bfloat16"}, "in float32 before and in bfloat16 after"),
-        ({"config": "z"}, "another config.json"),
+        ({"config": "z"}, "a different config.json"),
     ],
 )
 def test_what_differs_is_named_and_it_is_not_the_same_model(tmp_path, change, part):

@@ -134,7 +134,7 @@ def test_rows_that_are_missing_or_malformed_are_said(tmp_path):
         name = file.name.removesuffix(".samples.jsonl")
         assert f"{file} does not hold the rows that {name}.json was written with" in "\n".join(unmatched)
     assert "keep/gone: the per-sample rows keep.gone.samples.jsonl are missing in" in "\n".join(unmatched)
-    assert "keep/strange: sample rows without 'doc'" in "\n".join(unmatched)
+    assert "keep/strange: sample rows lack 'doc'" in "\n".join(unmatched)
     assert "keep/empty: no samples" in "\n".join(unmatched)
 
 
@@ -160,7 +160,7 @@ def test_other_tokenizers_leave_bits_per_byte(tmp_path):
     [c] = found.comparisons
     assert (c.metric, c.primary) == ("bits_per_byte", True)
     assert c.difference == pytest.approx(9 / 120 / math.log(2))
-    assert any("counts other tokens in the same text" in n for n in found.notes)
+    assert any("counts tokens differently in the same text" in n for n in found.notes)
 
 
 def test_a_leading_metric_without_pairs_is_refused(tmp_path):

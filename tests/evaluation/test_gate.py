@@ -183,7 +183,7 @@ def test_all_misfits_at_once():
 def test_a_metric_of_which_several_filters_exist_has_to_be_named():
     entry = evaluation("learn", "gsm8k", ACC, STRICT, FLEXIBLE)
     with pytest.raises(
-        ConfigError, match="'exact_match' is any of exact_match,strict-match, exact_match,flexible-extract"
+        ConfigError, match="'exact_match' may mean any of exact_match,strict-match, exact_match,flexible-extract"
     ):
         bind_rules([rule("gsm8k exact_match drop > 0")], matching([entry], [entry]))
 

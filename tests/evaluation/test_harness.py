@@ -74,7 +74,7 @@ def test_fewshot_examples_never_show_the_question_asked(tiny_model, tiny_tokeniz
     monkeypatch.setattr(hf.HFLM, "loglikelihood", spy)
     model = make_model(positions=512)
     scores = measured(model, tiny_tokenizer, an_entry("arc_easy", data=data, num_fewshot=7))
-    assert "without the question asked" in scores.settings["notes"][0]
+    assert "the question asked is never one of them" in scores.settings["notes"][0]
     for context in contexts:
         questions = [line for line in context.split("\n") if line.startswith("Question")]
         assert len(questions) == len(set(questions)) == 8

@@ -135,7 +135,7 @@ def test_letters_of_several_tokens_are_refused(tiny_model, tmp_path) -> None:
         def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
             return [str(i) for i in ids]
 
-    expected = r"needs options that are one token each, but the tokenizer has 'A' as 4 tokens .*`multiple_choice: "
+    expected = r"needs options that are one token each, but the tokenizer splits 'A' into 4 tokens .*`multiple_choice: "
     with pytest.raises(ModelError, match=expected):
         check(an_entry(tmp_path), Spelled())
 
@@ -146,7 +146,7 @@ def test_letters_of_several_tokens_are_refused(tiny_model, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"options": [f" {i}" for i in range(27)]}, "expected at most 26 options, a letter each, got 27 options"),
+        ({"options": [f" {i}" for i in range(27)]}, "expected at most 26 options, one letter each, got 27 options"),
         ({"options": [" one"]}, "at least two different texts"),
         ({"answer": 2}, "the index of one of the options"),
     ],

@@ -104,7 +104,7 @@ def test_two_suites_that_ask_the_same_in_different_ways() -> None:
         COMMAND.read(["base=.", "--suite", "knowledge", "overtraining"])
     assert len(caught.value.problems) == 7
     for name in ("arc_challenge", "arc_easy", "piqa", "winogrande", "boolq", "copa", "hellaswag"):
-        assert f"the name '{name}' is taken by" in str(caught.value)
+        assert f"the name '{name}' is used by" in str(caught.value)
     assert "another `name:`, or measure their suites one after the other" in str(caught.value)
     _, [problem] = read_suites(["knowledge", "forgetting_stages"])
     assert "different settings for averages.knowledge" in problem, "averages are not replaced in silence"

@@ -177,7 +177,7 @@ def test_each_mistake_is_named(folder, entry, says):
 
 def test_two_entries_of_one_name_are_refused_in_a_suite_and_fine_across_suites(folder):
     text = problems_of({"keep": ["arc_easy", {"task": "arc_easy", "limit": 3}]}, folder)
-    assert "keep[1]: the name 'arc_easy' is taken by evaluation.keep[0]" in text
+    assert "keep[1]: the name 'arc_easy' is used by evaluation.keep[0]" in text
     assert problems_of({"keep": ["arc_easy"], "learn": ["arc_easy"]}, folder) == ""
 
 
@@ -355,7 +355,7 @@ def test_the_schema_takes_what_is_shipped_and_documented():
 
 def test_an_entry_of_ones_own(folder, tiny_model, tiny_tokenizer):
     plan, problems = parsed({"keep": [{"own.py:Length": {"most": "2"}}, "own.py:Length"]}, folder)
-    assert len(problems) == 1 and "the name 'Length' is taken" in problems[0]
+    assert len(problems) == 1 and "the name 'Length' is used" in problems[0]
     entries = [{"own.py:Length": {"most": "2"}}, {"own.py:Length": None, "name": "short"}]
     plan, problems = parsed({"keep": entries}, folder)
     assert problems == []

@@ -75,6 +75,6 @@ def test_an_unknown_model_and_an_unknown_task_are_named_together() -> None:
         )
     said = error.value.problems
     assert any("model_name_or_path: no such folder: tunde" in s and "Did you mean 'tuned'?" in s for s in said)
-    assert any("evaluation.keep: 'hellaswagg' is no task" in s and "Nearest: hellaswag," in s for s in said)
-    assert any("evaluation.learn: 'arc_esy' is no task" in s and "arc_easy" in s for s in said)
+    assert any("evaluation.keep: 'hellaswagg' is neither a task" in s and "Nearest: hellaswag," in s for s in said)
+    assert any("evaluation.learn: 'arc_esy' is neither a task" in s and "arc_easy" in s for s in said)
     assert len(said) == 3
