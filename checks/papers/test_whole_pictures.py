@@ -162,7 +162,9 @@ def test_pictures_that_are_asked_about_are_not_trained_on(asked: dict[str, Any],
     seen: Dataset = held.select(range(3)).map(lambda row: {"completion": " x"}, remove_columns=["options", "answer"])
     seen = seen.remove_columns("family").cast(train.features)
     concatenate_datasets([train, seen]).to_parquet("leaky.parquet")
-    said = r"(?s)tasks\.look: 3 of 20 questions of learn/vision .* are about pictures that stand in the training data"
+    said = (
+        r"(?s)tasks\.look: 3 of 20 questions of learn/vision .* are about pictures that also occur in the training data"
+    )
     task = {**asked["tasks"]["look"], "train": {"dataset_name": "leaky.parquet"}}
     with pytest.raises(HoldfastError, match=said):
         run_of({**asked, "tasks": {"look": task}})

@@ -123,7 +123,7 @@ def test_a_model_that_is_not_finite_itself(desk: Path, capsys: pytest.CaptureFix
         model.model.norm.weight[0] = math.inf
     model.save_pretrained("base")
     assert main([*PROBE, "--noise", "1"]) == 4
-    assert "finite figures of the model as it is" in capsys.readouterr().err
+    assert "finite figures of the unchanged model" in capsys.readouterr().err
 
 
 def test_an_adapter_is_probed_merged(desk: Path) -> None:
@@ -201,7 +201,7 @@ def test_dry_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ([*PROBE, "--toward", "wide"], "expected a model of base's shapes, but 20 tensors of wide are"),
         (["probe", "half", "--corpus", "prose.jsonl", "--curvature", "2"], "half is stored in bfloat16"),
         (["probe", "--ladder", "mixed.yaml", "--corpus", "prose.jsonl"], "one architecture, but base and wide differ"),
-        ([*PROBE[:-1], "base"], "is not empty and holds no probe of holdfast"),
+        ([*PROBE[:-1], "base"], "or the folder of an earlier probe"),
         (["probe", "base", "--write", "noisy"], "--write: expected one size of --noise and no other change"),
     ],
 )

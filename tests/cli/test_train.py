@@ -261,7 +261,7 @@ def test_a_dry_run_shows_what_is_trained_in_three_rows(chat: Path, capsys: pytes
     for method in ("lora", "osf"):
         said = dry(capsys, "--dataset_name", "pairs.jsonl", "--use_peft", "--peft_method", method)
         assert "adapter_model.safetensors, README.md" in said, method
-    assert "time        unknown: give the device's rate with --flops_per_second" in dry(
+    assert "time        unknown; give the device's speed with --flops_per_second" in dry(
         capsys, "--dataset_name", "pairs.jsonl"
     )
 

@@ -42,7 +42,7 @@ def test_a_dry_run_checks_and_makes_nothing(models, tmp_path, capsys, monkeypatc
     )
     out = capsys.readouterr().out
     assert "base + 1k tokens + residual" in out and "instruct + 1k tokens" in out and "1k tokens" in out
-    assert "Add evaluation: to see what was kept" in out
+    assert "To see what was kept, add evaluation:" in out
     assert list(tmp_path.iterdir()) == []
 
 

@@ -262,7 +262,7 @@ MISTAKES = {
     "load_in_4bit: true": "add 'use_peft: true'",
     "fp16: true": "line 3: fp16: needs an accelerator",
     "output_dir: train.jsonl": "expected a folder, but train.jsonl is a file.",
-    "output_dir: ./tiny/": "is the folder of the starting model, which would be overwritten",
+    "output_dir: ./tiny/": "is the folder of the initial model, which would be overwritten",
     "load_best_model_at_end: true": "requires the save and eval strategy to match",
     "datasets: [{pth: json}]": "line 3: datasets[0]: unknown key 'pth'. Did you mean 'path'?",
     "datasets: [{path: json}]": "line 2: dataset_name: expected one of dataset_name and datasets, got both.",

@@ -130,5 +130,5 @@ def test_a_tokenizer_without_a_beginning_or_an_end_is_refused(
     from holdfast.runs import generated_text
 
     monkeypatch.setattr(generated_text, "beginning_token", lambda *words: None)
-    with pytest.raises(ConfigError, match="Name files of text like the base's pre-training"):
+    with pytest.raises(ConfigError, match="Give files of text like the base's pre-training"):
         write_generated(dataclasses.replace(selection(place)), loaded, place / "generated.jsonl")

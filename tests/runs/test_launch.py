@@ -80,7 +80,7 @@ def test_a_run_for_several_processes_is_not_trained_by_one(monkeypatch: pytest.M
 
     config: Any = SimpleNamespace(launch={"num_processes": 4})
     monkeypatch.setattr("holdfast.runs.config.has_accelerator", lambda: False)
-    with pytest.raises(ConfigError, match=r"expected 4 processes, got this one.*holdfast train --config.*torchrun"):
+    with pytest.raises(ConfigError, match=r"expected 4 processes, got one.*holdfast train --config.*torchrun"):
         train(config)
     for asked, there, environ in (
         ({"num_processes": 4}, False, {"WORLD_SIZE": "4"}),

@@ -189,7 +189,7 @@ def test_what_cannot_be_rehearsed_here_is_named(capsys: pytest.CaptureFixture[st
     assert "NOT rehearsed: bf16, launching 2 processes" in capsys.readouterr().out
     assert check("--quick") == 0
     said = capsys.readouterr().out
-    assert "Nothing wrong was found, and the run was not rehearsed: --quick" in said and "sound" not in said
+    assert "No problem was found, but the run was not rehearsed: --quick" in said and "sound" not in said
 
 
 def test_a_model_without_a_small_copy_is_not_called_sound(

@@ -46,7 +46,7 @@ def test_it_ends_with_the_best_checkpoint(settings: dict[str, Any]) -> None:
 
 
 def test_what_it_needs(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="early_stopping_patience: expected load_best_model_at_end: true with it"):
+    with pytest.raises(ConfigError, match="early_stopping_patience: expected load_best_model_at_end: true, and"):
         train_config({**settings, "load_best_model_at_end": False})
     with pytest.raises(ConfigError, match=r"eval_dataset_name: no such file or folder: .*held_.jsonl.*held\.jsonl"):
         train_config({**settings, "eval_dataset_name": "held_.jsonl"})

@@ -145,11 +145,11 @@ def test_trainers_dpo_measures_held_out_pairs():
         (["--retention", "token_weighting"], "token_weighting: acts on the cross-entropy of tokens"),
         (
             ["--retention", "replay:data=prose.jsonl"],
-            "replay: mixes rows into the data, and trainer: dpo",
+            "replay: mixes rows of text into the data, but trainer: dpo",
         ),
         (["--retention", "label_annealing:teacher=cached"], "expected online or adapter_off with trainer: dpo"),
         (["--data", "{text: '{prompt}'}"], "data: has no effect with trainer: dpo"),
-        (["--on_policy", "{}"], "on_policy: is a trainer of its own, and trainer is dpo."),
+        (["--on_policy", "{}"], "on_policy: is another trainer, and trainer is dpo."),
         (["--dataset_streaming", "true"], "dataset_streaming: expected false with trainer: dpo"),
     ],
 )

@@ -140,7 +140,7 @@ def test_a_job_begins_when_those_before_it_have_ended(tmp_path, monkeypatch, wor
         execute_study(ChainedStudy(settings), console=quiet(), workers=workers)
     assert "(speed 3): the ball is gone" in str(failed.value)
     assert failed.value.exit_code == 2, "a fault of the data is one of the request"
-    assert str(failed.value).endswith("Run the same command to retry them once the request is changed.")
+    assert str(failed.value).endswith("Run the same command to retry them after you change the request.")
     assert "(speed 9): there is no throw at 3" in str(failed.value)
     monkeypatch.delenv("HOLDFAST_TOY_FAILS")
     record = execute_study(ChainedStudy(settings), console=quiet(), workers=workers)

@@ -37,5 +37,5 @@ def test_the_questions_of_a_task_are_looked_for(tmp_path: Path) -> None:
 def test_what_lies_in_no_file_is_named() -> None:
     held = HeldOut(parse_evaluation({"keep": [{"task": "arc_easy"}]})[0].entries)
     assert held.judged([], overlap="refuse", what="the training data") == [
-        "the training data was not checked for keep/arc_easy: no local file has the text."
+        "the training data was not checked for keep/arc_easy: no local file has their text."
     ]

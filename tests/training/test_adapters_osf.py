@@ -200,7 +200,7 @@ def found_wrong(**settings: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"peft_method": "osf"}, "peft_method: osf takes effect with 'use_peft: true' only"),
+        ({"peft_method": "osf"}, "peft_method: osf needs 'use_peft: true'"),
         (
             {"use_peft": True, "peft_method": "ofs"},
             "peft_method: expected one of lora, osf, got 'ofs' (text). Did you mean 'osf'?",
@@ -209,7 +209,7 @@ def found_wrong(**settings: Any) -> list[str]:
             {"use_peft": True, "osf_effective_rank": 0.5},
             "osf_effective_rank: belongs to orthogonal subspace fine-tuning",
         ),
-        ({**OSF, "lora_r": 8}, "lora_r: is LoRA's, and peft_method is osf"),
+        ({**OSF, "lora_r": 8}, "lora_r: belongs to LoRA, but peft_method is osf"),
         ({**OSF, "load_in_4bit": True}, "load_in_4bit: osf decomposes whole weight matrices"),
         (
             {**OSF, "osf_effective_rank": 0},

@@ -86,7 +86,7 @@ class TrainConfig:
     """TRL's data arguments: `dataset_name`, splits, streaming."""
     training: SFTConfig
     """TRL's training arguments, a `transformers.TrainingArguments`. For another trainer they have
-    the fields of `SFTConfig`, at their defaults, beside that trainer's own."""
+    that trainer's fields, and those of `SFTConfig` at their defaults."""
     model: ModelConfig
     """TRL's model arguments: name, revision, dtype, LoRA, quantisation."""
     adapter: AdapterArguments
@@ -103,7 +103,7 @@ class TrainConfig:
     launch: dict[str, Any] = field(default_factory=dict)
     """Options of `accelerate launch` (`num_processes`, `accelerate_config`, ...)."""
     notes: list[Note] = field(default_factory=list)
-    """Decisions that holdfast made for the user and that are worth knowing."""
+    """Decisions that holdfast made for the user, as notes."""
     source_file: Path | None = None
     """The YAML file; None without one."""
     resolved: dict[str, Any] = field(default_factory=dict)
@@ -202,9 +202,8 @@ def read_file(path: str | None) -> RawRequest:
     if (tool := tool_of(file)) is not None:
         marks = ", ".join(marks_in(file, tool)[:4])
         raise ConfigError(
-            f"{path} was written for {tool.table['title']} ({marks}, ...). 'holdfast convert "
-            f"{path} --output run.yaml' writes the same for holdfast, or names what has no "
-            "counterpart."
+            f"{path} was written for {tool.table['title']} ({marks}, ...). Convert it: 'holdfast "
+            f"convert {path} --output run.yaml', which also names keys without a counterpart."
         )
     for name in file.take("keep", "learn", "source", "target"):
         file.problems.append(Problem(name, "goes under 'evaluation:'."))
@@ -455,8 +454,8 @@ class _Request:
         if self.holdfast.train_only and values.get("use_peft"):
             self.add(
                 [
-                    "train_only: with use_peft the adapter decides which weights are trained "
-                    "(lora_target_modules). Leave one out."
+                    "train_only: with use_peft, lora_target_modules decides which weights are "
+                    "trained. Leave one out."
                 ]
             )
         return parts
@@ -556,11 +555,11 @@ def _decide_precision(
     on_cpu = sound.get("use_cpu") or not machine.accelerator
     if sound.get("bf16") and on_cpu and not has_fast_bfloat16():
         text = (
-            "bf16: this processor has no instructions for bfloat16, and emulating them takes many "
-            "times as long as "
+            "bf16: this processor has no instructions for bfloat16, and emulation is many times "
+            "slower than "
         )
         text += (
-            "float32. Leave bf16 out here, unless the run is to give what another machine gives."
+            "float32. Leave bf16 out here, unless the run has to reproduce that of another machine."
         )
         notes.append(Note("bf16_slow", text))
     if sound.get("bf16") is not None or sound.get("fp16"):

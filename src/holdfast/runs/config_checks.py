@@ -113,7 +113,7 @@ def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[Pr
     if is_no_model(name):
         return [
             Problem(
-                key, f"no such folder: {name} (a hub id is written owner/name).{near_model(name)}"
+                key, f"no such folder: {name} (a hub id has the form owner/name).{near_model(name)}"
             )
         ]
     return []
@@ -153,7 +153,7 @@ def _base_of_adapter(path: Path) -> str:
     except ModelError:
         base = None
     return (
-        f"Its base model is {base}: start from that, or merge the adapter into it first."
+        f"Its base model is {base}: start from the base, or first merge the adapter into it."
         if base
         else "Merge it into its base model first."
     )
@@ -243,8 +243,8 @@ def check_path(key: str | KeyPath, name: str, *, beside: Path | None = None) -> 
     hint = nearest_sibling(path)
     if beside is not None and (beside.parent / path).exists():
         hint = (
-            f" There is {beside.parent / path}: paths start from the working directory, not from "
-            "the configuration file."
+            f" {beside.parent / path} exists, but paths are relative to the working directory, not "
+            "to the configuration file."
         )
     return [
         Problem(key, f"no such file or folder: {name} (working directory: {Path.cwd()}).{hint}")
@@ -390,7 +390,7 @@ def check_streaming(
             problems.append(
                 Problem(
                     ("retention", method.name),
-                    f"has to count the rows that it mixes in. Leave out {key}.",
+                    f"needs the number of rows to mix in. Leave out {key}.",
                 )
             )
         term = None if method.off else method.token_loss()
@@ -422,7 +422,8 @@ def check_early_stopping(
         problems.append(
             Problem(
                 "eval_dataset_split",
-                "is a part of eval_dataset_name. Add that, or use dataset_test_split.",
+                "selects a part of eval_dataset_name. Add eval_dataset_name, or use "
+                "dataset_test_split.",
             )
         )
     if patience is None or values.get("load_best_model_at_end"):
@@ -431,8 +432,8 @@ def check_early_stopping(
         *problems,
         Problem(
             "early_stopping_patience",
-            "expected load_best_model_at_end: true with it (and eval_strategy and save_strategy "
-            "alike): early stopping keeps the best model, not the last one.",
+            "expected load_best_model_at_end: true, and equal eval_strategy and save_strategy, "
+            "because early stopping keeps the best model, not the last one.",
         ),
     ]
 
@@ -490,7 +491,7 @@ def check_stopping(
     return [
         Problem(
             "early_stopping",
-            f"chooses the final model, and {name} does too. Leave one of them out.",
+            f"chooses the final model, and so does {name}. Leave one of them out.",
         )
         for name in others
     ]
@@ -576,7 +577,8 @@ def check_combinations(
             on("save_on_each_node"),
             Problem(
                 "save_on_each_node",
-                "all nodes share one folder for checkpoints and records. Leave it out.",
+                "has no effect: all nodes share one folder for checkpoints and records. Leave "
+                "it out.",
             ),
         ),
         (
@@ -607,9 +609,9 @@ def check_combinations(
         problems.append(
             Problem(
                 "resume_from_checkpoint",
-                "expected true or nothing: a run continues from the newest complete checkpoint "
-                "in its output_dir. Leave it out; to start from the weights of another "
-                "checkpoint, give that as model_name_or_path.",
+                "expected true or nothing: a run continues from the newest complete checkpoint in "
+                "its output_dir. Leave it out. To start from the weights of another checkpoint, "
+                "give its folder as model_name_or_path.",
             )
         )
     elif on("resume_from_checkpoint") is False:
@@ -617,8 +619,8 @@ def check_combinations(
             Problem(
                 "resume_from_checkpoint",
                 "expected true or nothing, got false: a run continues from the newest complete "
-                "checkpoint in its output_dir. Leave it out; to start over, give another "
-                "output_dir or remove this one.",
+                "checkpoint in its output_dir. Leave it out. To start over, give another "
+                "output_dir or delete this one.",
             )
         )
     if isinstance(output, str):
@@ -634,7 +636,7 @@ def check_combinations(
             problems.append(
                 Problem(
                     "output_dir",
-                    f"{output} is the folder of the starting model, which would be overwritten. "
+                    f"{output} is the folder of the initial model, which would be overwritten. "
                     "Choose another folder.",
                 )
             )
@@ -659,7 +661,7 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
         return [
             Problem(
                 key,
-                "belongs to orthogonal subspace fine-tuning; add 'use_peft: true' and "
+                "belongs to orthogonal subspace fine-tuning. Add 'use_peft: true' and "
                 "'peft_method: osf', or leave it out.",
             )
             for key in ("osf_effective_rank", "osf_target_modules")
@@ -670,7 +672,7 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
         problems.append(
             Problem(
                 "peft_method",
-                "osf takes effect with 'use_peft: true' only; add it, or leave peft_method out.",
+                "osf needs 'use_peft: true'. Add it, or leave peft_method out.",
             )
         )
     problems += [
@@ -684,7 +686,7 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
     for key, value in values.items():
         if _sets_lora(key, value):
             text = (
-                "is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and "
+                "belongs to LoRA, but peft_method is osf. Its keys are osf_effective_rank and "
                 "osf_target_modules. Leave it out."
             )
             problems.append(Problem(key, text))
@@ -712,17 +714,16 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[P
         for key, value in values.items():
             if key in given and _sets_lora(key, value):
                 text = (
-                    "belongs to LoRA, which is on with 'use_peft: true' only. Add that, or "
-                    f"'use_peft: false' to keep {key} without effect, or leave {key} out."
+                    f"belongs to LoRA, which needs 'use_peft: true'. Add it, or leave {key} out. "
+                    f"To keep {key} without effect, set 'use_peft: false'."
                 )
                 problems.append(Problem(key, text))
     if not {*BITS} & {*given}:
         for key in OF_FOUR_BITS:
             if key in given and values.get(key):
                 text = (
-                    "belongs to 4-bit weights, which are on with 'load_in_4bit: true' only. Add "
-                    f"that, or 'load_in_4bit: false' to keep {key} without effect, or leave {key} "
-                    "out."
+                    "belongs to 4-bit weights, which need 'load_in_4bit: true'. Add it, or leave "
+                    f"{key} out. To keep {key} without effect, set 'load_in_4bit: false'."
                 )
                 problems.append(Problem(key, text))
     return problems

@@ -108,8 +108,8 @@ def look(config: TrainConfig) -> Look:
     if config.holdfast.on_policy is not None or config.holdfast.trainer == "grpo":
         longest, room = check_lengths(config, rows, tokenizer, limit), completion_length(config)
         notes.append(
-            f"{len(rows):,} prompts of up to {longest} tokens; answers of up to {room} tokens "
-            "are sampled during training, so tokens and time are not estimated"
+            f"{len(rows):,} prompts of up to {longest} tokens; answers of up to {room} tokens are "
+            "sampled during training. Tokens and time are not estimated"
         )
         return Look(tokenizer=tokenizer, notes=tuple(notes))
     vocabulary = getattr(shape.get_text_config(), "vocab_size", None)
@@ -220,9 +220,9 @@ def remarks_on_rounding(config: TrainConfig, folder: Path | None = None) -> list
         return []
     return [
         f"About {above / total:.0%} of the weights will not change: in {dtype} a change of less "
-        f"than about 1/{ROUNDED[dtype]} of a weight is rounded away, and one step changes a "
-        f"weight by about the learning rate, {args.learning_rate:g}. Train with dtype: float32 "
-        "(bf16: true computes in bfloat16 all the same), or at a higher learning_rate."
+        f"than about 1/{ROUNDED[dtype]} of a weight is rounded away, and one step changes a weight "
+        f"by about the learning rate, {args.learning_rate:g}. Train with dtype: float32 (bf16: "
+        "true still computes in bfloat16), or at a higher learning_rate."
     ]
 
 

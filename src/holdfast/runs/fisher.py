@@ -52,12 +52,12 @@ class FisherSettings:
     seed: int = 0
     """Random seed of the choice of samples and of sampled labels."""
     max_length: Annotated[int | None, Meta(ge=2)] = None
-    """Maximum length of a sample in tokens; longer ones are cut (1024, at most the model's
+    """Maximum length of a sample in tokens. Longer samples are cut (1024, at most the model's
     context)."""
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"
-    """Dtype of weights and gradients; sums are in float32."""
+    """Dtype of weights and gradients. Sums are in float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute."""
+    """Device to compute on."""
 
     def problems(self) -> list[str | Problem]:
         """One problem if `device` names a GPU that does not exist."""
@@ -183,12 +183,12 @@ def refuse_folder(folder: Path, *, overwrite: bool) -> None:
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     if names and set(names) != {FILE, RECORD}:
         raise RunFolderError(
-            f"{folder} is not empty and holds no Fisher diagonal ({', '.join(names[:4])}). Choose "
+            f"{folder} has other files than a Fisher diagonal ({', '.join(names[:4])}). Choose "
             "another output_dir."
         )
     if names and not overwrite:
         raise RunFolderError(
-            f"{folder} holds another Fisher diagonal ({_described(folder)}). Choose another "
+            f"{folder} has another Fisher diagonal ({_described(folder)}). Choose another "
             "output_dir, or add --overwrite."
         )
 

@@ -46,7 +46,7 @@ SPARE = 0.01
 """Share of the budget that is drawn on top of it."""
 LOOKED_AT, LEAST_USABLE = 200, 0.1
 """Texts after which a model is refused of which a smaller share can be used."""
-ADVICE = "Name files of text like the base's pre-training as the corpus."
+ADVICE = "Give files of text like the base's pre-training data as the corpus."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -164,9 +164,9 @@ def check_started(
     needed = is_needed(launch, has_accelerator=has_accelerator, environ=environ)
     if needed and count > int(environ.get("WORLD_SIZE") or 1):
         raise ConfigError(
-            f"num_processes: expected {count} processes, got this one, which would train alone. "
-            "Write the settings to a file and start 'holdfast train --config FILE', which starts "
-            f"them all; or start this program by torchrun --nproc_per_node {count}; or leave "
+            f"num_processes: expected {count} processes, got one, which would train alone. Write "
+            "the settings to a file and run 'holdfast train --config FILE', which starts all "
+            f"processes. Or start this program with torchrun --nproc_per_node {count}. Or leave "
             "num_processes and accelerate_config out."
         )
 
@@ -181,12 +181,13 @@ def check_world(environ: Mapping[str, str] = os.environ) -> None:
     tasks = int(environ.get("SLURM_STEP_NUM_TASKS") or 1)
     if tasks > 1 and "WORLD_SIZE" not in environ:
         raise ConfigError(
-            f"srun started {tasks} independent tasks: each would train alone. Start one task per "
-            "node (--ntasks-per-node 1), and torchrun in it, as configs/cluster/slurm.sh does."
+            f"srun started {tasks} independent tasks, and each would train alone. Start one task "
+            "per node (--ntasks-per-node 1), and run torchrun in it, as configs/cluster/slurm.sh "
+            "does."
         )
     expected, started = int(environ.get(LAUNCHED) or 0), int(environ.get("WORLD_SIZE") or 1)
     if expected > 1 and started != expected:
         raise HoldfastError(
-            f"Expected {expected} processes, the launcher started {started}. Use torchrun "
-            f"--nproc_per_node {expected} -m holdfast train ... yourself."
+            f"Expected {expected} processes, the launcher started {started}. Start them yourself: "
+            f"torchrun --nproc_per_node {expected} -m holdfast train ..."
         )

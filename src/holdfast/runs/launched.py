@@ -70,6 +70,6 @@ def train_in_processes(
                 *str(failure.get("error")).split("\n")
             )
         raise HoldfastError(
-            f"Training over {wanted.processes} processes ended with exit code {code}; its output "
+            f"Training over {wanted.processes} processes ended with exit code {code}. Its output "
             "is above, or in a log."
         )

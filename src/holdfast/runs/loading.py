@@ -182,8 +182,7 @@ def check_images(config: TrainConfig, rows: Any) -> None:
         (
             any(term.teacher.kind == "cached" for term in terms),
             "retention.label_annealing.teacher: expected online or adapter_off for rows with "
-            "images, got cached: states are looked up by a row's tokens, which do not depend on "
-            "its images.",
+            "images, got cached, which finds states by a row's tokens, without its images.",
         ),
         (
             config.training.truncation_mode == "keep_end",
@@ -231,8 +230,8 @@ def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> Non
         raise ConfigError(
             [
                 "train_on, train_thoughts: expected rows without images that are not streamed, "
-                "and a fast tokenizer, which gives token positions. Leave them out: "
-                "assistant_only_loss alone trains what the chat template marks."
+                "and a fast tokenizer, which gives token positions. Leave them out: then "
+                "assistant_only_loss trains the text that the chat template marks."
             ]
         )
     if _marked_template(processing) is None:
@@ -386,7 +385,10 @@ def check_files(config: TrainConfig) -> list[str]:
 
     name = str(config.model.model_name_or_path)
     if not os.path.isdir(located(name)):
-        return [f"{name} is on the hub: neither it nor the data was checked", *_without_network()]
+        return [
+            f"{name} is on the hub: neither the model nor the data was checked",
+            *_without_network(),
+        ]
     models.check_model(name, trust_remote_code=config.training.trust_remote_code)
     if config.holdfast.trainer == "grpo":
         reward_functions(config.script)
@@ -717,8 +719,8 @@ def held_out_rows(config: TrainConfig) -> tuple[Any, list[Path] | None]:
         )
     except DataError as error:
         raise DataError(
-            f"eval_strategy is on, so a '{script.dataset_test_split}' split is needed: {error} "
-            "Or name a file by eval_dataset_name, or turn it off and list held-out files under "
-            "evaluation:."
+            f"eval_strategy is on, so a '{script.dataset_test_split}' split is needed: {error} Or "
+            "give a file as eval_dataset_name. Or turn eval_strategy off, and list held-out files "
+            "under evaluation:."
         ) from error
     return rows, _read_from(config)

@@ -241,8 +241,8 @@ class StopEarly(MeasureAt):
             if e is None or (hash is not None and e.model.get("hash") != hash):
                 raise RunFolderError(
                     f"early_stopping: expected the results of {entry.suite}/{entry.name} in "
-                    f"{folder.path}, which decide when to stop, found none. Restore them, or "
-                    "choose a new output_dir."
+                    f"{folder.path}, because they decide when to stop, found none. Restore them, "
+                    "or choose a new output_dir."
                 )
             figures[f"{entry.suite}/{entry.name}"] = e.metrics[e.primary]
         return figures

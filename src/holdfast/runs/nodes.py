@@ -89,7 +89,7 @@ def check_same(found: Mapping[str, Any], args: Any) -> None:
         if others:
             problems.append(
                 f"{what} differs between nodes: process {others[0]} reads other files than process "
-                "0. Copy the same to all of them, or name a shared folder."
+                "0. Copy the same files to all nodes, or name a shared folder."
             )
     if problems:
         raise ConfigError(problems)

@@ -69,7 +69,7 @@ class SamplingSettings:
     max_completion_length: Annotated[int, Meta(ge=1)] = 256
     """Maximum number of tokens of an answer."""
     temperature: Annotated[float, Meta(gt=0)] = 1.0
-    """Sampling temperature; the temperature of the divergence is label annealing's, and 1 with
+    """Sampling temperature. The divergence has the temperature of label annealing, or 1 with
     self_distillation."""
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Nucleus sampling (top-p): samples from the most likely tokens with this total
@@ -82,8 +82,8 @@ class OnPolicySettings(SamplingSettings):
 
     self_distillation: Literal["forward", "reverse", "jsd"] | None = None
     """Self-distillation (SDFT): the teacher is the initial model, which also reads the data's
-    answer after the prompt; the value is the direction of the divergence. null: teacher and
-    divergence are label annealing's."""
+    answer after the prompt. The value is the direction of the divergence. null: teacher and
+    divergence are those of label annealing."""
 
 
 def _problems_of(term: TokenLoss) -> Iterator[str]:
@@ -153,13 +153,13 @@ def problems(
             yield (
                 Problem(
                     ("retention", method.name),
-                    f"mixes rows with labels into the data, and with {_KEY} there are none. Leave "
-                    "one out.",
+                    f"mixes rows with labels into the data, and {_KEY} has no labels. Leave one "
+                    "out.",
                 )
             )
     if str(values.get("loss_type") or "nll") == "dft":
         yield Problem(
-            "loss_type", f"dft weights labels, and with {_KEY} there are none. Leave one out."
+            "loss_type", f"dft weights the loss of labels, and {_KEY} has no labels. Leave one out."
         )
     if (
         str(getattr(values.get("eval_strategy"), "value", values.get("eval_strategy")) or "no")

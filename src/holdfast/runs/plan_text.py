@@ -72,7 +72,7 @@ def plan_text(
         rows.append(
             (
                 "evaluation",
-                "nothing: add --keep and --learn to measure what is kept and what is learnt",
+                "nothing. To measure what is kept and learnt, add --keep and --learn",
             )
         )
     weights_file = "adapter_model.safetensors" if model.use_peft else "model.safetensors"
@@ -84,7 +84,7 @@ def plan_text(
     rows += [("note", note) for note in config.notes]
     if command:
         rows.append(("starts", " ".join(without_secrets(command))))
-    title = "Nothing wrong was found, and the run was not rehearsed: " + str(rehearsal)
+    title = "No problem was found, but the run was not rehearsed: " + str(rehearsal)
     if not isinstance(rehearsal, str):
         title = "The request is sound"
         if not machine.here:
@@ -127,7 +127,7 @@ def amounts(
         ("operations", f"about {cost.operations:.2e}, training alone"),
     ]
     if flops_per_second is None:
-        rows.append(("time", "unknown: give the device's rate with --flops_per_second"))
+        rows.append(("time", "unknown; give the device's speed with --flops_per_second"))
     else:
         seconds = shown_seconds(cost.operations / flops_per_second / config.processes)
         rows.append(

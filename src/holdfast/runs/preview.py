@@ -231,8 +231,8 @@ def _refuse_beyond(rows: Any, tokenizer: Any, vocabulary: int) -> None:
         words = getattr(tokenizer, "tokenizer", tokenizer)
         tokens = ", ".join(repr(words.decode([token])) for token in sorted(beyond)[:8])
         raise DataError(
-            f"The training rows hold tokens for which the model's embedding of {vocabulary:,} rows "
-            f"has none: {tokens}. Take the tokenizer that belongs to the model, or resize the model "
+            f"The training rows have token ids beyond the {vocabulary:,} rows of the model's "
+            f"embedding: {tokens}. Use the model's own tokenizer, or resize the model "
             "(resize_token_embeddings) and save it."
         )
 

@@ -145,8 +145,8 @@ class ProbedCheckpoint:
             except ModelError as error:
                 self.notes.append(
                     f"{self.request.label}: its initialisation is unknown ({error}), so noise is "
-                    "scaled by each tensor's present standard deviation, and gammas cannot be "
-                    "compared with models of known initialisation."
+                    "scaled by each tensor's current standard deviation. Its gammas cannot be "
+                    "compared with those of models of known initialisation."
                 )
                 self.display.say(self.notes[-1])
                 std = TENSOR

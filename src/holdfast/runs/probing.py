@@ -86,8 +86,8 @@ def probe_models(
         and any(not f.name.startswith(".") for f in out.iterdir())
     ):
         raise RunFolderError(
-            f"{out} is not empty and holds no probe of holdfast. Expected a new or empty "
-            "--output_dir, or an earlier one."
+            f"Expected a new or empty --output_dir, or the folder of an earlier probe; {out} has "
+            "other files. Choose another folder."
         )
     created = read_probe(out).created if (out / RECORD_FILE).is_file() else now()
     with (
@@ -119,7 +119,7 @@ def probe_models(
                 for evaluation in start:
                     if evaluation.failed is not None:
                         raise NotFinite(
-                            f"{model.label}: expected finite figures of the model as it is, got "
+                            f"{model.label}: expected finite figures of the unchanged model, got "
                             f"{evaluation.suite}/{evaluation.name}: {evaluation.failed}"
                         )
                 for number, change in enumerate(probe.changes, 1):
@@ -199,7 +199,7 @@ def check_probe(
             if stored is not None and "float32" not in str(stored):
                 problems.append(
                     f"curvature: {model.label} is stored in {str(stored).removeprefix('torch.')}, "
-                    "whose gradients cannot be differentiated again. Add --dtype float32."
+                    "and second derivatives need float32. Add --dtype float32."
                 )
     for name in named_models(probe.toward).values() if not problems else ():
         try:

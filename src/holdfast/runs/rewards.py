@@ -58,7 +58,7 @@ def refuse_changed_rewards(
     """
     if before is not None and list(before) != list(now):
         raise ConfigError(
-            f"reward_funcs: expected the rewards with which the run began, {_listed(before)}, "
+            f"reward_funcs: expected the same rewards as when the run began, {_listed(before)}, "
             f"got {_listed(now)}. Restore the old code, or choose a new output_dir."
         )
 

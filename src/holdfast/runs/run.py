@@ -134,8 +134,8 @@ def train(
                 if alone:
                     say(
                         console,
-                        f"{folder.path} holds this run{when}. Nothing to do; give another "
-                        "output_dir for a new run.",
+                        f"{folder.path} has this run already{when}. Nothing to do. For a new run, "
+                        "give another output_dir.",
                     )
                 return folder
             record.status = "running"
@@ -172,7 +172,7 @@ def train(
             trouble = None if isinstance(error, HoldfastError) else file_trouble(error, folder.path)
             if trouble is not None and folder.path.is_dir():
                 stage = (
-                    f"It was in stage '{record.stage}'; everything written before is "
+                    f"The run was in stage '{record.stage}'. Everything that was written before is "
                     f"complete{run.last_checkpoint()}."
                 )
                 raise type(trouble)(f"{trouble} {stage}") from error
@@ -644,8 +644,8 @@ class _Run:
         trained = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
         if any(str(parameter.dtype) == "torch.float16" for parameter in trained):
             self.note(
-                "The trained weights are float16 without loss scaling: small gradients, those "
-                "of the KL first, become 0. Train in bfloat16 (dtype: bfloat16) or float32; see "
+                "The trained weights are float16 without loss scaling: small gradients become 0, "
+                "those of the KL first. Train in bfloat16 (dtype: bfloat16) or float32; see "
                 "docs/loss.md."
             )
         self.record.model["trainable"] = sum(parameter.numel() for parameter in trained)
@@ -704,7 +704,7 @@ class _Run:
             again = "Run the same command to continue."
             if args.save_only_model:
                 again = (
-                    "The same command starts over: with save_only_model: true there is nothing to "
+                    "The same command starts over, because save_only_model: true keeps nothing to "
                     "continue from."
                 )
             raise Interrupted(
@@ -808,8 +808,8 @@ class _Run:
         if left:
             listed = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
             self.note(
-                f"Not measured along training: step {listed}. The run has {total} steps; steps "
-                "that had passed before they were requested can no longer be measured."
+                f"Not measured along training: step {listed}. The run has {total} steps. Steps "
+                "that passed before they were requested can no longer be measured."
             )
 
     def note_loss(self, backend: str) -> None:
@@ -1036,9 +1036,9 @@ class _Run:
         if free < needed:
             raise RunFolderError(
                 f"No room in {self.folder.path}: the final weights and one checkpoint take "
-                f"{shown_bytes(needed)}, {shown_bytes(free)} are free. Free some space, choose "
-                "another output_dir, or set save_only_model: true or save_strategy: 'no', with "
-                "which an interrupted run starts over."
+                f"{shown_bytes(needed)}, {shown_bytes(free)} are free. Free some space, or choose "
+                "another output_dir. Or set save_only_model: true or save_strategy: 'no'; then an "
+                "interrupted run starts over."
             )
 
     def note_rounded_away(self, model: Any) -> None:
@@ -1067,10 +1067,10 @@ class _Run:
         if share < MOST_CHANGE:
             dtype = str(next(iter(half.values())).dtype).removeprefix("torch.")
             self.note(
-                f"Only {100 * share:.2g} % of the trained weights differ from the initial ones: "
-                f"in {dtype} a change of less than about 1/{ROUNDED[dtype]} of a weight is "
-                "rounded away, step by step. Train with dtype: float32 (bf16: true computes in "
-                "bfloat16 all the same), or at a higher learning_rate."
+                f"Only {100 * share:.2g} % of the trained weights differ from the initial ones: in "
+                f"{dtype} a change of less than about 1/{ROUNDED[dtype]} of a weight is rounded "
+                "away, step by step. Train with dtype: float32 (bf16: true still computes in "
+                "bfloat16), or at a higher learning_rate."
             )
 
     def _distances(self, model: Any) -> list[LayerDistance]:

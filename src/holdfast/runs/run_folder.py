@@ -49,8 +49,8 @@ def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
         if not same and not _replaceable(folder, record):
             differences = config.explain_difference(record.config)
             raise RunFolderError(
-                f"{folder.path} holds another run ({record.name}, {record.status}), whose "
-                "settings differ:",
+                f"{folder.path} has another run ({record.name}, {record.status}), whose settings "
+                "differ:",
                 *(f"  - {d}" for d in differences or ["(the settings that decide the weights)"]),
                 "Give another output_dir, or delete the folder if the old run is not wanted.",
             )
@@ -145,8 +145,8 @@ def refuse_foreign(folder: RunFolder) -> None:
         and any(not entry.name.startswith(".") for entry in folder.path.iterdir())
     ):
         raise RunFolderError(
-            f"{folder.path} is not empty and holds no holdfast run. Expected a new or empty "
-            "output_dir, so that nothing of yours is overwritten."
+            "Expected a new or empty output_dir, so that none of your files is overwritten; "
+            f"{folder.path} has other files than a holdfast run. Choose another output_dir."
         )
 
 
@@ -203,9 +203,9 @@ def refuse_changed_samples(folder: RunFolder, record: RunRecord, data_info: dict
     if before and before != _hashes_of_samples(data_info) and began_training(folder, record):
         raise RunFolderError(
             f"The initial model's samples differ from those with which the run in {folder.path} "
-            "began: they were generated again, on another device or with other library "
-            "versions. Restore the old samples (self_replay in $HOLDFAST_CACHE, or cache_dir), "
-            "or choose a new output_dir."
+            "began. They were generated again, on another device or with other library versions. "
+            "Restore the old samples (self_replay in $HOLDFAST_CACHE, or cache_dir), or choose a "
+            "new output_dir."
         )
 
 

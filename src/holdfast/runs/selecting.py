@@ -31,12 +31,12 @@ class Ranking:
     settings_section: ClassVar[str] = "scoring"
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Dtype of the weights; auto: as they were saved."""
+    """Dtype of the weights; auto: the saved dtype."""
     device: str | None = None
     """Device, such as cpu or cuda:1 (default: the first accelerator, else the CPU)."""
     batch_tokens: Annotated[int | None, Meta(ge=16)] = None
-    """Tokens per forward pass (32768 on an accelerator, 2048 on a CPU); affects speed and memory
-    only."""
+    """Number of tokens per forward pass (32768 on an accelerator, 2048 on a CPU). It affects only
+    speed and memory."""
     scores: Annotated[Path | None, Meta(metavar="FILE.jsonl")] = None
     """File of finished scores, which several selections may share (scores.ledger.jsonl in
     OUTPUT)."""

@@ -206,7 +206,7 @@ def _retention_schema() -> dict[str, Any]:
 class KeptSettings:
     """What keeps the old skills, and what is measured."""
 
-    settings_group: ClassVar[str] = "what is kept and learnt"
+    settings_group: ClassVar[str] = "entries to keep and to learn"
 
     retention: Annotated[
         Any,
@@ -218,8 +218,8 @@ class KeptSettings:
             json_schema=_retention_schema,
         ),
     ] = None
-    """Retention method, which keeps old skills. A list of methods with their parameters; none is
-    plain fine-tuning. The option may be repeated and replaces the YAML's list."""
+    """Retention method, which keeps old skills: a list of methods with their parameters. none:
+    plain fine-tuning. The option may be repeated, and replaces the YAML's list."""
     evaluation: Annotated[
         dict[str, Any] | None, Meta(metavar="'{batch_size: 4}'", section="evaluation")
     ] = None
@@ -241,19 +241,19 @@ class KeptSettings:
 class RunSettings:
     """holdfast's other keys of a run. `env` is TRL's as well, but lives in its parser."""
 
-    settings_group: ClassVar[str] = "what is kept and learnt"
+    settings_group: ClassVar[str] = "entries to keep and to learn"
 
     data: Annotated[Templates | None, Meta(metavar="'{text: \"{title}\"}'", section="data")] = None
     """Templates that turn columns into training text: text, or prompt and completion."""
     chat_template: Annotated[str | None, Meta(metavar="TEXT", section="data")] = None
-    """A chat template in place of the model's own, as Jinja text; `chat_template_path` takes it
-    from a file."""
+    """A chat template instead of the model's own, as Jinja text. `chat_template_path` reads it from
+    a file."""
     train_on: Annotated[Literal["last", "all", "per_message"] | None, Meta(section="data")] = None
-    """Which messages of a conversation are trained: the assistant's last one, all of its messages,
-    or those with train or weight set. Works with every chat template, as assistant_only_loss
-    does."""
+    """Messages of a conversation to train on: the assistant's last one, all of its messages, or
+    those with train or weight set. Works with every chat template, as assistant_only_loss does."""
     train_thoughts: Annotated[bool, Meta(section="data")] = True
-    """Train the assistant's thoughts: text between <think> and </think>, and reasoning_content."""
+    """Train on the assistant's thoughts: text between <think> and </think>, and
+    reasoning_content."""
     rewritten_turns: Annotated[Literal["refuse", "whole", "as_written"], Meta(section="data")] = (
         "refuse"
     )
@@ -274,8 +274,8 @@ class RunSettings:
             },
         ),
     ] = dataclasses.field(default_factory=dict)
-    """Factors of the learning rate by regular expression, searched in parameters' names; 0 freezes
-    the parameters."""
+    """Factors of the learning rate by regular expression, which is searched in parameters' names; 0
+    freezes the parameters."""
     train_only: Annotated[
         tuple[str, ...],
         Meta(
@@ -286,7 +286,7 @@ class RunSettings:
             json_schema=lambda: {"type": ["array", "string"], "items": {"type": "string"}},
         ),
     ] = ()
-    """Regular expressions, searched in parameters' names; parameters that match none are
+    """Regular expressions, which are searched in parameters' names. Parameters without a match are
     frozen."""
     fused_layers: Annotated[bool, Meta(section="training")] = False
     """Fused RMSNorm and gated feed-forward layers for float32 training on CPUs: about 10 % faster
@@ -302,12 +302,12 @@ class RunSettings:
     """On-policy distillation: trains on the model's own answers with the KL to the teacher of
     label_annealing, without labels."""
     eval_dataset_name: Annotated[str | None, Meta(metavar="FILE", section="evaluation")] = None
-    """Held-out rows that `eval_strategy` reads, in place of a split of the training data."""
+    """Held-out rows for `eval_strategy`, instead of a split of the training data."""
     eval_dataset_split: Annotated[str, Meta(metavar="SPLIT", section="evaluation")] = "train"
     """Split of eval_dataset_name, such as train[:500]; a file has the split "train"."""
     early_stopping_patience: Annotated[int | None, Meta(ge=1, section="evaluation")] = None
-    """Ends training after N evaluations (`eval_strategy`) without improvement; the best checkpoint
-    is the result, so it needs `load_best_model_at_end`."""
+    """End training after N evaluations (`eval_strategy`) without improvement. The best checkpoint
+    is the result, so this needs `load_best_model_at_end`."""
     early_stopping: Annotated[
         StopRule | tuple[StopRule, ...] | None,
         Meta(
@@ -316,8 +316,8 @@ class RunSettings:
             expected="a mapping with entry and patience, or a list of such",
         ),
     ] = None
-    """Ends training early by measurements during training: patience: when an entry no longer
-    improves; max_loss: when it has lost more than that. Needs evaluation.along."""
+    """End training early, by measurements during training (evaluation.along). patience: when an
+    entry no longer improves; max_loss: when it has lost more than this."""
     env: Annotated[
         dict[str, Any],
         Meta(
@@ -359,16 +359,16 @@ COMMON: dict[str, dict[str, str]] = {
     "model and data": {
         "model_name_or_path MODEL": "A local folder or a hub id.",
         "dataset_name DATA": "A file, folder or hub id; see --help data.",
-        "max_length N": "Longest row in tokens; longer ones are cut.",
+        "max_length N": "Maximum length of a row in tokens. Longer rows are cut.",
         "output_dir FOLDER": "Folder of weights, evaluations and report.html.",
     },
     "training": {
-        "learning_rate X": "Peak rate; about 1e-4 with LoRA.",
-        "num_train_epochs X": "Passes over the data.",
-        "max_steps N": "Optimiser steps, in place of epochs.",
+        "learning_rate X": "Peak learning rate; about 1e-4 with LoRA.",
+        "num_train_epochs X": "Number of passes over the data.",
+        "max_steps N": "Number of optimiser steps, instead of epochs.",
         "per_device_train_batch_size N": "Batch size per device, in rows.",
         "gradient_accumulation_steps N": "Batches per optimiser step.",
-        "use_peft": "Train a LoRA adapter, not all weights.",
+        "use_peft": "Train a LoRA adapter instead of all weights.",
         "lora_r N": "Rank of the LoRA adapter.",
         "load_in_4bit": "Load the model in 4 bits (QLoRA).",
         "num_processes N": "Number of processes, one per GPU.",

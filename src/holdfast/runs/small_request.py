@@ -166,7 +166,7 @@ class SmallRequest:
             raise NoCopy(f"no small copy of {name} can be made ({error.__cause__})") from error
         text, small = shape.get_text_config(), model.config.get_text_config()
         if text is not shape and text.hidden_size != small.hidden_size:
-            raise NoCopy(f"{name} reads images, and such a model is not made narrower")
+            raise NoCopy(f"{name} reads images, and such models are not made narrower")
         target = self.folder / "model"
         target.mkdir()
         for file in Path(located(name)).iterdir():

@@ -35,11 +35,12 @@ class StopRule:
     entry: str
     """Entry of `evaluation`, as suite/name, such as learn/answers."""
     patience: Annotated[int | None, Meta(ge=1)] = None
-    """Ends training after N measurements without improvement; the best one is the result."""
+    """End training after N measurements without improvement. The best measured step is the
+    result."""
     max_loss: Annotated[float | None, Meta(ge=0)] = None
-    """Ends training when the entry has lost more than this against the initial model, in the unit
-    of its first metric (nats per token for text, shares for accuracy); the result is the last
-    measured step within the limit."""
+    """End training when the entry has lost more than this against the initial model, in the unit of
+    its first metric (nats per token for text, shares for accuracy). The result is the last measured
+    step within the limit."""
 
     def problems(self) -> list[str]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""

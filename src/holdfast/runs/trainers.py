@@ -69,7 +69,7 @@ TRAINERS: dict[str, TrainerKind] = {
     "grpo": TrainerKind(
         settings="GRPOConfig",
         script="trl.scripts.grpo:GRPOScriptArguments",
-        rows="prompts, whose answers are scored by a reward",
+        rows="prompts, with a reward that scores the answers",
         layout="prompts",
         columns="the column prompt, and the columns that rewards read",
     ),
@@ -89,8 +89,7 @@ def _kto_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("per_device_train_batch_size", text)
     if (values.get("train_sampling_strategy") or "sequential") != "sequential":
         text = (
-            "expected sequential with trainer: kto, whose rows are paired with their neighbours "
-            "beforehand."
+            "expected sequential with trainer: kto, which pairs neighbouring rows before training."
         )
         yield Problem("train_sampling_strategy", text)
 
@@ -116,7 +115,7 @@ def problems(
     if holdfast.on_policy is not None and trainer not in (SFT, "on_policy"):
         yield Problem(
             "on_policy",
-            f"is a trainer of its own, and trainer is {trainer}. Leave one of them out.",
+            f"is another trainer, and trainer is {trainer}. Leave one of them out.",
         )
     kind = TRAINERS[trainer]
     if not kind.columns:
@@ -156,8 +155,8 @@ def _method_problems(method: RetentionMethod, trainer: str) -> Iterator[Problem]
         yield (
             Problem(
                 ("retention", method.name),
-                f"mixes rows into the data, and trainer: {trainer} trains on {kind.rows}. Leave "
-                "one out.",
+                f"mixes rows of text into the data, but trainer: {trainer} trains on {kind.rows}. "
+                "Leave one out.",
             )
         )
     if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
@@ -172,7 +171,7 @@ def _method_problems(method: RetentionMethod, trainer: str) -> Iterator[Problem]
         yield (
             Problem(
                 ("retention", method.name),
-                "is not computed on sampled answers. GRPO has its own KL to the initial model: "
+                "is not computed on sampled answers. GRPO has its own KL to the initial model; "
                 "set beta.",
             )
         )

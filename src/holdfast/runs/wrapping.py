@@ -108,7 +108,7 @@ def wrap_language_model(
 
     out = Path(output_dir)
     if out.exists():
-        raise ConfigError(f"output_dir: expected a new folder, got {out}, which is there.")
+        raise ConfigError(f"output_dir: expected a new folder, but {out} exists.")
     if models.takes_images(os.fspath(language), trust_remote_code=trust_remote_code):
         raise ModelError(f"Expected a language model, got {language}, which reads images already.")
     check_tower(tower, layer)
@@ -148,7 +148,7 @@ def wrap_language_model(
         logits = wrapped(input_ids=written[0]).logits[..., : expected.shape[-1]]
     if not torch.allclose(logits, expected, rtol=1e-2, atol=1e-2):
         raise ModelError(
-            "Expected a language model whose logits are its head's alone, as in LLaVA, got "
+            "Expected a language model whose logits come from its head alone, got "
             f"{type(text).__name__}, whose output on text would change inside LLaVA. Use another "
             "architecture, such as Llama or OLMo."
         )
@@ -253,7 +253,7 @@ def _loaded_tower(tower: str) -> Any:
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
             f"Expected all weights of a CLIP vision model in {tower}, but it lacks "
-            f"{listing(missing)}, which would be random. Copy or download it again."
+            f"{listing(missing)}, which would be random. Copy or download the model again."
         )
     return model.eval()
 

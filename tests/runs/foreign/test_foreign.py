@@ -254,7 +254,7 @@ def test_old_names_are_options_too(tmp_path: Path) -> None:
         ({"datasets": [{"path": "a/b", "type": "oasst"}]}, "expected type alpaca, chat_template, sharegpt, completion"),
         (
             {"datasets": [{"path": "a/b", "type": "completion", "field": "x"}, {"path": "c/d", "type": "alpaca"}]},
-            "expected data sets that become text in one way",
+            "expected data sets with the same templates",
         ),
         (
             {"datasets": [{"path": "a/b", "type": "alpaca", "revision": "x"}]},
@@ -278,9 +278,9 @@ def test_what_is_wrong_in_a_file_of_axolotl_is_said(tmp_path: Path, changed: dic
     ("dataset", "problem"),
     [
         ("identiy", "Did you mean 'identity'"),
-        ("pairs", "pairs: there is nothing like ranking"),
-        ("photos", "columns of photos: there is nothing like images"),
-        ("identity,web", "one way"),
+        ("pairs", "pairs: ranking has no counterpart"),
+        ("photos", "columns of photos: images has no counterpart"),
+        ("identity,web", "the same templates"),
     ],
 )
 def test_what_is_wrong_with_a_data_set_of_llama_factory_is_said(tmp_path: Path, dataset: str, problem: str) -> None:
@@ -393,7 +393,7 @@ def test_settings_of_an_adapter_go_where_there_is_none(tmp_path: Path) -> None:
         ("flash_attn: fa9", "flash_attn: expected auto or disabled or sdpa or fa2 or fa3, got 'fa9'."),
         ("quantization_bit: 3", "quantization_bit: expected 4 or 8, got 3."),
         ("quantization_bit: {a: 1}", "quantization_bit: "),
-        ("lora_ranks: 4", "lora_ranks: has no counterpart; take it out of the file. Did you mean 'lora_r'?"),
+        ("lora_ranks: 4", "lora_ranks: has no counterpart. Take it out of the file. Did you mean 'lora_r'?"),
     ],
 )
 def test_other_values_than_the_tables_are_refused(tmp_path: Path, key: str, problem: str) -> None:

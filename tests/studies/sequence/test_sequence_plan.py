@@ -212,7 +212,7 @@ def test_arms_may_come_later(asked):
         ({"orders": [["rivers", "leters"]]}, "orders: no such task: 'leters'. Did you mean 'letters'?"),
         (
             {"tasks": {"rivers": {"train": {"dataset_name": "x"}}}},
-            "tasks.rivers.learn: is missing: what scores it",
+            "tasks.rivers.learn: is missing: entries that score the task",
         ),
         ({"tasks": {"rivers": {"trian": {}}}}, "tasks.rivers: unknown key 'trian'. Did you mean 'train'?"),
         ({"arms": [{"multitask": {"left_out": "river"}}]}, "without river: no such task. Did you mean 'rivers'?"),
@@ -226,7 +226,7 @@ def test_arms_may_come_later(asked):
         ),
         (
             {"arms": [[{"sfa": {}}, {"train": {"use_peft": True}}]]},
-            "use_peft: each task starts from the previous task's full weights",
+            "use_peft: adapters are not supported",
         ),
         (
             {"arms": [{"merge": {"method": "ties", "weights": [[1], [0.5, 0.5]]}}]},

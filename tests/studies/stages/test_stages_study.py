@@ -157,7 +157,7 @@ def test_texts_and_distributions_are_drawn_and_not_judged(files: dict[str, Any])
         ({"corpus": ["generated"], "doses": [1, 4]}, "doses: expected [1] with generated text"),
         ({"corpus": ["generated"], "select": {"minimum_token": 3}}, "select: unknown key 'minimum_token'"),
         ({"keep": [{"perplexity": "text.jsonl"}]}, "expected at least one entry whose questions are right or"),
-        ({"with_retention": "label_annealing"}, "with_retention: fine-tunes once more, so it needs `train`"),
+        ({"with_retention": "label_annealing"}, "with_retention: fine-tunes a second time, so it needs `train`"),
         ({"restore": {"seed": 1}}, "restore.seed: is set by the study"),
         ({"doses": [4, 1]}, "doses: expected multiples of the budget, ascending from 1, got [4, 1]"),
         ({"doses": [2, 4]}, "doses: expected multiples of the budget, ascending from 1, got [2, 4]"),
@@ -302,7 +302,7 @@ def test_a_base_that_knows_nothing_is_seen_before_anything_is_restored(
     study = StagesStudy(StagesConfig.read({**files, "base": str(model_folder), "output_dir": "none"}))
     with pytest.raises(HoldfastError, match=r"better than chance on knowledge/facts, so there is nothing to forg"):
         study.make(task)
-    with pytest.raises(HoldfastError, match="depends on a base that does better than chance"):
+    with pytest.raises(HoldfastError, match="needs a base that is better than chance"):
         study.make(restore)
     assert not Path("none/runs").exists() and notes == []
 
@@ -315,5 +315,5 @@ def test_a_base_that_knows_nothing_is_seen_before_anything_is_restored(
     assert sorted(found.values()) == [False, True]
     (poor,) = (name for name, above in found.items() if not above)
     assert note == (
-        f"The base is not shown to do better than chance on knowledge/{poor}: only a gain can be shown there."
+        f"The base is not shown to be better than chance on knowledge/{poor}: only a gain can be shown there."
     )

@@ -278,7 +278,9 @@ def test_a_record_names_the_storage_from_the_studys_folder(url, recorded, tmp_pa
 
 
 def test_a_study_that_no_class_is_recorded_of_says_what_to_do():
-    with pytest.raises(ConfigError, match=r"does not record the kind of this study.* Run the command that began it"):
+    with pytest.raises(
+        ConfigError, match=r"does not record the kind of this study.* First run the study's own command again"
+    ):
         kind_named("")
 
 
@@ -327,7 +329,7 @@ def test_a_damaged_file_is_an_error_with_its_name(damage, asked, opened, tmp_pat
         again = opened(config.storage)
         again.state(again.load(config.name))
 
-    with pytest.raises(DataError, match=rf"The storage sqlite:///{file} is damaged, or no study of holdfast: "):
+    with pytest.raises(DataError, match=rf"The storage sqlite:///{file} is damaged, or is not a study of holdfast: "):
         read()
 
 

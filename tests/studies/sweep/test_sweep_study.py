@@ -29,7 +29,7 @@ def test_a_study(asked):
     assert config.keep.label == "prose"
     assert config.reference()["retention"] == []
     assert config.notes == [
-        "train.output_dir has no effect: every trial has a folder of its own.",
+        "train.output_dir has no effect: every trial has its own folder.",
         "train.seed has no effect: 'seeds:' of the study repeats every trial.",
     ]
     assert config.storage == f"sqlite:///{asked['output_dir']}/study.db"
@@ -138,13 +138,13 @@ def test_values_that_a_method_refuses_are_found_before_anything_runs(asked):
     [
         (
             {"evaluation": {"keep": ["{prose}"]}},
-            "objectives.learn: is missing, and train.evaluation measures nothing as learn",
+            "objectives.learn: is missing, and train.evaluation has no entries under learn",
         ),
         (
             {"evaluation": {"keep": ["{prose}", "arc_easy"], "learn": ["{code}"]}},
             "objectives.keep: nats and shares have no mean",
         ),
-        ({"evaluation": {"keep": ["{prose}"], "learn": ["{code}"], "before": False}}, "leaves the start unmeasured"),
+        ({"evaluation": {"keep": ["{prose}"], "learn": ["{code}"], "before": False}}, "which false leaves unmeasured"),
     ],
 )
 def test_objectives_that_are_not_measured(asked, changes, expected):
@@ -184,7 +184,7 @@ def a_text(asked) -> dict:
     ("validation", "expected"),
     [
         ("dve", "objectives.validation: 'dve' is not among the evaluation entries. Did you mean 'dev'?"),
-        ("code", "objectives.validation: code is in learn too, so it would choose what it reports"),
+        ("code", "objectives.validation: code is also in learn, so the choice would use reported figures"),
         ("arc_easy", "objectives.validation: expected entries in the unit of learn (code), got arc_easy"),
         (["dev", "arc_easy"], "objectives.validation: nats and shares have no mean"),
     ],
@@ -201,7 +201,7 @@ def test_a_validation_that_cannot_choose(asked, material, validation, expected):
     ("search", "expected"),
     [
         ({"sampler": "grid", "trials": 3}, "a grid has as many trials as combinations"),
-        ({"sampler": "tpe"}, "search.trials: expected how many combinations tpe tries"),
+        ({"sampler": "tpe"}, "search.trials: expected the number of combinations that tpe tries"),
         ({"sampler": "grid", "extend": 1}, "search: unknown key 'extend'"),
     ],
 )
@@ -219,7 +219,7 @@ def test_what_must_stay_and_what_may_change(asked):
     larger = StudyConfig.read({**more, "search": {"sampler": "random", "trials": 9}})
     assert larger.differences(StudyConfig.read(more).resolved) == []
     assert StudyConfig.read(more).differences(larger.resolved) == [
-        "search.trials: 9 there, 4 now; trials can be added, not taken back"
+        "search.trials: 9 there, 4 now; trials can be added, but not removed"
     ]
 
 

@@ -100,7 +100,7 @@ def test_a_trial_that_kills_its_workers_is_given_up(study_of):
     found.storage.take(found.study, "x|1:2:1")
     found.work()
     assert found.states[0] == "failed"
-    assert "3 workers were killed on it" in found.record.trials[0].reason
+    assert "3 workers were killed during this job" in found.record.trials[0].reason
 
 
 def with_dev(asked):
@@ -223,5 +223,5 @@ def test_the_teacher_is_shared_unless_the_user_says_otherwise(asked):
     assert with_shared_teacher(own, "auto") == (own, None)
     unknown, note = with_shared_teacher({**settings, "dataset_name": "some/hub-set"}, "auto")
     assert unknown["retention"][0] == {"label_annealing": {"weight": 1}}
-    assert "how much data there is is not known" in note
+    assert "the amount of data is unknown" in note
     assert with_shared_teacher(settings, "cached")[0]["retention"][0]["label_annealing"]["teacher"] == "cached"

@@ -49,7 +49,7 @@ def _scheduler(value: Any, values: Values) -> Values:
 def _unfrozen(value: Any, values: Values) -> Values:
     """Only these are trained: all others get a learning rate of 0."""
     if any(re.search(r"\[\d*:\d*\]$", pattern) for pattern in value):
-        raise ValueError("rows of a matrix cannot be trained on their own; name whole parameters.")
+        raise ValueError("rows of a matrix cannot be trained on their own. Name whole parameters.")
     return {"learning_rate_multipliers": {f"^(?!.*(?:{'|'.join(value)}))": 0.0}}
 
 
@@ -79,8 +79,7 @@ def _data_set(entry: Any) -> Values:
         return data_set | ({"data": {"text": f"{{{column}}}"}} if column != "text" else {})
     if kind != "alpaca":
         raise ValueError(
-            "expected type alpaca, chat_template, sharegpt, completion or one written out, got "
-            f"{kind}."
+            f"expected type alpaca, chat_template, sharegpt, completion or a mapping, got {kind}."
         )
     return data_set
 

@@ -37,8 +37,8 @@ def read_foreign(path: Path, dataset_info: Path | None = None) -> tuple[Tool, di
     tool = tool_of(file)
     if tool is None:
         raise ConfigError(
-            f"{path}: its keys are neither axolotl's nor LLaMA-Factory's. One of trl sft needs no "
-            f"conversion: 'holdfast train --config {path}'."
+            f"{path}: its keys are neither those of axolotl nor of LLaMA-Factory. A file of trl "
+            f"sft needs no conversion: 'holdfast train --config {path}'."
         )
     if dataset_info is not None:
         file.values["dataset_info"] = str(dataset_info)

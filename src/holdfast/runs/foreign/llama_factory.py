@@ -49,7 +49,7 @@ def _rows(file: Path, wanted: Sequence[str], folder: Path, values: Values) -> Va
     """
     if not file.is_file():
         raise ValueError(
-            f"these are names of {file}, which is not here. Say where it is: --dataset_info FILE."
+            f"these are names from {file}, which was not found. Give its path: --dataset_info FILE."
         )
     known, data_sets = from_yaml(file.read_text("utf-8")), []
     if not isinstance(known, dict):
@@ -90,7 +90,7 @@ def _data_set(entry: Values, folder: Path, most: Any) -> dict[str, Any]:
         return data_set | {"path": hub}
     file = entry.get("file_name") or path
     if not file:
-        raise ValueError("expected a data set of the hub or a file of its own.")
+        raise ValueError("expected a data set of the hub, or a file.")
     return data_set | {
         "path": BY_ENDING.get(Path(file).suffix, "json"),
         "data_files": str(folder / file),

@@ -22,7 +22,7 @@ def tool_of(file: RawRequest) -> Tool | None:
         return tool
     if {"merge_method", "slices", "modules"} & set(file.values):  # axolotl has a merge_method, too
         raise ConfigError(
-            f"{file.file} is a merge request: 'holdfast merge --config {file.file}' takes it."
+            f"{file.file} is a merge request. Use it with 'holdfast merge --config {file.file}'."
         )
     return None
 

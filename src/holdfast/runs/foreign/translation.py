@@ -129,7 +129,7 @@ def _settings(tool: Tool, key: str, values: Values, known: Collection[str]) -> V
         return {key: value}
     if cases is None and is_on(value):
         raise ValueError(
-            f"has no counterpart; take it out of the file.{did_you_mean_key(key, known)}"
+            f"has no counterpart. Take it out of the file.{did_you_mean_key(key, known)}"
         )
     settings: dict[str, Any] = {}
     for item in value if isinstance(value, list) else [value]:
@@ -181,7 +181,7 @@ def only(values: Values, keys: str, where: str) -> None:
     """
     others = [key for key, value in values.items() if key not in keys.split() and is_on(value)]
     if others:
-        raise ValueError(f"{where}: there is nothing like {', '.join(others)}.")
+        raise ValueError(f"{where}: {', '.join(others)} has no counterpart.")
 
 
 def warmup(value: Any, values: Values) -> Values:
@@ -221,7 +221,7 @@ def data_settings(data_sets: Sequence[Values]) -> Values:
     templates = [data_set.get("data") for data_set in data_sets]
     if templates.count(templates[0]) < len(templates):
         raise ValueError(
-            "expected data sets that become text in one way, for a run has one 'data:'."
+            "expected data sets with the same templates, because a run has only one 'data:'."
         )
     chats = {data_set.get("chat") for data_set in data_sets} - {None}
     if not chats <= {"messages", "conversations"}:

@@ -28,10 +28,10 @@ WITHOUT_EFFECT: dict[str, str] = {
     "dataset_batch_size": "rows are tokenised in batches of a fixed size",
     "fp16_backend": "there is one backend",
     "half_precision_backend": "there is one backend",
-    "logging_dir": "where TensorBoard writes is TENSORBOARD_LOGGING_DIR (under env:)",
-    "overwrite_output_dir": "a run continues in its own folder, and another run needs another output_dir",
+    "logging_dir": "TENSORBOARD_LOGGING_DIR (under env:) sets the folder of TensorBoard",
+    "overwrite_output_dir": "a run continues in its own folder; a new run needs another output_dir",
     "save_safetensors": "weights are always saved as safetensors",
-    "use_mps_device": "the device is found by itself",
+    "use_mps_device": "the device is chosen automatically",
 }
 """What needs no key, and why."""
 MADE: dict[str, Callable[[Any], dict[str, Any]]] = {

@@ -77,7 +77,7 @@ class HeldOut:
             if texts:
                 count = f"{len(texts)} of {len(questions)} questions of {name}"
                 sentences.append(
-                    f"{count} are about pictures that stand in {what} ({_beginnings(texts)})."
+                    f"{count} are about pictures that also occur in {what} ({_beginnings(texts)})."
                 )
         return sentences
 
@@ -103,7 +103,7 @@ class HeldOut:
         names = ", ".join(self._unseen)
         return [
             *found,
-            f"{what} was not checked for {names}: no local file has the text.",
+            f"{what} was not checked for {names}: no local file has their text.",
         ]
 
 

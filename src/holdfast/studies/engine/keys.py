@@ -21,19 +21,20 @@ class BaseStudySettings:
     """Keys that every study has; its own settings are a subclass with a default name."""
 
     toy_start: ClassVar[str] = "model"
-    """What a toy setting of this study makes, see `toy.known_settings`; "": it has settings of its
-    own."""
+    """Kind of toy setting of this study, see `toy.known_settings`; "": the study has its own
+    settings."""
 
     name: str = "study"
-    """Of the study in its storage and on its page; default: the file's name."""
+    """Name of the study in its storage and on its page; default: the file's name."""
     workers: Annotated[int | None, Meta(ge=0, decides=False, last=True, section="study")] = None
-    """Jobs at a time on this machine; 0: only those that the command's 'worker' starts."""
+    """Number of jobs at the same time on this machine; 0: jobs run only in workers that you start
+    with 'worker'."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER", last=True)] = None
     """Folder of the study; default: runs/NAME."""
     storage: Annotated[
         str | None, Meta(metavar="URL", decides=False, last=True, section="study")
     ] = None
-    """A database that several machines share; default: a file in the folder."""
+    """Database, for several machines; default: a file in the folder."""
 
     def problems(self) -> list[Problem | str]:
         """A name that no folder can have, a toy setting that there is not, and seeds that are the
@@ -66,7 +67,7 @@ class SeedSettings:
     """The key of a study that repeats its trainings."""
 
     seeds: Annotated[tuple[int, ...], Meta(ge=0, le=MAX_SEED, least=1, last=True)] = (0,)
-    """Every training is repeated with each."""
+    """Random seeds. Every training is repeated with each of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,4 +77,4 @@ class ToySettings:
     toy: Annotated[
         str | None, Meta(json_schema=toy_settings.settings_schema, last=True, former=("small",))
     ] = None
-    """Build a small base and data offline, for a study of minutes."""
+    """Make a small base and data offline, for a study that takes minutes."""

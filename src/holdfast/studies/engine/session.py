@@ -128,7 +128,7 @@ def execute_study(
         lines.append(
             f"  {study.noun} {job.number} ({job.label}): {job.attributes.get(stored.REASON)}"
         )
-    condition = " once the request is changed" if kind is UserError else ""
+    condition = " after you change the request" if kind is UserError else ""
     raise kind(*lines, f"Run the same command to retry them{condition}.")
 
 
@@ -158,7 +158,7 @@ def _refuse_new_storage(url: str, folder: Path) -> None:
         return
     if stored.recorded_address(address, folder) != stored.recorded_address(url, folder):
         raise ConfigError(
-            f"--storage is missing: {folder} is a study of {address}. Give its address, or set "
+            f"--storage is missing: the study in {folder} uses {address}. Give its address, or set "
             f"{STORAGE_VARIABLE}."
         )
 
@@ -231,7 +231,7 @@ def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
             if workers and processes.ended:
                 if any(j.open for j in opened.state().jobs):
                     raise HoldfastError(
-                        f"Every worker ended although {study.noun}s are left.",
+                        f"All workers ended, but {study.noun}s are left.",
                         *processes.last_words(),
                     )
                 return
@@ -291,7 +291,7 @@ def run_worker(
                     opened.storage, opened.queue, opened.study, console=console, several=True
                 )
         except KeyboardInterrupt:
-            raise Interrupted(f"Interrupted; the {noun} waits for the next worker.") from None
+            raise Interrupted(f"Interrupted. The next worker will continue the {noun}.") from None
     say(console, f"No {noun} of '{opened.study.settings.name}' is left; this worker ended {ended}.")
     return ended
 
@@ -321,7 +321,7 @@ def open_existing(
     if file is not None and not file.is_file():
         if address is not None and local is None:
             raise ConfigError(
-                f"--storage is missing: {folder} is a study of {address}. Give its address, or "
+                f"--storage is missing: the study in {folder} uses {address}. Give its address, or "
                 f"set {STORAGE_VARIABLE}."
             )
         raise RunFolderError(f"expected a study in {folder}, found no {file.name}.")
@@ -339,8 +339,7 @@ def open_existing(
             resolved = queue.user_attrs.get(stored.CONFIG)
         if not isinstance(resolved, dict):
             raise ConfigError(
-                f"'{name}' in {stored.redacted_url(url)} is a study of Optuna's, not one that "
-                "holdfast began."
+                f"'{name}' in {stored.redacted_url(url)} is a study of Optuna, not of holdfast."
             )
         kind = kind_named(str(queue.user_attrs.get(stored.KIND, "")))
         values = {"name": name, **{k: v for k, v in resolved.items() if v is not None}}
@@ -396,13 +395,14 @@ def kind_named(text: str) -> type[Study[Any]]:
     if not text:
         raise ConfigError(
             "The storage does not record the kind of this study: an earlier version began it. "
-            "Run the command that began it again, for example 'holdfast sweep --config "
-            "study.yaml'; then workers and status work."
+            "First run the study's own command again, for example 'holdfast sweep --config "
+            "study.yaml'. Then 'worker' and 'status' work."
         )
     cls = load_class(text, base=Study, group="holdfast.studies")  # type: ignore[type-abstract]
     if cls is None:
         raise ConfigError(
-            f"the storage names the study's class '{text}': expected FILE.py:CLASS or MODULE:CLASS."
+            "expected FILE.py:CLASS or MODULE:CLASS as the study's class in the storage, got "
+            f"'{text}'."
         )
     return cls
 

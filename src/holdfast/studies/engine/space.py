@@ -101,11 +101,11 @@ class Range:
     """Numbers between two ends."""
 
     log: Annotated[tuple[float, float] | None, Meta(gt=0)] = None
-    """The two ends, the smaller first, of a logarithmic range."""
+    """The two ends of a logarithmic range, the smaller one first."""
     linear: tuple[float, float] | None = None
-    """The two ends, the smaller first, of a linear range."""
+    """The two ends of a linear range, the smaller one first."""
     points: Annotated[int | None, Meta(ge=2)] = None
-    """How many of its numbers a grid tries."""
+    """How many values of the range a grid tries."""
 
     def problems(self) -> list[str]:
         """What does not go together."""
@@ -349,8 +349,8 @@ class _Reader:
         self._note(problems, where)
         if tried is not None and self.grid and tried.points is None:
             self.problems.append(
-                f"{where}: a grid needs to know how many points of the range to try. Add 'points: "
-                "5', or search with random, tpe or nsga2."
+                f"{where}: expected the number of points of the range to try, got none. Add "
+                "'points: 5', or search with random, tpe or nsga2."
             )
         return tried
 
@@ -525,11 +525,11 @@ def read_space(
 FIXED: dict[str, str] = {
     **dict.fromkeys(
         ("seed", "data_seed"),
-        "seeds are repetitions of every trial, not trials. Write 'seeds: [0, 1, 2]'.",
+        "seeds repeat every trial and cannot vary. Write 'seeds: [0, 1, 2]' in the study.",
     ),
     **dict.fromkeys(
         ("output_dir", "evaluation", "env"),
-        "cannot vary; every trial has a folder of its own and is measured alike.",
+        "cannot vary: every trial has its own folder and is measured in the same way.",
     ),
 }
 """Keys of a training configuration that trials do not differ in, and why."""
@@ -566,7 +566,7 @@ def arms_schema() -> dict[str, Any]:
         )
     beside = {"anyOf": [*method["anyOf"], *extras]}
     return {
-        "description": "Alternatives; a list in place of a value varies, an inner list is a combination of methods.",
+        "description": "Ways to train. Each value of a list is tried; an inner list combines methods.",
         "type": "array",
         "minItems": 1,
         "items": {"anyOf": [*method["anyOf"], extras[0], {"type": "array", "items": beside}]},

@@ -277,8 +277,8 @@ class Storage:
                         f"The study '{config.name}' in {redacted_url(self.url)} was begun with "
                         "another configuration:",
                         *(f"  - {d}" for d in differences),
-                        "Put the old values back to continue it, or give this one another name "
-                        "and output_dir.",
+                        "To continue it, restore the old values. For a new study, give another "
+                        "name and output_dir.",
                     )
                     raise ConfigError(text)
             study.set_user_attr(CONFIG, config.resolved)
@@ -608,8 +608,8 @@ class Storage:
                 file = file_of(self.url)
                 if file is not None and not file.is_file():
                     raise StorageError(
-                        f"{file} no longer exists: the study's folder was deleted or moved while "
-                        "it ran. Put it back and run the same command to continue."
+                        f"{file} no longer exists: the study's folder was deleted or moved during "
+                        "the study. Restore it, and run the same command to continue."
                     ) from None
                 if time.monotonic() > deadline:
                     raise
@@ -827,7 +827,7 @@ def database_errors(url: str) -> Iterator[None]:
         if away:
             raise StorageError(
                 f"The storage {redacted_url(url)} does not answer: {text[:300]}. Start it or "
-                "correct the address; nothing was lost."
+                "correct the address. Nothing was lost."
             ) from error
         raise _damaged(url, text) from error
 
@@ -850,8 +850,8 @@ def _check_sqlite(engine: Any, url: str) -> None:
 
 def _damaged(url: str, reason: str) -> DataError:
     return DataError(
-        f"The storage {redacted_url(url)} is damaged, or no study of holdfast: {reason[:300]}. "
-        "Restore a backup, or move it away."
+        f"The storage {redacted_url(url)} is damaged, or is not a study of holdfast: "
+        f"{reason[:300]}. Restore a backup, or move the file away."
     )
 
 

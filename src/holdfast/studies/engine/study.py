@@ -328,6 +328,6 @@ def refuse_foreign(folder: Path, markers: Sequence[str], what: str = "study") ->
         return
     if any(not path.name.startswith(".") for path in folder.iterdir()):
         raise RunFolderError(
-            f"{folder} is not empty and holds no {what}. Expected a new or empty output_dir, so "
-            "that nothing of yours is overwritten."
+            "Expected a new or empty output_dir, so that none of your files is overwritten; "
+            f"{folder} has other files than a {what}. Choose another output_dir."
         )

@@ -40,8 +40,8 @@ def settings_module() -> Any:
     if not points:
         raise ConfigError(
             f"toy: expected an installed package with the entry point 'toy' of the group {GROUP}, "
-            "found none. holdfast brings one: install it ('pip install .') instead of running it "
-            "from a folder."
+            "found none. holdfast has one: install holdfast ('pip install .') instead of running "
+            "it from a folder."
         )
     return next(iter(points)).load()
 

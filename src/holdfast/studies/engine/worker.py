@@ -190,7 +190,10 @@ def _one(
             values = _make(study, task, name)
             pruned = values is None
     except LeaseLost:
-        say(console, f"{name} was taken over by another worker; this one continues with the next.")
+        say(
+            console,
+            f"{name} was taken over by another worker. This worker continues with the next one.",
+        )
         return 0
     except CannotJudge:
         storage.release(lease, waiting=True)
@@ -252,8 +255,8 @@ def _count_death(task: Task) -> None:
     task.set(deaths=deaths)
     if deaths >= MOST_DEATHS:
         raise HoldfastError(
-            f"{deaths} workers were killed on it, for example because memory ran out. Lower the "
-            "batch size or the number of workers."
+            f"{deaths} workers were killed during this job, for example because memory ran out. "
+            "Lower the batch size or the number of workers."
         )
 
 
@@ -274,7 +277,7 @@ def _stop_where_all_fail(storage: Storage, queue: optuna.Study, study: Study[Any
             failed.append(trial.user_attrs)
     reasons = {attributes.get(stored.REASON) for attributes in failed}
     if len(failed) >= SAME_FAILURES and len(reasons) == 1:
-        text = f"The first {len(failed)} {study.noun}s failed alike: {reasons.pop()}"
+        text = f"The first {len(failed)} {study.noun}s failed for the same reason: {reasons.pop()}"
         raise error_class(failed)(
             text, ("Correct the cause and run the same command to retry them.")
         )

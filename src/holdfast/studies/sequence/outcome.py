@@ -42,7 +42,7 @@ from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.study import StudyState
 from holdfast.studies.sequence.plan import MODEL, SEED, ArmTrajectory, SequenceConfig
 
-CANNOT_BE_SCORED = "cannot be scored; a figure is not finite, or was not compared."
+CANNOT_BE_SCORED = "cannot be scored: a figure is not finite, or was not compared."
 
 
 def sequence_record(
@@ -175,7 +175,7 @@ class _Figures:
         for key, (suite, name) in entries.items():
             evaluation = self.base.find(suite, name)
             if evaluation is None:
-                raise DataError(f"{suite}/{name} was not measured of the base")
+                raise DataError(f"{suite}/{name} was not measured on the base")
             metric = evaluation.leading
             scores[key] = TaskScore(
                 suite=suite,
@@ -223,9 +223,9 @@ class _Figures:
             and distance.value > FAR * reference.value
         ):
             self.notes.append(
-                f"{arm.arm} diverged: its weights moved {distance.value:.3g}, sequential "
-                f"fine-tuning's {reference.value:.3g}. Its scores do not represent the method; "
-                "use a lower rate or coefficient."
+                f"{arm.arm} diverged: its weights moved {distance.value:.3g}, those of sequential "
+                f"fine-tuning {reference.value:.3g}. Its scores do not represent the method. Use a "
+                "lower learning rate or coefficient."
             )
         arm = dataclasses.replace(arm, scores=scores, against=against, distance=distance, keep=keep)
         if arm.kind in (SINGLE, MULTITASK) or len(arm.models) != len(arm.order):

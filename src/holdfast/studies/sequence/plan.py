@@ -311,8 +311,8 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
                 problems.append(
                     Problem(
                         (where, "use_peft"),
-                        "each task starts from the previous task's full weights, so adapters "
-                        "are not supported. Leave it out.",
+                        "adapters are not supported, because each task starts from the full "
+                        "weights of the previous one. Leave it out.",
                     )
                 )
         return [*problems, *_continuing_problems(request, arms)]
@@ -375,7 +375,7 @@ def _continuing_problems(request: SequenceSettings, arms: Sequence[Arm]) -> Sequ
             )
         )
     if max(map(len, request.orders)) < 3:
-        problems.append(Problem("continue_from", "has no effect with two tasks; leave it out."))
+        problems.append(Problem("continue_from", "has no effect with two tasks. Leave it out."))
     return problems
 
 

@@ -58,7 +58,8 @@ class TaskSettings:
     """One task."""
 
     train: dict[str, Any] = field(default_factory=dict)
-    """Keys of 'holdfast train' for this task: its data, and what differs from the common ones."""
+    """Keys of 'holdfast train' for this task: its data, and keys with other values than the common
+    ones."""
     learn: Annotated[list[Any], Meta(former=("evaluation",))] = field(default_factory=list)
     """Entries as in 'holdfast train'; the first one is the task's score. A `perplexity` entry is
     also measured while later tasks are trained."""
@@ -79,7 +80,7 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
             text = "is missing: its data, as in 'train: {dataset_name: FILE}'."
             problems.append(Problem((name, "train"), text))
         if not task.learn:
-            problems.append(Problem((name, "learn"), "is missing: what scores it."))
+            problems.append(Problem((name, "learn"), "is missing: entries that score the task."))
     if problems:
         raise Refused(*problems)
     return tasks
@@ -106,8 +107,8 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
 
     name: str = "sequence"
     train: dict[str, Any] = field(default_factory=dict)
-    """Keys of 'holdfast train' that all tasks share: the base (`model_name_or_path`), rates,
-    steps."""
+    """Keys of 'holdfast train' that all tasks share: the base (`model_name_or_path`), learning
+    rate, steps."""
     tasks: Annotated[
         dict[str, TaskSettings],
         Meta(
@@ -132,7 +133,7 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
     evaluation: Annotated[dict[str, Any], Meta(json_schema=_shared_schema)] = field(
         default_factory=dict
     )
-    """What all tasks share in measuring: batch_size, confidence, seed, allow_code_execution."""
+    """Evaluation settings of all tasks: batch_size, confidence, seed, allow_code_execution."""
     keep: Annotated[list[Any], Meta(former=("source",))] = field(default_factory=list)
     """Entries for what the base knows and should keep, measured on every model."""
     orders: Annotated[tuple[tuple[str, ...], ...], Meta(json_schema=_lists_of_names)] = ()
@@ -141,17 +142,17 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
     """Ways of training: sequential, single, multitask, `merge: {method, weights}`, or retention
     methods."""
     from_first_task: Annotated[bool, Meta(former=("hold_first",))] = False
-    """Apply methods in the first task too, to keep what the base knows; by default all arms train
+    """Apply methods in the first task, too, to keep what the base knows. By default all arms train
     the first task in the same way. Methods that need data of earlier tasks apply from the second
-    on."""
+    task on."""
     continue_from: str = ""
-    """With three or more tasks: label of the arm, such as 'SFA, p 0.25', from whose model all arms
-    of its method continue after the second and later tasks (default: each from its own)."""
+    """With three or more tasks: label of an arm, such as 'SFA, p 0.25'. After the second and later
+    tasks, all arms of its method continue from this arm's model (default: each from its own)."""
     curve: Annotated[int, Meta(ge=0)] = CURVE_POINTS
-    """How many times earlier tasks' held-out loss is measured while a later task is trained; 0:
-    never."""
+    """How many times the held-out loss of earlier tasks is measured while a later task is trained;
+    0: never."""
     keep_weights: Literal["all", "final", "none"] = "final"
-    """Which models' weights stay on disk."""
+    """Models whose weights stay on disk."""
 
     def problems(self) -> list[Problem | str]:
         """Names that are not there, and what is not enough."""
@@ -184,7 +185,7 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
             if len(order) < 2 or len(set(order)) < len(order):
                 wrong("orders", text=f"expected at least two different tasks, got {list(order)}.")
         if len(set(self.orders)) < len(self.orders):
-            wrong("orders", text=f"expected each once, got {list(map(list, self.orders))}.")
+            wrong("orders", text=f"expected each order once, got {list(map(list, self.orders))}.")
         return problems
 
 

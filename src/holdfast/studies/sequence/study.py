@@ -114,7 +114,7 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
                 return
             for needed in model.needs:
                 self._make_again(needed, task)
-            say(task.console, f"{model.label}: made again, since its weights were not kept")
+            say(task.console, f"{model.label}: made again, because its weights were not kept")
             remove_folder(folder)
             self._make_model(model, task)
 

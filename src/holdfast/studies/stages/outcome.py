@@ -55,8 +55,8 @@ from holdfast.support.quantiles import t_quantile
 Key = tuple[str, str]
 """(suite, name) of an entry."""
 GENERATED_NOTE = (
-    "The text to restore on was written by the base itself, which writes what it knows: what "
-    "came back may have been taught again. Use text without the answers to decide."
+    "The base itself wrote the text to restore on, and it writes what it knows. So restoring may "
+    "have taught the lost answers again. To decide, use text without the answers."
 )
 """What a reader should know of a verdict on generated text."""
 
@@ -98,7 +98,8 @@ def stages_record(
     if texts and config.not_looked_for:
         notes.append(
             f"The corpus was not checked for questions of {', '.join(config.not_looked_for)}: no "
-            "local file has them. Give files with them under `select: {questions: [...]}`."
+            "local file has these questions. Give files with them under `select: {questions: "
+            "[...]}`."
         )
     if "generated" in texts:
         notes.append(GENERATED_NOTE)

@@ -271,7 +271,7 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         if len(checkpoints) != self.epochs:
             raise ConfigError(
                 f"{folder}: expected a checkpoint after each of {self.epochs} epochs, found "
-                f"{len(checkpoints)}. Begin the fine-tuning anew in another output_dir."
+                f"{len(checkpoints)}. Start the fine-tuning again in another output_dir."
             )
         return str(checkpoints[place - 1])
 
@@ -422,9 +422,9 @@ def check_parts(config: StagesConfig) -> Sequence[str]:
         problems.append(
             Problem(
                 "keep",
-                "expected at least one entry whose questions are right or wrong, such as a task or "
-                f"`multiple_choice: FILE`, got {', '.join(kinds) or 'nothing'}. A stage is judged "
-                "by answers.",
+                "expected at least one entry whose questions are right or wrong, such as a task "
+                f"or `multiple_choice: FILE`, got {', '.join(kinds) or 'nothing'}. Verdicts need "
+                "right and wrong answers.",
             )
         )
     if not problems:

@@ -113,7 +113,7 @@ class StagesSettings(ToySettings, BaseStudySettings):
     base: Annotated[str, Meta(metavar="MODEL")] = ""
     """The model that was fine-tuned: a folder, a name or a hub id."""
     tuned: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="CHECKPOINT")] = ()
-    """Its checkpoints, the earliest first; or `train` makes them."""
+    """Checkpoints of the fine-tuned model, the earliest first; or `train` makes them."""
     train: Annotated[
         dict[str, Any],
         Meta(
@@ -123,8 +123,8 @@ class StagesSettings(ToySettings, BaseStudySettings):
             json_schema=lambda: {"anyOf": [{"type": "string"}, {"type": "object"}]},
         ),
     ] = field(default_factory=dict)
-    """The fine-tuning: its data, or keys of 'holdfast train' (data, rate, ...). A checkpoint is
-    kept after each epoch."""
+    """The fine-tuning: its data, or keys of 'holdfast train' (data, learning rate, ...). A
+    checkpoint is kept after each epoch."""
     along: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="fine_tuning")] = field(
         default_factory=dict
     )
@@ -143,20 +143,21 @@ class StagesSettings(ToySettings, BaseStudySettings):
             },
         ),
     ] = None
-    """Fine-tunes once more with this retention method, and diagnoses that too (needs `train`)."""
+    """Fine-tune a second time with this retention method, and diagnose the result, too (needs
+    `train`)."""
     corpus: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
-    """Text like the base's pre-training data, from which restoring text is selected (`holdfast
-    data select`): files and folders. Or generated: the base writes it, which may teach the answers
-    again."""
+    """Text like the base's pre-training data: files and folders, from which the text to restore on
+    is selected (`holdfast data select`). Or generated: the base writes the text, which may teach
+    the answers again."""
     tokens: Annotated[int | None, Meta(ge=1, section="restoring_text")] = None
-    """Budget of restoring; default: one epoch of the fine-tuning data (needs `train`), as in the
-    paper: more might teach what was forgotten."""
+    """Number of tokens to restore on. Default: as many as one epoch of the fine-tuning data (needs
+    `train`), as in the paper. More text might teach what was forgotten."""
     doses: Annotated[tuple[int, ...], Meta(ge=1, section="restoring_text")] = (1,)
-    """Restoring budgets for every checkpoint and the base, as multiples of `tokens`, ascending
-    from 1: a remaining loss is actual forgetting if a larger budget brings nothing more back. Cost
-    is in proportion to the budget."""
+    """Restoring budgets for every checkpoint and the base, as multiples of `tokens`, ascending from
+    1. A remaining loss is actual forgetting if a larger budget brings back no more. The cost is
+    proportional to the budget."""
     probing_passages: Annotated[int | None, Meta(ge=8, section="restoring_text")] = None
-    """Passages that perplexity is probed with, drawn from the corpus at random (10000; of generated
+    """Number of random passages of the corpus on which perplexity is probed (10000; of generated
     text 500)."""
     select: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="restoring_text")] = field(
         default_factory=dict
@@ -172,20 +173,21 @@ class StagesSettings(ToySettings, BaseStudySettings):
     keep: Annotated[list[Any], Meta(repeatable=True, parse_word=entry_word, metavar="ENTRY")] = (
         field(default_factory=list)
     )
-    """Entries that are judged: multiple choice and tasks; perplexity, answers and memorisation are
-    drawn beside them."""
+    """Entries to judge: multiple choice and tasks. Entries of perplexity, answers and memorisation
+    are plotted beside them."""
     judge: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME")] = ()
-    """Names of entries or averages that are judged; default: all entries with right and wrong
-    answers. An average of two small benchmarks, as ARC's parts, is judged where neither decides."""
+    """Names of entries or averages to judge; default: all entries with right and wrong answers. An
+    average of two small benchmarks, such as the parts of ARC, may decide although neither part
+    does."""
     evaluation: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="judging")] = field(
         default_factory=dict
     )
-    """What all measuring shares, as batch_size."""
+    """Evaluation settings of all entries, such as batch_size."""
     margin: Annotated[
         tuple[str, ...],
         Meta(parse=read_margin, metavar="MARGIN", expected="losses as 2pt or '0.02 nats/token'"),
     ] = ("1pt",)
-    """Losses that do not matter, as '2pt'."""
+    """Largest losses that do not matter, such as '2pt'."""
     tolerance: Annotated[float, Meta(ge=0, section="judging")] = 0.05
     """Largest rise of the probing text's loss over the base's, in nats per token, at which the
     pattern counts as restored."""
@@ -198,17 +200,18 @@ class StagesSettings(ToySettings, BaseStudySettings):
             section="judging",
         ),
     ] = ("2pt",)
-    """Largest loss of the base from restoring alone; without proof that it is smaller, no verdict
-    is given."""
+    """Largest allowed loss of the base from restoring alone. If the loss is not shown to be
+    smaller, there is no verdict."""
     even_at_chance: Annotated[bool, Meta(section="judging")] = False
-    """Continue if the base is not shown to be better than chance on any task; only gains can be
-    found then."""
+    """Continue even if the base is not shown to be better than chance on any task. Then only gains
+    can be found."""
     curve: Annotated[int, Meta(ge=0, section="restoring_text")] = 8
     """How many times the probing text is measured during restoring; 0: never."""
     seed: Seed = 0
-    """Of fine-tuning, restoring and what is drawn; of a small setting, which world."""
+    """Seed of fine-tuning, restoring and random draws. In a toy setting it also selects the
+    world."""
     keep_weights: Annotated[Literal["all", "none"], Meta(section="study")] = "none"
-    """Whether the weights that the study makes stay on disk when it has ended."""
+    """Keep the weights that the study makes on disk after its end."""
 
     @property
     def generates(self) -> bool:
@@ -220,17 +223,15 @@ class StagesSettings(ToySettings, BaseStudySettings):
         problems = [*super().problems(), *self._model_problems(), *self._corpus_problems()]
         if self.tuned and self.tokens is None:
             text = (
-                "is missing: how much text to restore on; the paper takes one epoch of the tuning "
-                "data."
+                "is missing: the number of tokens to restore on. The paper uses as many as one "
+                "epoch of the fine-tuning data."
             )
             problems.append(Problem("tokens", text))
         if self.doses[:1] != (1,) or sorted(set(self.doses)) != list(self.doses):
             text = f"expected multiples of the budget, ascending from 1, got {list(self.doses)}."
             problems.append(Problem("doses", text))
         if not self.suite and not self.keep:
-            text = (
-                "is missing: what is judged, as `suite: forgetting_stages` or entries of your own."
-            )
+            text = "is missing: entries to judge, such as `suite: forgetting_stages` or your own."
             problems.append(Problem("keep", text))
         for section, train in (("train", self.train), ("restore", self.restore)):
             for key in train:
@@ -240,11 +241,11 @@ class StagesSettings(ToySettings, BaseStudySettings):
             problems += self._train_problems()
             return problems
         if self.with_retention is not None:
-            text = "fine-tunes once more, so it needs `train` with the data and its settings."
+            text = "fine-tunes a second time, so it needs `train` with the data and settings."
             problems.append(Problem("with_retention", text))
         if self.along:
             problems.append(
-                Problem("along", "is of a fine-tuning, so it needs `train` with its data.")
+                Problem("along", "measures during fine-tuning, so it needs `train` with its data.")
             )
         return problems
 
@@ -253,19 +254,19 @@ class StagesSettings(ToySettings, BaseStudySettings):
         problems = []
         if not self.corpus:
             text = (
-                "is missing: text like the base's pre-training, to choose from; or generated, to "
-                "have the base write it."
+                "is missing: text like the base's pre-training data, to select from. Or set "
+                "generated, and the base writes it."
             )
             problems.append(Problem("corpus", text))
         if self.generates and self.doses != (1,):
             text = (
-                "expected [1] with generated text: a larger dose would train on what a smaller one "
-                f"is probed with, got {list(self.doses)}."
+                "expected [1] with generated text, because a larger dose would train on the "
+                f"probing text of a smaller one; got {list(self.doses)}."
             )
             problems.append(Problem("doses", text))
         if GENERATED in self.corpus and not self.generates:
             text = (
-                f"expected {GENERATED} alone or files, got both. A file of that name is "
+                f"expected {GENERATED} alone or files, got both. Write a file of that name as "
                 f"./{GENERATED}."
             )
             problems.append(Problem("corpus", text))
@@ -306,6 +307,6 @@ class StagesSettings(ToySettings, BaseStudySettings):
             text = f"expected whole epochs, got {epochs!r}."
             problems.append(Problem(("train", "num_train_epochs"), text))
         if "max_steps" in self.train:
-            text = "a checkpoint is kept after each epoch; say num_train_epochs instead."
+            text = "a checkpoint is kept after each epoch. Set num_train_epochs instead."
             problems.append(Problem(("train", "max_steps"), text))
         return problems

@@ -96,7 +96,7 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         config, out = self.settings, self.settings.output_dir
         step, began = config.steps[task.attributes[STEP]], time.monotonic()
         if step.kind != MEASURE and self._nothing_to_forget():
-            raise HoldfastError("depends on a base that does better than chance")
+            raise HoldfastError("needs a base that is better than chance")
         folder, tokens, curve = config.run_folder(step.name), 0, list[tuple[float, float]]()
         if step.kind == MEASURE:
             folder = out / BASE_MEASURED
@@ -155,12 +155,12 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         processes = measuring_processes(config.request.train)
         make(base, plan, cache=config.output_dir / "evaluations", task=task, processes=processes)
         at_chance = self._at_chance()
-        text = f"The base is not shown to do better than chance on {listing(at_chance)}"
+        text = f"The base is not shown to be better than chance on {listing(at_chance)}"
         if self._nothing_to_forget():
             raise UserError(
                 f"{text[0].lower()}{text[1:]}, so there is nothing to forget, and nothing was "
-                "fine-tuned or restored. Use questions that the base can answer, in its format, "
-                "or more questions; or set even_at_chance: true to look for gains only"
+                "fine-tuned or restored. Use questions that the base can answer in its format, or "
+                "more questions. Or set even_at_chance: true to look only for gains"
             )
         if at_chance:
             task.note(f"{text}: only a gain can be shown there.")
@@ -229,7 +229,7 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         run = RunFolder(self.settings.run_folder(f"{TUNE}-{next(iter(self.settings.arms))}"))
         if not (run.path / "run.json").is_file():
             raise HoldfastError(
-                "depends on the fine-tuning, whose tokens are the budget, and it was not made"
+                "needs the fine-tuning, whose number of tokens is the budget, but it was not made"
             )
         return max(1, round(int(run.read().training["tokens"]) / self.settings.epochs))
 

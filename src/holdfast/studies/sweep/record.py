@@ -126,10 +126,10 @@ def metric_problems(wanted: ObjectiveSettings, side: str, measured: Measured) ->
     where = Problem(("objectives", side), f"{wanted.label} has figures of")
     if len(higher) > 1:
         problems.append(
-            f"{where} which some are better when higher and some when lower; they have no mean"
+            f"{where} which some are better when higher and some when lower, so they have no mean"
         )
     elif len(units) > 1:
-        problems.append(f"{where} several units ({', '.join(sorted(units))}); they have no mean")
+        problems.append(f"{where} several units ({', '.join(sorted(units))}), so they have no mean")
     return problems
 
 

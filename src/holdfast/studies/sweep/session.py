@@ -113,7 +113,7 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         text = [f"study: {config.name} ({config.search.sampler}, {count}, {of_seeds})"]
         text += [f"learn: {config.learn.label}", f"keep: {config.keep.label}"]
         if config.validation is not None:
-            text.append(f"chosen by: {config.validation.label}, not by what is learnt")
+            text.append(f"chosen by: {config.validation.label}, not by learn")
         if config.request.toy is not None:
             text.append(
                 f"toy: {str(config.request.toy).partition('@')[0]}; base and data are made when "
@@ -127,7 +127,7 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
             if len(planned) > LISTED_TRIALS:
                 text.append(f"      ... and {len(planned) - LISTED_TRIALS} more")
         else:
-            text.append(f"      {count.partition(' and ')[0]}, drawn as the study runs")
+            text.append(f"      {count.partition(' and ')[0]}, drawn while the study runs")
         return [*text, f"{(len(planned) + 1) * len(seeds)} fine-tuning runs in all."]
 
     # --------------------------------------------------------------------------------------- trials
@@ -179,8 +179,8 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
                 value = gain(run.comparisons, objective)
                 if value is None:
                     raise HoldfastError(
-                        "an objective was not compared with the start: see comparisons.json of "
-                        "the run"
+                        "an objective was not compared with the initial model: see "
+                        "comparisons.json of the run"
                     )
                 gains.append(value)
             means.append(sum(gains) / len(gains))
@@ -261,7 +261,7 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
                     "", f"Train it again, or on more data:  holdfast train --config {out / CHOSEN}"
                 ),
             )
-        say(console, f"What another rule chooses:  holdfast sweep report {out} --rule NAME")
+        say(console, f"See the choice of another rule:  holdfast sweep report {out} --rule NAME")
         say(console, f"Report    {out / PAGE}")
 
 

@@ -25,9 +25,10 @@ class Search:
     sampler: Sampler = "grid"
     """How trials are chosen: every point of a grid, or a sampler."""
     trials: Annotated[int | None, Meta(ge=1)] = None
-    """Beside direct fine-tuning; None for a grid, whose size is its own."""
+    """Number of trials besides direct fine-tuning. None for a grid, whose size follows from its
+    values."""
     seed: Seed = 0
-    """Of the sampler."""
+    """Seed of the sampler."""
 
     def problems(self) -> list[Problem]:
         """A grid counts its trials itself, the other samplers need a number."""
@@ -35,8 +36,8 @@ class Search:
         if is_grid == (self.trials is None):
             return []
         text = (
-            f"expected how many combinations {self.sampler} tries, a whole number of at least 1, "
-            "got nothing."
+            f"expected the number of combinations that {self.sampler} tries, a whole number of at "
+            "least 1, got nothing."
         )
         if is_grid:
             text = (
@@ -78,12 +79,12 @@ class Objectives:
     (suite, name, metric) in a study that was read before."""
 
     learn: Annotated[Entries, Meta(former=("target",))] = ()
-    """What is learnt; several: their mean. Default: all of the suite of that name."""
+    """Entries to learn; several: their mean. Default: all entries of the suite learn."""
     keep: Annotated[Entries, Meta(former=("source",))] = ()
-    """What should be kept; several: their mean. Default: all of the suite of that name."""
+    """Entries to keep; several: their mean. Default: all entries of the suite keep."""
     validation: Entries = ()
-    """Entries that choose direct fine-tuning's rate and the trial, in the same unit as `learn`,
-    which is then only reported. Default: `learn` chooses."""
+    """Entries that choose the learning rate of direct fine-tuning and the trial, in the unit of
+    `learn`. `learn` is then only reported. Default: `learn` chooses."""
 
     @property
     def resolved(self) -> bool:
@@ -126,16 +127,16 @@ class SweepSettings(SeedSettings, ToySettings, BaseStudySettings):
     train: dict[str, Any] | str | None = None
     """A training configuration, as a mapping or a YAML file."""
     arms: list[Any] = field(default_factory=list)
-    """Ways to train that are compared: retention methods, combinations, direct, other settings. A
-    list in place of a value is tried value by value."""
+    """Ways to train to compare: retention methods, combinations, direct, other settings. Each value
+    of a list is tried."""
     vary: Annotated[
         dict[str, Any],
-        Meta(expected="keys with what is tried, such as 'learning_rate: [1.0e-5, 3.0e-5]'"),
+        Meta(expected="keys with the values to try, such as 'learning_rate: [1.0e-5, 3.0e-5]'"),
     ] = field(default_factory=dict)
-    """What is tried: keys of the training configuration with lists or ranges of values."""
+    """Keys of the training configuration, with lists or ranges of values to try."""
     objectives: Annotated[Objectives, Meta(metavar="'{...}'")] = Objectives()
-    """{learn: entries, keep: entries}, default: all entries of the suite of that name; validation:
-    entries that settings are chosen by in place of `learn`."""
+    """{learn: entries, keep: entries}; default: all entries of these suites. validation: entries
+    that choose settings instead of `learn`."""
     search: Annotated[Search, Meta(metavar="'{...}'")] = Search()
     """{sampler, trials, seed}: grid; random, tpe, nsga2, with trials."""
     select: Annotated[
@@ -146,13 +147,13 @@ class SweepSettings(SeedSettings, ToySettings, BaseStudySettings):
             json_schema=_rule_schema,
         ),
     ] = field(default_factory=dict)
-    """{rule, points, strict}: which trial is taken; default: knee, or what the study's folder has
-    recorded."""
+    """{rule, points, strict}: how one trial is chosen. Default: knee, or the rule that the study's
+    folder has recorded."""
     keep_weights: Literal["all", "frontier", "none"] = "all"
-    """Which models' weights stay on disk."""
+    """Models whose weights stay on disk."""
     teacher: Literal["auto", "cached", "online"] = "auto"
-    """Label annealing's teacher: auto or cached: computed once for all trials; online: in each
-    trial."""
+    """Label annealing's teacher. auto or cached: computed once for all trials; online: computed in
+    each trial."""
 
 
 def sweep_schema(train: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:

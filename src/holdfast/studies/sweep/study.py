@@ -62,7 +62,7 @@ class ObjectiveSettings:
     """One objective as asked for."""
 
     entries: tuple[tuple[str, str, str | None], ...]
-    """(suite, name, metric); metric None: the one that leads."""
+    """(suite, name, metric); metric None: the first one."""
 
     @property
     def label(self) -> str:
@@ -203,7 +203,7 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
                 )
         trials = (old.get("search") or {}).get("trials")
         if trials and search.trials and search.trials < trials:
-            text = f"{trials} there, {search.trials} now; trials can be added, not taken back"
+            text = f"{trials} there, {search.trials} now; trials can be added, but not removed"
             differences.append(f"search.trials: {text}")
         return differences
 
@@ -379,7 +379,7 @@ def _recorded_selection(folder: Path) -> dict[str, Any]:
 
 
 SET_BY_STUDY = {
-    "output_dir": "every trial has a folder of its own",
+    "output_dir": "every trial has its own folder",
     "seed": "'seeds:' of the study repeats every trial",
 }
 """Keys of a training configuration, and what the study does instead."""
@@ -433,8 +433,8 @@ def _objectives(request: SweepSettings, problems: list[str]) -> dict[str, Object
     kinds |= {(SUITE, average.name): "average" for average in plan.averages}
     if not plan.before:
         problems.append(
-            "train.evaluation.before: false leaves the start unmeasured, which every trial is "
-            "compared with. Leave it out."
+            "train.evaluation.before: every trial is compared with the initial model, which false "
+            "leaves unmeasured. Leave it out."
         )
     validation = _wanted(VALIDATION, keys.validation, kinds, problems) if keys.validation else None
     learn_entries: Sequence[Any] = keys.learn
@@ -450,7 +450,7 @@ def _objectives(request: SweepSettings, problems: list[str]) -> dict[str, Object
     if both:
         names = ", ".join(name for _, name in sorted(both))
         problems.append(
-            f"objectives: {names} cannot be learnt and kept at once; name it on one side"
+            f"objectives: {names} cannot be both learnt and kept; name it on one side only"
         )
     sides = {"learn": learn, "keep": keep}
     if validation is None:
@@ -485,8 +485,8 @@ def _validation_problems(
         if both:
             names = ", ".join(name for _, name in sorted(both))
             problems.append(
-                f"objectives.validation: {names} is in {side} too, so it would choose what it "
-                "reports. Expected other held-out entries."
+                f"objectives.validation: {names} is also in {side}, so the choice would use "
+                "reported figures. Expected other held-out entries."
             )
     entries = chosen | _measured(learn, members)
     if len({_is_text(*entry, kinds) for entry in entries}) > 1:
@@ -547,7 +547,7 @@ def _wanted(
             else "Add an evaluation section with keep and learn."
         )
         problems.append(
-            f"objectives.{side}: is missing, and train.evaluation measures nothing as {side}. "
+            f"objectives.{side}: is missing, and train.evaluation has no entries under {side}. "
             f"{advice}"
         )
     for item in request:
@@ -570,8 +570,8 @@ def _wanted(
     text = [name for suite, name, _ in entries if _is_text(suite, name, kinds)]
     if text and len(text) < len(entries):
         problems.append(
-            f"objectives.{side}: nats and shares have no mean. Expected entries of one unit, got "
-            f"text ({', '.join(text)}) beside tasks."
+            f"objectives.{side}: expected entries of one unit, because nats and shares have no "
+            f"mean, got text ({', '.join(text)}) and tasks."
         )
     return ObjectiveSettings(entries=tuple(entries))
 

@@ -141,8 +141,8 @@ def with_shared_teacher(
     if reason is not None:
         return (
             dict(settings),
-            f"Label annealing's teacher runs in every trial: {reason}. 'teacher: cached' in the "
-            "study computes it once all the same.",
+            f"Label annealing's teacher runs in every trial: {reason}. To compute it once even so, "
+            "set 'teacher: cached' in the study.",
         )
     completed = copy.deepcopy(dict(settings))
     for method in completed["retention"]:
@@ -158,7 +158,7 @@ def _no_cache(settings: Mapping[str, Any]) -> str | None:
     if settings.get("streaming"):
         return "the data is streamed"
     if settings.get("num_processes") or settings.get("accelerate_config"):
-        return "training goes over several processes"
+        return "training uses several processes"
     if not isinstance(data, str) or not os.path.exists(data):
-        return "how much data there is is not known before it is read"
+        return "the amount of data is unknown before it is read"
     return None

@@ -98,8 +98,8 @@ def _check_vocabulary(base: str, instruct: str) -> None:
     if first != second:
         raise ModelError(
             f"Expected {instruct} to have the vocabulary of {base}, but the same text becomes "
-            f"{len(first)} tokens in one and {len(second)} others in the other: they are not of "
-            "one family, and the residual would be noise. Name the base of this instruct model."
+            f"{len(first)} tokens in one and {len(second)} tokens in the other. They are not of "
+            "one family, so the residual would be noise. Name the base of this instruct model."
         )
 
 

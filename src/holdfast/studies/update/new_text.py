@@ -116,7 +116,7 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
             ) from None
         prepared = prepare(dataclasses.replace(request, heldout=SMALL_HELD_OUT))
         notes.append(
-            f"{settings.held_out:.0%} of {error.rows} documents is less than one; "
+            f"{settings.held_out:.0%} of {error.rows} documents is less than one, so "
             f"{SMALL_HELD_OUT:.0%} are held out. held_out sets the share."
         )
     counts = prepared.record["counts"]
@@ -131,7 +131,7 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
         raise ConfigError(
             f"tokens: the corpus has {total:,} tokens in {len(lengths):,} documents to train on, "
             f"less than the budget of {shown_tokens(largest)}. Give more text, or a budget of at "
-            f"most {shown_tokens(total)}; `epochs` goes through the same text several times."
+            f"most {shown_tokens(total)}. To read the same text several times, set `epochs`."
         )
     files: dict[int | None, Path] = {}
     for budget in settings.budgets:

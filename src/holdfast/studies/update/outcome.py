@@ -16,7 +16,7 @@ Question = tuple[Kind, str]
 """What a model is compared with, and what the comparison answers."""
 GIVEN_BASE, GIVEN_INSTRUCT = (BASE, False, ""), (INSTRUCT, False, "")
 CONTINUED_BASE, CONTINUED_INSTRUCT = (BASE, True, ""), (INSTRUCT, True, "")
-KEPT: Question = (GIVEN_INSTRUCT, "Is what the instruct model could kept, and what is gained?")
+KEPT: Question = (GIVEN_INSTRUCT, "Did the instruct model keep its skills, and what did it gain?")
 NEW_INSTRUCT: list[Question] = [
     KEPT,
     (CONTINUED_INSTRUCT, "Is it better than continuing the instruct model?"),
@@ -28,7 +28,7 @@ RESTORED_INSTRUCT: list[Question] = [
     (CONTINUED_INSTRUCT, "What does {restored} bring?"),
     ((BASE, True, "residual"), "Does it restore more than the residual?"),
 ]
-TUNED_AGAIN: Question = ((BASE, True, "tuning"), "Is it as good as tuning once more?")
+TUNED_AGAIN: Question = ((BASE, True, "tuning"), "Is it as good as tuning again?")
 OF_SIBLING: list[Question] = [
     (GIVEN_BASE, "What does a sibling's residual bring to the base?"),
     (GIVEN_INSTRUCT, "Is it as good as the base's own instruct model?"),
@@ -49,7 +49,7 @@ QUESTIONS: dict[Kind, list[Question]] = {
 }
 """What a model is -> what it is compared with, of its own family, and the question (sections 4.1 to
 4.4 of the paper)."""
-SIBLINGS = "Which sibling's instruct model is the better one?"
+SIBLINGS = "Which sibling's instruct model is better?"
 """The question between instruct models of two families."""
 
 

@@ -82,9 +82,9 @@ class UpdateGrid(GridSettings, BaseStudySettings):
     continued: tuple[str, ...] = ("",)
     """Families whose models are continued."""
     budgets: tuple[int | None, ...] = ()
-    """Tokens each; None: all of the corpus."""
+    """Numbers of tokens; None: the whole corpus."""
     keep_weights: Literal["all", "result", "none"] = "all"
-    """Whose weights stay on disk."""
+    """Models whose weights stay on disk."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class UpdateConfig(StudyConfigBase[Any]):
 
     settings_class: ClassVar[type[Any]] = UpdateSettings
     kind: ClassVar[str] = "update"
-    """Of its record."""
+    """Class of its record."""
 
     @staticmethod
     def normalised(request: UpdateSettings) -> UpdateGrid:

@@ -85,7 +85,7 @@ def train_keys(value: Any) -> dict[str, Any]:
         text = (
             f"is set here by '{_SET_HERE[key]}'."
             if key in _SET_HERE
-            else "is this job's own; leave it out."
+            else "is set for this job. Leave it out."
         )
         problems.append(Problem(key, text))
     if problems:
@@ -133,17 +133,17 @@ class RestoreSettings(SamplingSettings):
     `training.preferences.OnPolicyTrainer`)."""
 
     prompts: Annotated[str | None, Meta(metavar="FILE")] = None
-    """File of prompts; answers in it are ignored."""
+    """File of prompts. Answers in it are ignored."""
     steps: Annotated[int, Meta(ge=1)] = 100
-    """Optimiser steps."""
+    """Number of optimiser steps."""
     direction: Literal["forward", "reverse", "jsd"] = "reverse"
-    """Of the divergence: forward: KL(teacher || model); reverse: KL(model || teacher); jsd: between
-    them."""
+    """Direction of the divergence. forward: KL(teacher || model); reverse: KL(model || teacher);
+    jsd: between them."""
     train: Annotated[
         dict[str, Any],
         Meta(parse=train_keys, expected="keys of 'holdfast train' or a YAML file"),
     ] = field(default_factory=dict)
-    """Keys of 'holdfast train' for this stage, over those of the continuation."""
+    """Keys of 'holdfast train' for this stage. They override those of the continued training."""
 
 
 def _evaluation_schema() -> dict[str, Any]:
@@ -158,20 +158,20 @@ class CommonSettings(CorpusOptions):
     corpus: Annotated[tuple[str, ...], Meta(metavar="PATH", repeatable=True)] = ()
     """Files and folders with the new text."""
     after: Annotated[str | None, DAY] = None
-    """Only documents of this day or later, as 2023-12-01."""
+    """Only documents of this day or later, such as 2023-12-01."""
     before: Annotated[str | None, DAY] = None
-    """Only documents before this day, which is not in the range itself."""
+    """Only documents before this day."""
     # None: not given, and so not in the record of the corpus
     titles: Annotated[
         bool | None, Meta(group=CorpusOptions.settings_group, section="documents")
     ] = None  # type: ignore[assignment]
     """Put the title in front of the text."""
     held_out: Annotated[float, Meta(ge=0, lt=1)] = HELD_OUT
-    """Share of the documents that is held out and measured."""
+    """Share of the documents to hold out and measure."""
     epochs: Annotated[float, Meta(gt=0)] = 1.0
-    """Passes over the new text."""
+    """Number of passes over the new text."""
     window: Annotated[int, Meta(ge=8)] = WINDOW
-    """Tokens of a packed window."""
+    """Length of a packed window, in tokens."""
     train: Annotated[
         dict[str, Any],
         Meta(
@@ -197,8 +197,8 @@ class CommonSettings(CorpusOptions):
     restore: Annotated[
         RestoreSettings | None, Meta(metavar="'{prompts: FILE}'", section="rivals")
     ] = None
-    """Also continue the instruct model and restore it by on-policy distillation from the original
-    one, as a comparison with the residual."""
+    """Also train the instruct model on the new text, then restore it by on-policy distillation from
+    the original one, for comparison with the residual."""
 
     def restore_problems(self, *, given: bool) -> list[Problem]:
         """What keeps the second stage from being made.
@@ -216,7 +216,10 @@ class CommonSettings(CorpusOptions):
         if prompts is not None and is_path(prompts) and not Path(home(prompts)).exists():
             problems.append(Problem(("restore", "prompts"), f"no such file or folder: {prompts}."))
         if self.train.get("use_peft") or self.restore.train.get("use_peft"):
-            text = "expected whole weights to go on from, got use_peft. Leave one out."
+            text = (
+                "expected full training, because later stages need all weights, got use_peft. "
+                "Leave one out."
+            )
             problems.append(Problem("restore", text))
         return problems
 
@@ -240,7 +243,7 @@ class CommonSettings(CorpusOptions):
         for name in map(home, self.corpus):
             if Path(name).exists() and not (Path(name).is_file() or Path(name).is_dir()):
                 problems.append(
-                    Problem("corpus", f"expected a file or a folder, {name} is neither.")
+                    Problem("corpus", f"expected a file or a folder, but {name} is neither.")
                 )
             elif not Path(name).exists():
                 folder = Path(name).parent
@@ -270,17 +273,17 @@ class UpdateSettings(CommonSettings):
     tokens: Annotated[
         int | None, Meta(parse=read_tokens, expected="a number of tokens such as 100M")
     ] = None
-    """How many tokens of the new text to train on, such as 100M (all)."""
+    """Number of tokens of the new text to train on, such as 100M (all)."""
     continued_instruct: Annotated[bool, Meta(section="rivals")] = False
-    """Also continue the instruct model itself, to see what that would cost."""
+    """Also train the instruct model itself on the new text, to see what that costs."""
     scale: float = 1.0
     """Factor on the residual."""
     seed: Seed = 0
     """Seed of training and of all random draws."""
     keep_weights: Literal["all", "result", "none"] = "all"
-    """Which models' weights stay on disk."""
+    """Models whose weights stay on disk."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder of everything (runs/update)."""
+    """Folder of all output (runs/update)."""
 
     def problems(self) -> list[Problem | str]:
         """Models and files that are not there, and keys that do not go together."""
@@ -306,17 +309,17 @@ class GridSettings(SeedSettings, CommonSettings):
     """What is made from which models; an update has one pair, a study may have several."""
 
     families: dict[str, FamilySettings] = field(default_factory=dict)
-    """Pairs of base and instruct by name."""
+    """Pairs of base and instruct, by name."""
     starts: tuple[str, ...] = (BASE, INSTRUCT)
-    """What is continued: base, instruct."""
+    """Models to train on the new text: base, instruct."""
     residuals: bool = True
     """Base + residual at every budget."""
     siblings: bool | None = None
-    """Every family's residual on every other family's base (where there are several)."""
+    """Every family's residual on every other family's base (if there are several)."""
     derived: dict[str, str] = field(default_factory=dict)
-    """Other children of a base by name, which get every residual."""
+    """Other models that were derived from a base, by name. Each gets every residual."""
     scales: Annotated[tuple[float, ...], Meta(least=1)] = (1.0,)
-    """Factors on the residual that are tried."""
+    """Factors on the residual to try."""
 
 
 def pair_problems(base: str | None, instruct: str | None, path: tuple[str, ...]) -> list[Problem]:

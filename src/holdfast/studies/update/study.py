@@ -89,11 +89,11 @@ class UpdateStudy(ConfiguredStudy[C]):
             entries = ", ".join(
                 f"{entry.suite}/{entry.name}" for entry in whole_plan(config).entries
             )
-            text.append(f"Measured of each: the held-out new text, {entries}")
+            text.append(f"Measured on each: the held-out new text, {entries}")
         else:
             text.append(
-                "Measured of each: the held-out new text alone. Add evaluation: to see what was "
-                "kept, such as --evaluation instruction_residual."
+                "Measured on each: only the held-out new text. To see what was kept, add "
+                "evaluation:, such as --evaluation instruction_residual."
             )
         return [*text, *(f"Note: {note}" for note in notes)]
 
@@ -113,7 +113,7 @@ class UpdateStudy(ConfiguredStudy[C]):
             raise RunFolderError(
                 f"{out} was begun with another configuration:",
                 *(f"  - {d}" for d in differences),
-                "Put the old values back to continue it, or choose another output_dir.",
+                "To continue it, restore the old values. Otherwise choose another output_dir.",
             )
 
     def parts(self, console: Any) -> Sequence[C]:
@@ -152,7 +152,7 @@ class UpdateStudy(ConfiguredStudy[C]):
         builder = self.builders[model.place]
         continued = builder.config.run_name(model)
         if model.continued and model.name != continued and has_failed(continued, task):
-            raise HoldfastError(f"depends on {self.models[continued].label}, which was not made")
+            raise HoldfastError(f"needs {self.models[continued].label}, which was not made")
         return builder.measure(self.build(model, task), task)
 
     def build(self, model: StudiedModel, task: Task) -> StudiedModel:
@@ -287,8 +287,8 @@ def open_builder(config: UpdateConfig, console: Any) -> ModelBuilder:
     plan = whole_plan(config, text.held_out if text is not None else None)
     if not plan.entries:
         raise ConfigError(
-            "evaluation: nothing would be measured: hold out some of the new text (held_out: "
-            "0.01), or name what to measure."
+            "evaluation: expected entries or held-out text to measure, got none. Hold out some of "
+            "the new text (held_out: 0.01), or add entries."
         )
     return ModelBuilder(
         config=config,
