@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 
-BROKEN = "the logits that replies were chosen by are NaN or infinite."
+BROKEN = "the logits of the generated replies are NaN or infinite."
 """What an evaluation with such replies has failed by."""
 
 
@@ -81,7 +81,7 @@ def continued(
     *,
     max_new_tokens: int,
     sampling: Sampling | None = None,
-    advice: str = "Lower batch_size or max_new_tokens; what was finished is kept.",
+    advice: str = "Lower batch_size or max_new_tokens. Finished replies are kept.",
 ) -> list[Continued]:
     """Continuations of one batch of prompts, in their order.
 

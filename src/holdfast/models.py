@@ -138,8 +138,8 @@ def _refuse_offloaded(model: Any, name: str) -> None:
     left = [n for n, p in model.named_parameters() if p.device.type == "meta"]
     if left:
         raise ModelError(
-            f"Expected devices that hold all of {name}, but {len(left)} of its tensors do not fit "
-            f"({left[0]}, ...). Use more devices, a narrower dtype (--dtype bfloat16), or a "
+            f"Expected devices with room for all of {name}, but {len(left)} of its tensors do not "
+            f"fit ({left[0]}, ...). Use more devices, a narrower dtype (--dtype bfloat16), or a "
             "checkpoint in 4 or 8 bits."
         )
 
@@ -291,7 +291,7 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
         if os.path.isdir(path) and not any(
             (Path(path) / file).exists() for file in _TOKENIZER_FILES
         ):
-            problems.append(f"none of {', '.join(_TOKENIZER_FILES[:3])} is there")
+            problems.append(f"none of {', '.join(_TOKENIZER_FILES[:3])} exists")
             continue
         try:
             tokenizer = AutoTokenizer.from_pretrained(
@@ -496,8 +496,8 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
     if not trust_remote_code and (kernels := list(_hub_kernels(config))):
         raise ModelError(
             f"The config.json of {name} names a kernel of the hub, {kernels[0]}, which "
-            "transformers would fetch and run. Remove attn_implementation there; a kernel that you "
-            "trust is named in the request (attn_implementation)."
+            "transformers would download and run. Remove attn_implementation there. If you trust "
+            "the kernel, name it in the request (attn_implementation)."
         )
     architectures = getattr(config, "architectures", None) or []
     if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
@@ -528,8 +528,8 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         got = f"{', '.join(architectures) or config.model_type} at {name}"
         if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
             raise ModelError(
-                "Expected a causal language model, or a vision-language model of a type that is "
-                f"trained here ({', '.join(VISION)}), got {got}."
+                "Expected a causal language model, or a vision-language model of a supported type "
+                f"({', '.join(VISION)}), got {got}."
             )
         raise ModelError(
             "Expected a causal language model (such as LlamaForCausalLM or Qwen2ForCausalLM), got "
@@ -574,7 +574,7 @@ def load_processor(name: str, *, revision: str = "main", trust_remote_code: bool
     lacks = os.path.isdir(path) and not any(
         (Path(path) / file).exists() for file in _PROCESSOR_FILES
     )
-    problem = f"none of {', '.join(_PROCESSOR_FILES)} is there" if lacks else ""
+    problem = f"none of {', '.join(_PROCESSOR_FILES)} exists" if lacks else ""
     if not lacks:
         try:
             processor = AutoProcessor.from_pretrained(
@@ -582,12 +582,12 @@ def load_processor(name: str, *, revision: str = "main", trust_remote_code: bool
             )
             if isinstance(processor, ProcessorMixin):
                 return processor
-            problem = f"a {type(processor).__name__} is there, which makes no pixels"
+            problem = f"the only processor is a {type(processor).__name__}, which makes no pixels"
         except ImportError as error:
             raise ModelError(
                 f"The processor of {name} needs a package that is not installed "
-                f"({first_line(error)}). Install 'holdfast[vision]'; torchvision has to be of the "
-                "same build as torch."
+                f"({first_line(error)}). Install 'holdfast[vision]'; torchvision has to match the "
+                "build of torch."
             ) from error
         except Exception as error:  # what absurd values in its files raise has no common base
             if is_out_of_memory(error):

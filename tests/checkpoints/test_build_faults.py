@@ -44,7 +44,7 @@ def test_an_input_is_never_written_into_replaced_or_removed(overwrite: bool, cas
         (tmp_path.parent, "holds"),
     ):
         before = contents(tmp_path)
-        with pytest.raises(RunFolderError, match=rf"{relation} the input .*, which is never modified"):
+        with pytest.raises(RunFolderError, match=rf"{relation} the input .*, and inputs are never modified"):
             case.prepared().write(output, overwrite=overwrite)
         assert contents(tmp_path) == before
 
@@ -64,7 +64,7 @@ def test_adapters_and_fisher_information_are_inputs(tmp_path: Path) -> None:
     for folder in folders:
         (folder / "provenance.json").write_text("{}")
     for folder in folders:
-        with pytest.raises(RunFolderError, match="which is never modified"):
+        with pytest.raises(RunFolderError, match="and inputs are never modified"):
             prepare_merge("fisher", folders[:1], fisher=folders[2:], layout=folders[0]).write(
                 folder if folder != folders[1] else tmp_path, overwrite=True
             )
@@ -135,7 +135,7 @@ def test_a_disk_that_fills_up(after: int, case: Case, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "pwrite", failing)
     with pytest.raises(
-        StorageError, match=r"Could not write .*out \(No space left on device\).*inputs and earlier output are intact"
+        StorageError, match=r"Could not write .*out \(No space left on device\).*Inputs and earlier output are intact"
     ):
         case.prepared().write(case.output, overwrite=True, workers=1, sync=False)
     case.check()

@@ -106,11 +106,11 @@ def test_a_request_is_checked_whole_before_anything_is_opened(tmp_path: Path) ->
     for wanted in (
         "expected one weight for each of the 1 models",
         "ties needs a base",
-        "takes no Fisher information",
+        "uses no Fisher information",
         "layout: expected one of",
     ):
         assert wanted in str(caught.value)
-    with pytest.raises(ConfigError, match=r"linear takes no base; list it among the models"):
+    with pytest.raises(ConfigError, match=r"linear uses no base. To merge the base, list it among the models"):
         prepare_merge("linear", [tmp_path / "a"], base=tmp_path / "b")
     with pytest.raises(
         ConfigError, match=r"fisher needs Fisher information for each model: expected 2 checkpoints, got 1"

@@ -103,4 +103,4 @@ def test_a_base_that_is_an_adapter_is_to_be_merged_first(tmp_path: Path) -> None
     (tmp_path / "base" / "adapter_config.json").write_text("{}")
     base, adapter = CheckpointReader(tmp_path / "base"), CheckpointReader(tmp_path / "adapter")
     text = merge_advice(adapter, {"peft_type": "IA3"}, base, tied=False)
-    assert f"{tmp_path / 'base'} is an adapter too" in text and "python" not in text
+    assert f"{tmp_path / 'base'} is an adapter, too" in text and "python" not in text

@@ -240,7 +240,7 @@ def test_fisher_information_may_lack_what_its_model_lacks_and_nothing_else(tmp_p
     policies = Policies(unmatched="keep")
     plan = prepare_merge("fisher", folders, fisher=diagonals, policies=policies).plan
     assert {job.name: job.action for job in plan.jobs} == {"common": "combine", "a": "copy", "b": "copy"}
-    with pytest.raises(ShapeError, match=r"Fisher 2 has to have every tensor"):
+    with pytest.raises(ShapeError, match=r"Fisher 2 needs every tensor"):
         prepare_merge("fisher", folders, fisher=[diagonals[0]] * 2, policies=policies)
 
 

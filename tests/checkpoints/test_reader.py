@@ -209,8 +209,8 @@ DAMAGES = {
     r"Expected a checkpoint folder at .*, found none": lambda folder: shutil.rmtree(folder),
     r"Expected model\.safetensors .* found neither": lambda folder: (shutil.rmtree(folder), folder.mkdir()),
     r"lists 3 shards, 1 missing: model-00002-of-00003\.safetensors": lambda folder: (folder / shard(2)).unlink(),
-    r"2 of 4 tensors are not where .*model\.norm\.w \(in model-00001.*lm_head\.w \(in model-00003": lambda folder: (
-        index(folder, {"model.norm.w": shard(1), "lm_head.w": shard(3)})
+    r"2 of 4 tensors are not in .*model\.norm\.w \(in model-00001.*lm_head\.w \(in model-00003": lambda folder: index(
+        folder, {"model.norm.w": shard(1), "lm_head.w": shard(3)}
     ),
     r"holds 3 shards .* but no model\.safetensors\.index\.json": lambda folder: (
         folder / "model.safetensors.index.json"
@@ -218,7 +218,7 @@ DAMAGES = {
     r"holds model-00003-of-00003\.safetensors, which model\.safetensors\.index\.json does not list": lambda folder: (
         index(folder, {"model.norm.w": None})
     ),
-    r"holds model\.safetensors, which .* does not list: the folder mixes two saves": lambda folder: save_file(
+    r"holds model\.safetensors, which .* does not list them. The folder mixes two saves": lambda folder: save_file(
         TENSORS, folder / "model.safetensors"
     ),
 }

@@ -340,6 +340,6 @@ def test_strangers_and_twins_are_warned_about(tmp_path: Path) -> None:
     base, instruct, _, _ = pair(tmp_path, "BF16")
     other = write_folder(tmp_path / "other", random_model(7, "BF16"))
     assert "WARNING: instruct does not look like a fine-tune of base everywhere" in notes(base, other)
-    assert "hold the same weights" in notes(base, base)
+    assert "have the same weights" in notes(base, base)
     warned = prepare_transfer(instruct, other, base).plan.notes
     assert any("WARNING: instruct does not look like a fine-tune of old base" in n for n in warned)

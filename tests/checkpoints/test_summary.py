@@ -151,7 +151,7 @@ def large_tokenizer(folder: Path) -> None:
         (
             misplaced,
             FILES,
-            "1 of 7 tensors are not where the index says: lm_head.weight",
+            "1 of 7 tensors are not in the shard that the index names: lm_head.weight",
         ),
         (no_config, "configuration can be read", "there is no config.json"),
         (other_vocabulary, "vocabulary fits", "config.json says 13 rows, the embeddings have 12"),

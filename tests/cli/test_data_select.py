@@ -45,7 +45,7 @@ def test_the_folder_and_what_is_shown(capsys, model_folder):
     assert record["model"]["hash"] == loaded.identity["hash"] and record["status"] == "complete"
     assert main(words()) == 0 and "Nothing to do: out has the result" in capsys.readouterr().out
     assert main(words(tokens="2000")) == 2
-    assert "choose another --output" in capsys.readouterr().err
+    assert "Choose another --output" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

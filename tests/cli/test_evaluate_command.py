@@ -450,7 +450,7 @@ def test_a_model_over_several_devices(desk: Path, monkeypatch: pytest.MonkeyPatc
         assert main([*command, "--output_dir", "no", "--device_map", "auto", *more]) == 2
         assert "device_map" in capsys.readouterr().err
     places = {"model.embed_tokens": "cpu", "model.layers": "disk", "model.norm": "cpu", "model.rotary_emb": "cpu"}
-    with pytest.raises(ModelError, match="devices that hold all of base"):
+    with pytest.raises(ModelError, match="devices with room for all of base"):
         load("base", device_map={**places, "lm_head": "cpu"})
     with pytest.raises(ConfigError, match="no device beside it"):
         load("base", device="cpu", device_map="auto")

@@ -419,7 +419,7 @@ def test_an_adapter_is_merged_into_the_base_before_its_plus(desk: Path, capsys: 
     assert main(["merge", "adapter", "--adapter_base", "code", "--output_dir", "named"]) == 0
     assert Path("plus/model.safetensors").read_bytes() == Path("named/model.safetensors").read_bytes()
     capsys.readouterr()
-    assert "no adapter_config.json" in errors(["code+math", "--output_dir", "no"], capsys)
+    assert "without adapter_config.json" in errors(["code+math", "--output_dir", "no"], capsys)
     assert "Expected a checkpoint folder at ./lost" in errors(["./lost+adapter", "--output_dir", "no"], capsys)
 
 
@@ -447,7 +447,7 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
         "line 7: models[2].parameters.density: density has to be the same for all layers and tensors",
         "line 8: models[3]: unknown key 'layer_range'",
         "line 9: parameters: unknown key 'normalise'. Did you mean 'normalize'?",
-        "line 9: parameters.lambda: lambda has to be the same for all layers and tensors; give one value",
+        "line 9: parameters.lambda: lambda has to be the same for all layers and tensors. Give one value",
         "modules: merging parts of a model",
         "slices: layers of several models",
     ):
@@ -486,7 +486,7 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
         ),
         (
             "{merge_method: linear, base_model: base, models: [{model: math, parameters: {weight: 1}}]}",
-            "linear takes no base; list it under",
+            "linear uses no base. To merge the base, list it under",
         ),
         (
             "{merge_method: linear, models: [{model: math, parameters: {weight: much}}]}",

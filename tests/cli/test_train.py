@@ -187,7 +187,7 @@ def test_a_dry_run_reads_the_data_to_the_end(
     [
         ("seed: -1", "seed: expected a whole number of at least 0 and at most 4,294,967,295, got -1"),
         (f"output_dir: {'x' * 300}", "output_dir: expected a folder"),
-        ("output_dir: train.jsonl/out", "train.jsonl is a file, so nothing can lie in it"),
+        ("output_dir: train.jsonl/out", "train.jsonl is a file, not a folder"),
         ("retention: [{label_annealing: {weight: .inf}}]", "label_annealing.weight: expected a number of at least 0"),
         (f"retention: [{{l2: {{coefficient: 1{'0' * 400}}}}}]", "l2.coefficient: expected a number of at least 0"),
         (f"retention: [{{replay: {{data: {'x' * 5000}.jsonl}}}}]", "x.jsonl"),

@@ -130,7 +130,11 @@ def test_what_yaml_and_shells_give_becomes_what_is_declared(key: str, given: Any
         ("model", "{kind: !!int foo}", "model: expected a mapping"),
         ("name", "a\0b", "name: expected text, got 'a\\x00b' (text)."),
         ("folder", "a\ud800", "folder: expected a path, got 'a\\ud800' (text)."),
-        ("folder", "/dev/null/x/y", "folder: expected a path, got '/dev/null/x/y' (text). /dev/null is a file, so"),
+        (
+            "folder",
+            "/dev/null/x/y",
+            "folder: expected a path, got '/dev/null/x/y' (text). /dev/null is a file, not a folder",
+        ),
         ("folder", [1, 2], "folder: expected a path, got [1, 2] (list)."),
     ],
 )
@@ -215,7 +219,7 @@ def test_mistakes_name_the_option_or_the_line(tmp_path: Path) -> None:
     assert any(s.startswith("unknown option '--lr'.") for s in said)
     assert "unknown option '--ratte'. Did you mean '--rate'?" in said
     assert any(s.startswith("unknown key 'bogus'. Known: name, rate") or "unknown key 'bogus'" in s for s in said)
-    assert "unknown option '--models'. MODEL is not an option here: write its value without a name." in said
+    assert "unknown option '--models'. MODEL is not an option here. Write its value without a name." in said
     assert len(said) == 8
 
 

@@ -36,7 +36,7 @@ class Request(Server):
 @dataclass(frozen=True, kw_only=True)
 class Ties:
     density: Annotated[float, Meta(ge=0)] = 0.2
-    """Share that is kept."""
+    """Share to keep."""
     fast: bool = True
     """Whether it hurries."""
 
@@ -72,7 +72,7 @@ def test_the_short_help_has_first_sentences_and_lists_the_sections() -> None:
         ("rate", " cosine (0.1; above 0 and below 1)\n"),
         (
             "ties",
-            "ties: keep the largest\n\nparameters\n  density X               Share that is kept (0.2; at least 0)\n",
+            "ties: keep the largest\n\nparameters\n  density X               Share to keep (0.2; at least 0)\n",
         ),
         ("ties", "  fast true|false         Whether it hurries.\n\nfrom: a paper\n"),
         ("files", "files: what is read\n\ndata.jsonl\n"),

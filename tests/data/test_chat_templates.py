@@ -221,7 +221,7 @@ def test_calls_of_tools_are_trained_with_their_message():
     ("row", "reason"),
     [
         (weighted(ASK, ("assistant", "one", {"weight": 0.5})), "message 2 has the weight 0.5, expected 0 or 1"),
-        (weighted(ASK, FORGET), "none of its messages is to be trained"),
+        (weighted(ASK, FORGET), "all of its messages are excluded from training"),
     ],
 )
 def test_weights_that_cannot_be_kept(row, reason):
@@ -232,7 +232,7 @@ def test_weights_that_cannot_be_kept(row, reason):
 def test_a_template_that_mixes_messages_up_is_named():
     words = tokenizer()
     words.chat_template = "{{ messages | length }}{% for m in messages %}{{ messages[-1].content }}{% endfor %}"
-    with pytest.raises(DataError, match="row 1: the chat template writes other messages differently when message 4"):
+    with pytest.raises(DataError, match="row 1: if message 4"):
         standardise(loaded(weighted(ASK, FORGET, ASK, REPLY)), words)
 
 

@@ -74,7 +74,7 @@ def test_pairs_judged_answers_are_taken_as_they_are(row: dict[str, Any]) -> None
     [
         ({**JUDGED, "completion": ""}, "row 2: 'completion' is empty"),
         ({**JUDGED, "prompt": None}, "row 2: 'prompt' is empty"),
-        ({**JUDGED, "label": None}, "row 2: 'label' is neither true nor false: None"),
+        ({**JUDGED, "label": None}, "row 2: 'label' is not true or false: None"),
     ],
 )
 def test_pairs_a_judged_answer_without_a_part_is_named(row: dict[str, Any], said: str) -> None:
@@ -90,7 +90,7 @@ def test_pairs_other_columns_are_no_judged_answers() -> None:
         read_judged(Dataset.from_list([{"prompt": "a", "completion": "b"}]))
     with pytest.raises(DataError, match=r"For pairs of chosen and rejected use trainer: dpo\."):
         read_judged(Dataset.from_list([TEXT]))
-    with pytest.raises(DataError, match="'label' is neither true nor false: 1"):
+    with pytest.raises(DataError, match="'label' is not true or false: 1"):
         read_judged(Dataset.from_list([{**JUDGED, "label": 1}]))
     with pytest.raises(DataError, match="'completion' has to end with a message of the assistant"):
         read_judged(Dataset.from_list([{"prompt": [USER], "completion": [USER], "label": True}]))

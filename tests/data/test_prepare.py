@@ -136,7 +136,7 @@ def test_the_same_request_does_nothing_and_another_does_not_overwrite():
     again = prepare(preparation("a.jsonl", heldout=0.3))
     assert again.done_before and again.record == first and times() == before
     for change in ({"limit": 5}, {"seed": 1}, {"heldout": 0.5}):
-        with pytest.raises(RunFolderError, match="records other input or options"):
+        with pytest.raises(RunFolderError, match="records different input or options"):
             prepared("a.jsonl", **{"heldout": 0.3, **change})
     jsonl("a.jsonl", documents(11))
     with pytest.raises(RunFolderError, match="not overwritten"):

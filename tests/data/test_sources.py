@@ -242,7 +242,7 @@ def test_malformed_line_is_named(tmp_path, line, parts, pack):
         (
             "a.json",
             b'{\n "version": 1,\n "data": [\n  {"a": 1}\n ]\n}\n',
-            ["line 1:", "one JSON object a line", "one array of them"],
+            ["line 1:", "one JSON object per line", "one array of objects"],
         ),
         ("a.json", b"[]", ["no rows"]),
         ("a.jsonl", '{"a": 1}\n'.encode("utf-16"), ["line 1:", "looks like UTF-16"]),
@@ -306,7 +306,7 @@ def test_a_path_never_goes_to_the_hub(tmp_path, monkeypatch):
     (tmp_path / "squad").mkdir()
     assert is_path("squad")
     (tmp_path / "x.txt").write_text("x")
-    with pytest.raises(DataError, match="applies to data sets of the hub only"):
+    with pytest.raises(DataError, match="applies only to data sets of the hub"):
         load_rows("x.txt", config="main")
 
 

@@ -229,7 +229,7 @@ def test_rows_of_a_part_keep_their_numbers(folder, processor):
 def test_images_for_a_model_that_takes_text_only(row, folder):
     tokenizer = build_vision_tokenizer()
     tokenizer.chat_template = "{{ messages }}"
-    with pytest.raises(DataError, match=r"train.jsonl, line 1.*(the model reads text only|are for vision-language)"):
+    with pytest.raises(DataError, match=r"train.jsonl, line 1.*(the model reads only text|are for vision-language)"):
         read(write(folder, row), tokenizer)
 
 

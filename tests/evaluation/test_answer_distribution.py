@@ -157,7 +157,7 @@ GENERATES = (
             '["yes", "no"]',
             (),
             ModelError,
-            r"options that are one token each, but the tokenizer splits 'yes' into \d tokens .*Use a task with lettered",
+            r"one token each, but the tokenizer splits 'yes' into \d tokens .*Use a task with lettered",
         ),
         ('["A", " "]', (), DataError, "empty option in question 1"),  # would be counted as the token of a space
         ('["A", "B"]', GENERATES, ConfigError, "`answer_distribution` needs a task with answer options"),

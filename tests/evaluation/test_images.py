@@ -276,7 +276,7 @@ def test_templates_without_a_slot_and_models_without_eyes(llava: Path, model_fol
     loaded = load("whole")
     with pytest.raises(DataError, match=r"questions\.jsonl, row 0: the chat template writes no slots \(<image>\)"):
         check(choices(apply_chat_template=True), loaded.tokenizer, loaded.processor)
-    with pytest.raises(DataError, match=r"row 0 holds images \(column 'image'\), but the model reads text only"):
+    with pytest.raises(DataError, match=r"row 0 has images \(column 'image'\), but the model reads only text"):
         check(choices(), loaded.tokenizer)
     Path("whole/processor_config.json").unlink()
     with pytest.raises(ModelError, match="Expected a processor beside the vision-language model at whole"):
@@ -294,7 +294,7 @@ def test_a_processor_that_is_not_the_models(llava: Path) -> None:
     settings = json.loads(Path("whole/processor_config.json").read_text())
     Path("whole/processor_config.json").write_text(json.dumps({**settings, "patch_size": 4}))
     loaded = load("whole")
-    with pytest.raises(DataError, match=r"row 0: the model cannot read its images: .* processor beside the model"):
+    with pytest.raises(DataError, match=r"row 0: the model cannot read its images: .* processor in the model's folder"):
         measure(choices(), on(loaded))
 
 

@@ -112,7 +112,7 @@ def test_a_kernel_that_a_model_names_is_refused(kernel: str, model_folder: Path,
     config = json.loads((model_folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "attn_implementation": kernel}))
     with pytest.raises(
-        ModelError, match=rf"names a kernel of the hub, {kernel}, which transformers would fetch and run"
+        ModelError, match=rf"names a kernel of the hub, {kernel}, which transformers would download and run"
     ):
         models.check_causal_lm(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps({**config, "attn_implementation": "eager"}))

@@ -88,7 +88,7 @@ def test_what_is_no_anchor_says_what_is_near(tmp_path, monkeypatch):
     (tmp_path / "pickled" / "pytorch_model.bin").write_bytes(b"")
     for name, said in (
         ("ruin", "no such folder: ruin. Did you mean 'run'?"),
-        ("owner/name", "download a model of the hub first"),
+        ("owner/name", "first download a model of the hub"),
         ("run", "Its folder checkpoint-10 has weights: use run/checkpoint-10."),
         ("pickled", "holds only pickled weights"),
     ):

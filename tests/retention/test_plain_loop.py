@@ -122,7 +122,7 @@ def test_a_method_that_is_off_changes_nothing_and_an_average_something(network: 
         (SequentialAveraging(every=9), "sfa.every: expected at most the run's 4 steps"),
         (L2(reference="nowhere"), "l2.reference: no such folder: nowhere"),
         (EWC(), "ewc: expected fisher"),
-        (EWC(data=__file__), "For ewc give Fisher information (fisher: FOLDER) in place of data"),
+        (EWC(data=__file__), "For ewc give Fisher information (fisher: FOLDER) instead of data"),
     ],
 )
 def test_what_does_not_fit_is_refused(network: nn.Module, method: Any, words: str) -> None:

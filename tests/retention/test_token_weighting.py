@@ -194,9 +194,9 @@ def test_a_step_of_no_weight_is_no_end(tmp_path):
         return trainer
 
     assert trained({0, 1, 3}, max_steps=5).state.global_step == 5
-    with pytest.raises(DataError, match="of step 4 and of all steps before it, so nothing would be learnt"):
+    with pytest.raises(DataError, match="of step 4 and of all earlier steps, so nothing would be learnt"):
         trained(set(range(9)), max_steps=4)
-    with pytest.raises(DataError, match="of step 10 and of all steps before it"):
+    with pytest.raises(DataError, match="of step 10 and of all earlier steps"):
         trained(set(range(99)), max_steps=30)
 
 

@@ -270,8 +270,8 @@ MISTAKES = {
     "resume_from_checkpoint: false": "line 3: resume_from_checkpoint: expected true or nothing, got false",
     "retention: [{replay: {data: nowhere.jsonl}}]": "replay.data: no such file or folder: nowhere.jsonl",
     "evaluation: {keeps: 3}": "Did you mean 'keep'?",
-    "data: {prompt: 'Q: {q}'}": "line 3: data: expected a template of either text, or prompt and completion "
-    "together, got prompt.",
+    "data: {prompt: 'Q: {q}'}": "line 3: data: expected a template for text, or for both prompt and completion, "
+    "got prompt.",
     "env: [A=1]": "line 3: env: expected a mapping of environment variables, got ['A=1'] (list).",
     "evaluation:\n  batch_size: 1\n  batch_size: 2": "'evaluation.batch_size' is listed twice, in line 4 and in "
     "line 5.",

@@ -49,7 +49,7 @@ def test_what_is_not_read_is_told_before_a_run_in_it_and_in_its_record(capfd: py
         "old.jsonl: The chat template leaves out of the row that was checked: thoughts of the assistant (1 in 1 row).",
         "The chat template leaves out of 2 rows that were checked: thoughts of the assistant (2 in 2 rows).",
         "The chat template ends the assistant's turns with <|end|>, but generation stops at <|endoftext|>: "
-        "the model learns to write the first and generation waits for the second. Set eos_token: <|end|>.",
+        "the model learns to write <|end|>, and generation does not stop there. Set eos_token: <|end|>.",
     ]
     train(*words, "--dry_run", "--quick")
     shown = capfd.readouterr().out

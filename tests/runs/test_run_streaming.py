@@ -135,7 +135,7 @@ def test_each_data_set_gives_its_share(settings: dict[str, Any]) -> None:
         ({"test_split_size": 0.1, "eval_strategy": "steps"}, "test_split_size: a streamed data set cannot be split"),
         (
             {"retention": [{"replay": {"data": "train.jsonl", "fraction": 0.1}}]},
-            r"retention\.replay: has to count the rows",
+            r"retention\.replay: needs the number of rows",
         ),
         (
             {"retention": [{"label_annealing": {"teacher": "cached"}}]},
@@ -155,5 +155,5 @@ def test_a_trainer_of_ones_own_refuses_replay_of_a_stream(tmp_path: Path) -> Non
 
     text_rows(tmp_path / "old.jsonl", ["old"])
     rows = IterableDataset.from_generator(lambda: iter([{"text": "new"}] * 4))
-    with pytest.raises(ConfigError, match="replay has to count the rows"):
+    with pytest.raises(ConfigError, match="replay needs the number of rows"):
         make_trainer(tmp_path, {"replay": {"data": str(tmp_path / "old.jsonl"), "fraction": 0.1}}, data=rows)

@@ -197,7 +197,7 @@ def test_a_run_that_packs_them_learns_what_it_learns_without(tmp_path, setting):
             max_steps=2,
             **({setting: True} if packed else {}),
         )
-        assert any("goes through the model separately" in note for note in trainer.data_notes) == packed
+        assert any("passes through the model separately" in note for note in trainer.data_notes) == packed
         trainer.train()
         losses.append(history(trainer, "loss"))
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
@@ -251,7 +251,7 @@ def test_the_dry_run_says_that_documents_are_run_alone(tmp_path):
     asked = {"packing": True, "model_name_or_path": str(tmp_path / "bloom")}
     (note,) = packing_notes(asked)
     assert note.startswith(
-        "BloomForCausalLM lets documents in one row attend to each other, so each document goes through"
+        "BloomForCausalLM lets documents in one row attend to each other, so each document passes through"
     )
     assert check_packing(asked) == []
     refused = {**asked, "fsdp": "full_shard"}

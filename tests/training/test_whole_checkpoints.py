@@ -237,7 +237,7 @@ def test_checkpoints_of_earlier_versions_are_continued_and_it_is_said(method: st
     name, said = chosen(trainer, folder)
     assert name == "checkpoint-6"
     assert said == (
-        "checkpoint-6 has no manifest.json because an earlier version wrote it: its files can be read, but cannot be "
+        "checkpoint-6 has no manifest.json because an earlier version wrote it. Its files can be read, but not "
         "checked for changes."
     )
 
@@ -461,7 +461,7 @@ def test_the_model_alone_is_nothing_to_go_on_from(tmp_path: Path) -> None:
     trainer.train()
     name, said = chosen(trainer, tmp_path / "run")
     assert name is None
-    assert "checkpoint-6 (it holds the model alone, as save_only_model: true asks for)" in said
+    assert "checkpoint-6 (it has only the model, because of save_only_model: true)" in said
 
 
 @pytest.mark.parametrize(

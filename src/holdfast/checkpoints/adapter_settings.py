@@ -88,7 +88,7 @@ def trained_otherwise(
     if bits is not None:
         differences.append(
             f"The run of {folder.name} trained and measured this adapter on its base in {bits} "
-            "bits; on the unquantised base it is a different model with different results."
+            "bits. On the unquantised base it is a different model, with different results."
         )
     recorded = model.get("hash")
     if base is not None and recorded and not is_adapter(base) and checkpoint_hash(base) != recorded:
@@ -146,7 +146,7 @@ def lacking(settings: Mapping[str, Any], names: Sequence[str], base: Iterable[st
         is_fused = fused and EXPERTS in f"{module}."
         if name != module and not is_fused and keys(module) - present:
             problems.append(
-                f"{module}: target_modules names it, but the adapter has no weights for it"
+                f"{module}: target_modules names this module, but the adapter has no weights for it"
             )
     return problems
 

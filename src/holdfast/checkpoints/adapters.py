@@ -390,15 +390,13 @@ def _opened(folder: Path, settings: Mapping[str, Any], base: Source) -> Checkpoi
     reasons = []
     kind = settings.get("peft_type")
     if kind != "LORA":
-        reasons.append(
-            f"peft_type is {kind!r}; LoRA adapters are merged while reading, others are not"
-        )
+        reasons.append(f"peft_type is {kind!r}, but only LoRA adapters are merged while reading")
     reasons += [f"{key}: {what}" for key, what in _REFUSED.items() if settings.get(key)]
     start = settings.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(CHANGES_BASE):
         reasons.append(
-            f"init_lora_weights is {start!r}, which changes the base when the adapter is "
-            "created, so the stored base is not the one that the adapter belongs to"
+            f"init_lora_weights is {start!r}, which changes the base when the adapter is created. "
+            "So the adapter does not belong to the stored base"
         )
     embeddings, convolutions = [], []
     for name, entry in adapter.entries.items():

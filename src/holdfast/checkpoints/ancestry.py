@@ -56,7 +56,7 @@ def warnings_of(found: Sequence[LayerDistance], tuned: str, base: str) -> list[s
         return []
     if total.l2 == 0:
         return [
-            f"{tuned} and {base} hold the same weights (on a sample of {total.parameters:,}): the "
+            f"{tuned} and {base} have the same weights (on a sample of {total.parameters:,}): the "
             "residual is 0."
         ]
     strange = []
@@ -70,8 +70,8 @@ def warnings_of(found: Sequence[LayerDistance], tuned: str, base: str) -> list[s
     layers = listing([distance.layer for distance in strange], 12)
     where = "everywhere" if len(strange) >= len(found) - 2 else f"in layers {layers}"
     over_all = (
-        f"over all weights relative norm of the difference {total.relative:.3g}, cosine "
-        f"{total.cosine:.3f}"
+        f"over all weights, the relative norm of the difference is {total.relative:.3g} and the "
+        f"cosine {total.cosine:.3f}"
     )
     at_worst = f"worst in {worst.layer}: {worst.relative:.3g} and {worst.cosine:.3f}"
     limits = f"a fine-tune stays below {LARGEST_RELATIVE} and above {SMALLEST_COSINE}"

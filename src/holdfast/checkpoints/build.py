@@ -267,8 +267,8 @@ def check_output(plan: Plan, output: str | os.PathLike[str], *, overwrite: bool)
             if real == output or output in real.parents or inside:
                 relation = "is" if real == output else "is inside" if inside else "holds"
                 raise RunFolderError(
-                    f"{output} {relation} the input {folder}, which is never modified. Choose "
-                    "another output folder."
+                    f"{output} {relation} the input {folder}, and inputs are never modified. "
+                    "Choose another output folder."
                 )
     check_destination(output, overwrite=overwrite)
     return output

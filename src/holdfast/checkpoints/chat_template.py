@@ -84,7 +84,7 @@ def asked_template(value: str, sources: Sequence[Source]) -> str:
             raise ConfigError(f"chat_template: {value} cannot be read: {error}") from error
     raise ConfigError(
         "chat_template: expected auto, chatml, a .jinja file, or the template itself, got "
-        f"{value!r}. Give a template of another name as its text."
+        f"{value!r}. Give any other template as its text."
     )
 
 

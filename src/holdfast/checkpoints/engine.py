@@ -299,8 +299,8 @@ def nonfinite_error(source: Source, name: str, role: str = "") -> ModelError:
         counts.append(f"{infinities:,} infinite")
     where = f"{name} in {entry.file}{f' ({role})' if role else ''}"
     return ModelError(
-        f"{where} holds {' and '.join(counts)} of {entry.size:,} values, the first at {index}. A "
-        "merge of it would be NaN or infinite. Check how the checkpoint was made, or use an "
+        f"{where} holds {' and '.join(counts)} of {entry.size:,} values, the first at {index}. The "
+        "merged tensor would be NaN or infinite. Check how the checkpoint was made, or use an "
         "earlier one."
     )
 
@@ -309,5 +309,5 @@ def overflow_error(name: str, dtype: DType, count: int) -> ModelError:
     """Says that results were too large for the output's dtype."""
     return ModelError(
         f"{name}: {count:,} results are too large for {dtype.name}. Write another dtype (--dtype "
-        "bfloat16 or float32), or lower the scale or weights."
+        "bfloat16 or float32), or lower the scale or the weights."
     )

@@ -252,7 +252,7 @@ class Execution:
         base = self.plan.parents.base
         index = base if number == 0 else self._models(job)[number - 1]
         index = index if index is not None and job.has[index] else base
-        assert index is not None, "the plan copies what has no base"
+        assert index is not None, "the plan copies tensors without a base"
         return index
 
     def _block(self, job: Job, start: int, stop: int, scratch: Scratch) -> Block:
@@ -264,7 +264,7 @@ class Execution:
         models = []
         for index in self._models(job):
             model = read(index) if job.has[index] else base
-            assert model is not None, "the plan copies what has no base"
+            assert model is not None, "the plan copies tensors without a base"
             models.append(model)
         extras = [
             read(extra) for extra, model in parents.extras.items() if all_models or job.has[model]

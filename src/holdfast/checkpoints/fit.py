@@ -156,7 +156,7 @@ def misfit_error(
     """The refusal of a model, or an adapter, that is not whole."""
     return ModelError(
         f"The weights in {folder} do not match its {config}: {problem}. Copy or download the "
-        f"folder again; if {config} was edited, restore it."
+        f"folder again. If {config} was edited, restore it."
     )
 
 
@@ -199,7 +199,7 @@ def _fit_of(folder: str, files: tuple[tuple[str, int, int], ...], trust_remote_c
     if not config:
         return Fit(unknown="there is no config.json")
     if config.get("quantization_config"):
-        return Fit(unknown="the weights are quantised; load the model to find out")
+        return Fit(unknown="the weights are quantised. Load the model to find out")
     if damage := absurd(config):
         return Fit(problem=damage)
     if "model_type" not in config:

@@ -43,9 +43,9 @@ class Flags(NamedTuple):
     """What a pass came across."""
 
     nonfinite: int = 0
-    """Bit mask of the operands that hold NaN or infinities, in the order the kernel documents."""
+    """Bit mask of the operands with NaN or infinities, in the order that the kernel documents."""
     overflow: int = 0
-    """Elements that went out of range: infinite or NaN in `out` although finite before rounding, or
+    """Number of elements out of range: infinite or NaN in `out` although finite before rounding, or
     although every operand was finite."""
 
 

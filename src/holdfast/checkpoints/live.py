@@ -155,16 +155,16 @@ class Perturbation:
         """
         if self.undone:
             raise ModelError(
-                "The perturbation was already undone. Perturb again to get the same noise: it "
+                "The perturbation was already undone. Perturb again to get the same noise, which "
                 "depends only on the seed and the tensor names."
             )
         _parameters(self._weights)
         changed = [t.target.name for t in self._tensors if t.changed()]
         if changed:
             raise ModelError(
-                f"The perturbation cannot be undone: weights were changed since ({len(changed)} of "
-                f"{len(self._tensors)} tensors: {listing(changed)}). Undo before training or "
-                "loading, or load the weights again."
+                "The perturbation cannot be undone, because weights were changed after it "
+                f"({len(changed)} of {len(self._tensors)} tensors: {listing(changed)}). Undo "
+                "before training or loading, or load the weights again."
             )
         self._remove()
 

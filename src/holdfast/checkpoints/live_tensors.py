@@ -234,8 +234,8 @@ def live_tensors(named: Mapping[str, Tensor]) -> tuple[list[LiveTensor], list[st
             shared = [other for begin, end, _, other in areas if begin < last and first < end]
             if shared:
                 problems.append(
-                    f"{name}: shares memory with {shared[0]} in another layout, so the shared "
-                    "memory would be changed twice"
+                    f"{name}: shares memory with {shared[0]} in another layout, so this memory "
+                    "would be changed twice"
                 )
                 continue
             areas.append((first, last, layout, name))

@@ -46,8 +46,8 @@ def open_source(
     if not is_adapter(folder):
         if parts is not None:
             raise ModelError(
-                f"Expected an adapter behind the + of {base}+{name}, got the folder {folder}, "
-                "which has no adapter_config.json."
+                f"Expected an adapter after the + of {base}+{name}, got the folder {folder} "
+                "without adapter_config.json."
             )
         reader = CheckpointReader(folder)
         if (

@@ -34,22 +34,22 @@ class MergeOptions:
     """What a merge may be told beside its method and its models."""
 
     base: Name | None = None
-    """The common ancestor, for methods that take one."""
+    """The common base, for methods that use one."""
     fisher: Sequence[Name] = ()
-    """Fisher information, one checkpoint a model, for methods that take it."""
+    """Fisher information, one checkpoint per model, for methods that use it."""
     layout: Name | None = None
-    """The parent whose names, dtypes, shards and configuration the output takes: one of `base` and
-    the models. Default: the base, else the first model."""
+    """The parent that gives the output its names, dtypes, shards and configuration: `base` or one
+    of the models. Default: the base, else the first model."""
     tokenizer: Name | None = None
-    """The parent whose vocabulary, tokenizer, chat template and generation configuration it takes.
-    Default: the layout."""
+    """The parent that gives the output its vocabulary, tokenizer, chat template and generation
+    configuration. Default: the layout."""
     adapter_base: Name | None = None
-    """The model that adapters belong to; default: `base`, else the one that each adapter names."""
+    """Base of the adapters. Default: `base`, else the one that each adapter names."""
     dtype: str | None = None
     """Dtype of floating-point tensors ("bfloat16", ...). Default: the layout's, tensor by
     tensor."""
     policies: Policies | None = None
-    """What to do where the checkpoints differ. Default: refuse."""
+    """What to do if the checkpoints differ. Default: refuse."""
     chat_template: str | None = None
     """Chat template: Jinja text, a Jinja file, "chatml", or "auto" (the one that most models
     have). Default: the tokenizer parent's."""
@@ -165,11 +165,11 @@ def request_problems(
         problems.append(
             Problem(
                 "base",
-                f"{method.name} takes no base; list it among the models to merge it",
+                f"{method.name} uses no base. To merge the base, list it among the models",
             )
         )
     if method.extras is None and options.fisher:
-        problems.append(Problem("fisher", f"{method.name} takes no Fisher information"))
+        problems.append(Problem("fisher", f"{method.name} uses no Fisher information"))
     if method.extras is not None and len(options.fisher) != len(models):
         text = (
             f"{method.name} needs Fisher information for each model: expected {len(models)} "

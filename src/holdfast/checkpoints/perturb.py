@@ -116,7 +116,7 @@ def prepare_perturb(
     noisy = [job for job in plan.jobs if scale * known_stds.get(job.name, 0.0) > 0]
     notes = [
         f"{len(noisy)} of {len(plan.jobs)} tensors ({sum(j.size for j in noisy):,} parameters) get "
-        "noise; the others stay as they are."
+        "noise. The others stay unchanged."
     ]
     if unknown:
         notes.append(f"{len(unknown)} names in stds are not in the checkpoint: {listing(unknown)}.")

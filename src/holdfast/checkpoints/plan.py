@@ -233,13 +233,15 @@ def _compare_configs(parents: Parents, policies: Policies, findings: Findings) -
     differences = difference_texts(config_differences(configs), roles)
     if not differences:
         return
-    what = f"the configurations differ in what the weights mean: {'; '.join(differences)}"
+    what = (
+        "the configurations differ in settings that change the meaning of weights: "
+        f"{'; '.join(differences)}"
+    )
     layout = parents.roles[parents.layout]
     if policies.architecture == "error":
         findings.problems.append(
-            f"{what}. The average of weights with different meanings is meaningless: use models "
-            "of one configuration. --architecture keep continues with the configuration of "
-            f"{layout}"
+            f"{what}. An average of such weights is meaningless. Use models of one configuration. "
+            f"--architecture keep merges even so, with the configuration of {layout}"
         )
     else:
         findings.notes.append(
@@ -298,7 +300,7 @@ def _heads_in_line(parents: Parents, policies: Policies, findings: Findings) -> 
                 sources[index] = Alias(sources[index], without=[str(_head_of(sources[index]))])
             findings.config["tie_word_embeddings"] = True
             findings.notes.append(
-                f"The output head is {who}. The result is tied; separate heads are left out "
+                f"The output head is {who}. The result is tied, and separate heads are left out "
                 "(tied_heads: tie)."
             )
         else:  # also after an error, so that it is said once
@@ -314,7 +316,7 @@ def _heads_in_line(parents: Parents, policies: Policies, findings: Findings) -> 
         if policies.tied_heads == "error":
             findings.problems.append(
                 f"the head is {who}. --tied_heads untie writes a separate head; --tied_heads tie "
-                "leaves the separate ones out"
+                "leaves separate heads out"
             )
     return dataclasses.replace(parents, sources=tuple(sources))
 
@@ -449,13 +451,13 @@ class _Matching:
         extras = [index for index in unmatched.lacking if index in parents.extras]
         if extras:
             findings.problems.append(
-                f"{sentence}. {parents.roles[extras[0]]} has to have every tensor that is "
-                "merged: compute it again"
+                f"{sentence}. {parents.roles[extras[0]]} needs every tensor that is merged: "
+                "compute it again"
             )
         elif policy == "error":
             findings.problems.append(
                 f"{sentence}. --unmatched keep takes them from the models that have them (their "
-                "mean if several do); --unmatched drop leaves out those that "
+                "mean if several do). --unmatched drop leaves out the tensors that "
                 f"{parents.roles[parents.layout]} lacks"
             )
         else:

@@ -25,21 +25,20 @@ from holdfast.config.raw_request import RawRequest
 class Policies:
     """What to do if checkpoints differ; see the module docstring."""
 
-    settings_group: ClassVar[str] = (
-        "where the checkpoints differ (refused with a list, unless an option says otherwise)"
-    )
+    settings_group: ClassVar[str] = "if the checkpoints differ (default: an error with a list)"
     settings_section: ClassVar[str] = "policies"
 
     vocabulary: Literal["error", "keep", "zero"] = "error"
-    """Vocabularies differ: keep (the layout's rows), zero (who lacks a row has no say in it)."""
+    """If vocabularies differ: keep (the layout's rows), zero (a model that lacks a row does not
+    change it)."""
     tied_heads: Literal["error", "untie", "tie"] = "error"
-    """One head is tied, another is not: untie (write a head), tie (leave heads out)."""
+    """If one head is tied and another is not: untie (write a head), tie (leave heads out)."""
     unmatched: Literal["error", "keep", "drop"] = "error"
-    """Tensors that not all have: keep (unchanged where the base has it; else from the model that
-    has it, or the mean of several by weight), drop (unless the layout has it)."""
+    """If some models lack a tensor: keep (unchanged if the base has it; else from the model that
+    has it, or the weighted mean of several), drop (unless the layout has it)."""
     architecture: Literal["error", "keep"] = "error"
-    """Configurations differ in what weights mean (rope, heads, norm, activation, window): keep (the
-    layout's)."""
+    """If configurations differ in settings that change the meaning of weights (rope, heads, norm,
+    activation, window): keep (the layout's)."""
 
     def __post_init__(self) -> None:
         known = {s.name: s for s in settings_of(Policies)}

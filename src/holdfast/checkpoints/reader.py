@@ -95,8 +95,8 @@ class CheckpointReader:
                 ) from error
             if got == 0:
                 raise ModelError(
-                    f"{entry.file} ends within {name}: it became shorter after it was opened. "
-                    "Copy or download it again."
+                    f"{entry.file} ends within {name}, because it became shorter after it was "
+                    "opened. Copy or download it again."
                 )
             view, position = view[got:], position + got
         return Operand(target.view(entry.dtype.storage), entry.dtype)
@@ -317,7 +317,8 @@ def _read_headers(
     if absent:
         raise ModelError(
             f"{folder}: its index does not fit its shards. {len(absent)} of {len(listed)} tensors "
-            f"are not where the index says: {listing(absent)}. Copy or download the folder again."
+            f"are not in the shard that the index names: {listing(absent)}. Copy or download the "
+            "folder again."
         )
     return text, tensors
 
@@ -386,7 +387,7 @@ def _refuse_unlisted(index: Path, listed: list[str]) -> None:
     unlisted = sorted(name for name in names - set(listed) if (folder / name).is_file())
     if unlisted:
         raise ModelError(
-            f"{folder} holds {listing(unlisted)}, which {index.name} does not list: the folder "
+            f"{folder} has {listing(unlisted)}, but {index.name} does not list them. The folder "
             "mixes two saves, or the index is incomplete. Remove the files that do not belong "
             "there, or copy the folder again."
         )

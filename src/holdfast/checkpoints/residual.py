@@ -187,8 +187,8 @@ def prepare_apply(
     if not any(local_folder(residual).glob(f"{STEM}*.safetensors")):
         raise ModelError(
             f"Expected a residual (residual.safetensors) in {residual}, found another kind of "
-            "checkpoint. Make one with 'holdfast residual extract', or give --instruct and "
-            "--old_base to do both in one pass."
+            "checkpoint. Make a residual with 'holdfast residual extract', or give --instruct and "
+            "--old_base to compute it in the same pass."
         )
     target = open_source(base)
     parents = Parents(
@@ -350,8 +350,8 @@ def _check_places(plan: Plan) -> None:
     ]
     if names:
         raise ShapeError(
-            f"{len(names)} tensors of {plan.roles[last]} are not in base: {listing(names, 4)}. "
-            "Their residual has no counterpart in the base. --unmatched drop leaves them out."
+            f"{len(names)} tensors of {plan.roles[last]} are not in base: {listing(names, 4)}. So "
+            "the base has no place for their residual. --unmatched drop leaves them out."
         )
 
 
@@ -377,9 +377,9 @@ def _narrower(plan: Plan) -> Plan:
     notes = list(plan.notes)
     for (theirs, ours), count in pairs.items():
         notes.append(
-            f"{count} tensors are {theirs} in {plan.roles[1]} and {ours} in {plan.roles[0]}, whose "
-            f"dtypes 'residual apply' writes: there the sum is rounded to {ours}. --dtype {theirs} "
-            "keeps it."
+            f"{count} tensors are {theirs} in {plan.roles[1]} and {ours} in {plan.roles[0]}, and "
+            f"'residual apply' writes the base's dtypes: the sum is rounded to {ours}. --dtype "
+            f"{theirs} avoids this."
         )
     return dataclasses.replace(plan, notes=tuple(notes))
 

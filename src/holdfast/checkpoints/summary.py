@@ -195,7 +195,7 @@ def _configuration(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
     except ModelError as error:
         return {}, f"{error}"
     missing = kind == "model" and not config
-    return config, "there is no config.json: nothing can load this as a model" if missing else ""
+    return config, "there is no config.json, so this cannot be loaded as a model" if missing else ""
 
 
 def _vocabulary_check(
@@ -230,7 +230,7 @@ def _fit_check(
     title = "weights fit config.json"
     if not verify and looks_whole(config, entries):
         return _check(
-            title, [], "names and shapes agree; --verify builds the model and compares all"
+            title, [], "names and shapes agree; --verify builds the model and compares everything"
         )
     try:
         fit = fit_of(folder)

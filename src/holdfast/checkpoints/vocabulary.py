@@ -151,7 +151,7 @@ def why_unreadable(folder: str | Path) -> str:
     if not names:
         return f"{folder} has no tokenizer; copy the tokenizer of its model there"
     return (
-        f"{folder} has only {', '.join(names)}, which holdfast cannot read; save it as "
+        f"{folder} has only {', '.join(names)}, which holdfast cannot read. Save it as "
         "tokenizer.json with transformers: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
     )
@@ -527,14 +527,14 @@ class _Alignment:
             )
         if rows.extra:
             differences.append(
-                f"it has {len(rows.extra)} of its own, which are not in the output "
+                f"it has {len(rows.extra)} others, which are not in the output "
                 f"({listing(list(map(repr, rows.extra)), 8)})"
             )
         sentence = f"The tokens of {role} are not those of {target}: {' and '.join(differences)}"
         if self.policy == "error":
             self.findings.problems.append(
-                f"{sentence}. --vocabulary keep takes rows that not all models have from "
-                f"{target}; --vocabulary zero counts them as unchanged in models that lack them"
+                f"{sentence}. --vocabulary keep takes rows that some models lack from {target}. "
+                "--vocabulary zero counts them as unchanged in models that lack them"
             )
         else:
             self.findings.notes.append(f"{sentence} (vocabulary: {self.policy}).")

@@ -255,7 +255,7 @@ class CheckpointWriter:
         if free < needed:
             raise StorageError(
                 f"{self.folder} needs {needed:,} bytes and the disk has {free:,} left. Free some "
-                "space or choose another folder; nothing was lost."
+                "space or choose another folder. Nothing was lost."
             )
         for shard in self._shards:
             if shard.file in self.finished:
@@ -363,11 +363,11 @@ def disk_errors(folder: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise RunFolderError(
                 f"{folder} cannot be written ({error.strerror}). Choose a folder that you may "
-                "write to; nothing was changed."
+                "write to. Nothing was changed."
             ) from error
         raise StorageError(
             f"Could not write {folder} ({error.strerror or error}). Free some space or choose "
-            "another folder; inputs and earlier output are intact."
+            "another folder. Inputs and earlier output are intact."
         ) from error
 
 

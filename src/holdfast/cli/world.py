@@ -37,7 +37,7 @@ examples
 output
   FOLDER/world.json         the paths of all files and models
   FOLDER/suite.yaml         for 'holdfast evaluate --suite' and 'evaluation: {suites: [...]}'
-  FOLDER/articles.jsonl     articles with the new facts, for continued pre-training
+  FOLDER/articles.jsonl     new facts, for continued pre-training
 """
 
 
@@ -48,7 +48,7 @@ class _Output:
     quick: bool = False
     """Tiny sizes, to test the command in seconds."""
     workers: Annotated[int | None, Meta(ge=1)] = None
-    """Number of models that are trained at the same time (2 if there are two or more cores)."""
+    """Number of models to train at the same time (2 with two or more cores)."""
     json: bool = False
     """Print paths and recipe as JSON on stdout."""
 

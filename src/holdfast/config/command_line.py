@@ -28,7 +28,10 @@ CONFIG = Setting(
     name="config",
     types=(Path,),
     optional=True,
-    help="Options from a file; the command line wins. Keys are those of the options, without the dashes.",
+    help=(
+        "File with options; the command line overrides it. Keys are the names of the options "
+        "without dashes."
+    ),
     meta=Meta(metavar="FILE.yaml", yaml=False),
 )
 
@@ -325,8 +328,8 @@ class _WordReader:
         if self.positional is not None and name == self.positional.name:
             word = self.positional.meta.metavar or name
             return (
-                f"unknown option '--{name}'. {word} is not an option here: write its value "
-                "without a name."
+                f"unknown option '--{name}'. {word} is not an option here. Write its value without "
+                "a name."
             )
         options = [setting for setting in self.known.values() if not setting.meta.positional]
         listed = [setting.name for setting in options if not setting.meta.hidden]

@@ -89,16 +89,16 @@ class Setting:
 
     name: str
     types: tuple[Any, ...]
-    """The type hints accepted, `NoneType` left out."""
+    """The accepted type hints, without `NoneType`."""
     default: Any = None
-    """As the dataclass has it; `MISSING` where the setting has to be given."""
+    """Default of the dataclass; `MISSING` if the setting is required."""
     optional: bool = False
     """Whether null is a value of its own."""
     choices: tuple[Any, ...] = ()
     help: str = ""
     meta: Meta = Meta()
     source: str = ""
-    """Which of several dataclasses takes the value, where a request is made of several."""
+    """Index of the dataclass that gets the value, if a request consists of several."""
 
     @property
     def is_switch(self) -> bool:

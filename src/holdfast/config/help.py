@@ -31,7 +31,7 @@ _HELP = Setting(
     name="help [NAME|all]",
     types=(bool,),
     default=False,
-    help="This text, an option, or everything.",
+    help="Show this text, the help of an option, or everything.",
 )
 
 

@@ -244,11 +244,11 @@ class ListOf(Kind):
 
     type: type
     items: tuple[Kind, ...]
-    """The kind of all items, or of each."""
+    """The kind of all items, or one kind for each item."""
     fixed: bool = False
     """Whether there is one kind for each item."""
     least: int | None = None
-    """Fewest items."""
+    """Minimum number of items."""
 
     @property
     def words(self) -> str:  # type: ignore[override]

@@ -20,17 +20,16 @@ class RawRequest:
     their form."""
 
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """By key; the command line wins over the file."""
+    """Values by key. The command line overrides the file."""
     from_line: set[str] = dataclasses.field(default_factory=set)
     """Keys that the command line gave."""
     without_dashes: set[str] = dataclasses.field(default_factory=set)
-    """Of those, what stood there as words without an option."""
+    """Those of them that were given as words without an option."""
     problems: list[Problem] = dataclasses.field(default_factory=list)
     lines: dict[KeyPath, int] = dataclasses.field(default_factory=dict)
-    """Line in the file (from 1) of every key and item that is there, by path with underscores
-    (`normal`)."""
+    """Line in the file (from 1) of every key and item, by path with underscores (`normal`)."""
     file: str | None = None
-    """The YAML's name, None without one."""
+    """Name of the YAML file; None without one."""
 
     def over(self, other: RawRequest) -> RawRequest:
         """This one's values over another's (the command line's over the file's)."""

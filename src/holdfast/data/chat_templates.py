@@ -137,9 +137,9 @@ def _stretch(
     earlier = _words(str(messages[number - 1]["content"])) if number else ""
     if not reply or not text.endswith(behind) or begin > end or earlier not in _words(text[:begin]):
         raise BadRow(
-            f"the chat template writes other messages differently when message {number + 1} "
-            "changes, so the tokens of one message cannot be separated from the others (weight, "
-            "train). Give rows of prompt and completion instead"
+            f"if message {number + 1} changes, the chat template also changes other messages. So "
+            "the tokens of one message cannot be separated (weight, train). Give rows of prompt "
+            "and completion instead"
         )
     return begin, end
 
@@ -198,7 +198,7 @@ def remark_on_end(tokenizer: Any, ends: Collection[int]) -> str | None:
     end = printable(words.decode([token]))
     return (
         f"The chat template ends the assistant's turns with {end}, but generation stops at "
-        f"{known}: the model learns to write the first and generation waits for the second. Set "
+        f"{known}: the model learns to write {end}, and generation does not stop there. Set "
         f"eos_token: {end}."
     )
 

@@ -147,14 +147,14 @@ class _Source:
 
     dataset: Any
     tokenizer: Any
-    """Or a processor."""
+    """A tokenizer or a processor."""
     files: Sequence[Path] | None
-    """Of all rows."""
+    """Columns of all rows."""
     read_from: Sequence[Path]
-    """Those beside which images are."""
+    """Columns of the rows with images."""
     first: Row
     columns: list[str]
-    """Without those of images."""
+    """Columns without those of images."""
     image_columns: list[str]
     streamed: bool
 
@@ -203,7 +203,9 @@ def _source(
 
     first = next(iter(dataset), None)
     if first is None:
-        raise DataError(f"{_files_named(files)}The data set holds no rows; expected at least one.")
+        raise DataError(
+            f"{_files_named(files)}Expected at least one row in the data set, got none."
+        )
     streamed = isinstance(dataset, datasets.IterableDataset)
     if not streamed:
         dataset = vision.undecoded(dataset)
@@ -235,8 +237,8 @@ def _plan(rows: _Source, templates: Templates | None, *, with_images: bool) -> _
     layout, fields = _recognised(rows.columns, rows.first, rows.files)
     if with_images and layout.tokens:
         raise DataError(
-            f"{_files_named(rows.files)}rows with images cannot be tokenised in advance: the "
-            "processor writes a token for each part of an image. Give text or messages."
+            f"{_files_named(rows.files)}rows with images cannot be tokenised in advance, because "
+            "the processor writes the tokens of an image. Give text or messages."
         )
     as_messages = _become_messages(rows, layout, fields)
     if as_messages and not rows.has_chat_template:
@@ -296,9 +298,8 @@ def _become_messages(rows: _Source, layout: Layout, fields: dict[str, str]) -> b
 
 
 _NO_CHAT_TEMPLATE = (
-    "The data holds conversations (lists of messages), but the tokenizer has no chat template, "
-    "so they cannot be written as text. Choose the instruct version of the model, or name a "
-    "template with",
+    "The data holds conversations (lists of messages), but the tokenizer has no chat template. "
+    "Choose the instruct version of the model, or name a template with",
     "  chat_template_path: HuggingFaceTB/SmolLM3-3B    # a model with a template, or a local "
     ".jinja file",
     "(on the command line: --chat_template_path FILE). Data with prompt and completion as plain "
@@ -320,8 +321,8 @@ def _refuse_lost_text(rows: _Source, plan: _Plan) -> None:
     question, answer = [plan.fields[field] for field in plan.layout.columns][:2]
     raise DataError(
         f"{_files_named(rows.files)}{share:.0%} of the text of these rows is in columns that the "
-        f"layout {plan.layout.example} does not read: {', '.join(others)}. Write a template with "
-        "the columns of the prompt, for example",
+        f"layout {plan.layout.example} does not read: {', '.join(others)}. To use them, write a "
+        "template for the prompt, for example",
         *_templates_shown(
             f"{{{others[0]}}}\\n\\nQuestion: {{{question}}}\\nAnswer:", f" {{{answer}}}"
         ),
@@ -622,9 +623,9 @@ def _holds_images(rows: _Source) -> bool:
     unexpected = [] if rows.streamed else vision.unread_images(rows.dataset, rows.image_columns)
     if unexpected:
         raise DataError(
-            f"{_files_named(rows.files)}column '{unexpected[0]}' holds images, but images are "
-            f"read from the columns '{vision.COLUMNS[0]}' and '{vision.COLUMNS[1]}' only. Rename "
-            "or remove it."
+            f"{_files_named(rows.files)}column '{unexpected[0]}' holds images, but images are read "
+            f"only from the columns '{vision.COLUMNS[0]}' and '{vision.COLUMNS[1]}'. Rename or "
+            "remove it."
         )
     if not rows.image_columns and not rows.sees:
         return False
@@ -638,8 +639,8 @@ def _holds_images(rows: _Source) -> bool:
     if rows.streamed:
         where = f"column '{rows.image_columns[0]}'" if rows.image_columns else "parts of messages"
         raise DataError(
-            f"{location} holds images ({where}), which cannot be checked while they are "
-            "streamed. Leave out streaming."
+            f"{location} has images ({where}), which cannot be checked in streamed data. Leave out "
+            "streaming."
         )
     if not rows.sees:
         raise vision.takes_text_only(location, rows.image_columns)

@@ -181,7 +181,8 @@ def _holds(kind: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
 def json_row(line: bytes, number: int, name: str) -> dict[str, Any]:
     """One line as a row, or a `DataError` that says what is wrong with it."""
     expected = (
-        'one JSON object a line, such as {"text": "..."}, or a file that is one array of them'
+        'one JSON object per line, such as {"text": "..."}, or one array of objects for the '
+        "whole file"
     )
     value = _read_json(line, number, name, expected)
     _check_row(

@@ -315,7 +315,7 @@ def _check_reply(messages: Sequence[Row], column: str) -> None:
             message["content"].strip() or message.get("tool_calls")
         ):
             return
-    raise BadRow(f"'{column}' has no assistant message with content to learn from")
+    raise BadRow(f"'{column}' has no assistant message with content to train on")
 
 
 # ------------------------------------------------------------------------------------------ one row
@@ -587,11 +587,11 @@ class Templates:
     """
 
     text: str | None = None
-    """The whole text of an example; every token is learnt."""
+    """The whole text of an example. Every token is trained."""
     prompt: str | None = None
-    """What the model is given."""
+    """The prompt of an example."""
     completion: str | None = None
-    """What the model has to say; by default only its tokens are learnt."""
+    """The completion of an example. By default only its tokens are trained."""
 
     def __post_init__(self) -> None:
         if problems := self.problems():
@@ -604,8 +604,7 @@ class Templates:
         if set(templates) not in ({"text"}, {"prompt", "completion"}):
             names = " and ".join(templates) if templates else "none of them"
             problems.append(
-                "expected a template of either text, or prompt and completion together, got "
-                f"{names}."
+                f"expected a template for text, or for both prompt and completion, got {names}."
             )
         for name, template in templates.items():
             problem = _template_problem(template)
@@ -664,8 +663,8 @@ def _template_problem(template: Any) -> str:
         fields = _fields(template)
     except ValueError as error:
         return (
-            f"expected a format string, got {template!r} ({error}). Write braces of the text "
-            "itself as {{ and }}."
+            f"expected a format string, got {template!r} ({error}). Write literal braces as "
+            "{{ and }}."
         )
     for field in fields:
         if (

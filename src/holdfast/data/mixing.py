@@ -96,7 +96,7 @@ def mix_replay(
 
     if not 0.0 <= fraction < 1.0:
         raise ConfigError(
-            "replay fraction: expected 0 <= fraction < 1 (0.1 is ten percent of the mixture), "
+            "replay fraction: expected a number from 0 to below 1 (0.1 is 10 % of the mixture), "
             f"got {fraction!r}."
         )
     if unit not in get_args(Unit):
@@ -113,15 +113,16 @@ def mix_replay(
         if unit == "tokens":
             raise ConfigError(
                 "replay.unit: expected examples for rows with images, got tokens: the tokens of "
-                "an image are known only once a batch is made. Set unit: examples; the fraction "
-                "then counts rows."
+                "an image are known only once a batch is made. Set unit: examples. Then the "
+                "fraction counts rows."
             )
         weights, new = np.ones(len(replay), np.int64), len(train)
     else:
         lengths = token_lengths(replay, longest)
         if not lengths.any():
             raise DataError(
-                f"The replay data has {len(replay)} rows but no tokens. Give data with text."
+                f"Expected replay data with text, got {len(replay)} rows without tokens. Give "
+                "data with text."
             )
         tokens = unit == "tokens"
         weights = lengths if tokens else np.ones_like(lengths)
@@ -160,7 +161,7 @@ def mix_tasks(
 
     if not 0.0 <= share <= 1.0:
         raise ConfigError(
-            "multitask share: expected 0 <= share <= 1 (1 takes all of the other task's data), "
+            "multitask share: expected a number from 0 to 1 (1 is all data of the other task), "
             f"got {share!r}."
         )
     _check(train, "train")
@@ -348,4 +349,4 @@ def _check(dataset: datasets.Dataset, name: str) -> None:
             "boundaries of its documents. Mix first, then pack."
         )
     if not len(dataset):
-        raise DataError(f"The {name} data holds no rows; expected at least one.")
+        raise DataError(f"Expected at least one row in the {name} data, got none.")

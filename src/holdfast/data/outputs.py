@@ -44,8 +44,8 @@ def own_record(
     for file in files:
         if file.exists():
             raise RunFolderError(
-                f"{file} already exists, and {reason}. It is not overwritten: choose another "
-                "--output, or move it away."
+                f"{file} already exists, and {reason}. It is not overwritten. Choose another "
+                "--output, or move the file away."
             )
     return None
 
@@ -65,8 +65,8 @@ def are_whole(record: Mapping[str, Any], files: Sequence[Path]) -> bool:
     for file in present:
         if file.stat().st_size != sizes.get(file.name):
             raise RunFolderError(
-                f"{file} was changed after it was prepared. It is not overwritten: choose another "
-                "--output, or move it away."
+                f"{file} was changed after it was prepared. It is not overwritten. Choose another "
+                "--output, or move the file away."
             )
     return len(present) == len(files)
 

@@ -91,10 +91,10 @@ def check_pairs(rows: datasets.Dataset, *, files: Sequence[Path] | None = None) 
     missing = [name for name in COMPLETIONS if name not in columns]
     if missing:
         raise DataError(
-            f"Preference data: expected pairs in the columns chosen and rejected (and prompt), got "
-            f"{', '.join(columns) or 'no columns'}; {' and '.join(missing)} is missing."
-            f"{did_you_mean(missing[0], columns)} Data with one answer a row is for trainer: sft "
-            "(SFTRetentionTrainer)."
+            "Preference data: expected pairs in the columns chosen and rejected (and prompt), got "
+            f"{', '.join(columns) or 'no columns'}; {' and '.join(missing)} is "
+            f"missing.{did_you_mean(missing[0], columns)} For data with one answer per row use "
+            "trainer: sft (SFTRetentionTrainer)."
         )
     if not len(rows):
         raise DataError("Preference data: expected at least one pair, got none.")
@@ -162,7 +162,7 @@ def _reason(row: Row, answers: Sequence[str]) -> str:
     for name, value in row.items():
         if name == "label":
             if not isinstance(value, bool):
-                return f"'label' is neither true nor false: {value!r}"
+                return f"'label' is not true or false: {value!r}"
         elif not value:
             return f"'{name}' is empty"
         elif isinstance(value, str):

@@ -91,7 +91,7 @@ def load_rows(
         return _load_hub(os.fspath(name), split=split, config=config, streaming=streaming)
     if config is not None:
         raise DataError(
-            f"A configuration ({config!r}) applies to data sets of the hub only, and "
+            f"A configuration ({config!r}) applies only to data sets of the hub, but "
             f"{_label(name)} is local. Leave it out."
         )
     if isinstance(name, (str, os.PathLike)) and is_saved_dataset(expanded(name)):
@@ -152,8 +152,8 @@ def data_files(name: Source | Sequence[Source], *, split: str = "train") -> list
         _split_of(path),
     ):  # training rows must not pass for a test split
         raise DataError(
-            f"{path}: a file has the split 'train' only, got '{_base(split)}'. Name the file "
-            "that holds that split, and use split 'train'."
+            f"{path}: expected the split 'train', the only one of a file, got '{_base(split)}'. "
+            "Name the file of that split, and use split 'train'."
         )
     return [path]
 
@@ -295,13 +295,13 @@ def _of_split(folder: Path, files: list[Path], split: str) -> list[Path]:
         return [file for file in files if _split_of(file) == split]
     if splits:
         raise DataError(
-            f"{folder}: expected one of the splits {', '.join(splits)}, after which its files "
-            f"are named, got '{split}'. Choose one of these, or name a file."
+            f"{folder}: expected one of the splits in the names of its files, {', '.join(splits)}, "
+            f"got '{split}'. Choose one of these, or name a file."
         )
     if split != "train":
         raise DataError(
-            f"{folder}: its files are not named after splits, so all are 'train', got '{split}'. "
-            "Name a file or folder that holds that split."
+            f"{folder}: expected the split 'train', because the files' names have no splits, got "
+            f"'{split}'. Name a file or folder of that split."
         )
     return files
 
@@ -469,7 +469,7 @@ def _load_hub(name: str, *, split: str, config: str | None, streaming: bool) -> 
         ) from error
     except RuntimeError as error:
         raise DataError(
-            f"{name} (hub): {first_line(error)} Data sets with a loading script are not "
-            "supported; give a file instead."
+            f"{name} (hub): {first_line(error)} Data sets with a loading script are not supported. "
+            "Give a file instead."
         ) from error
     return cast("datasets.Dataset", rows)

@@ -133,8 +133,8 @@ class TrainedTurns:
                 raise
             if self.rewritten == "refuse":
                 raise BadRow(
-                    f"{error}. Set rewritten_turns: as_written to train the text as the template "
-                    "writes it, or whole to train the whole row"
+                    f"{error}. Set rewritten_turns: as_written to train on the text as the "
+                    "template writes it, or whole to train on the whole row"
                 ) from None
             labels = list(written.ids)
         if not self.thoughts:

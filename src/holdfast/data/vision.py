@@ -131,9 +131,9 @@ def takes_text_only(place: str, columns: Sequence[str]) -> DataError:
     """
     where = f"column '{columns[0]}'" if columns else "parts of messages"
     return DataError(
-        f"{place} holds images ({where}), but the model reads text only (as does any model "
-        "behind a server). Choose a vision-language model, such as "
-        "HuggingFaceTB/SmolVLM-256M-Instruct, or remove the images."
+        f"{place} has images ({where}), but the model reads only text (like every model behind a "
+        "server). Choose a vision-language model, such as HuggingFaceTB/SmolVLM-256M-Instruct, or "
+        "remove the images."
     )
 
 
@@ -198,7 +198,7 @@ def converter_with_images(
         extras = [name for name in TEMPLATE_COLUMNS if row.get(name)]
         if extras:
             raise BadRow(
-                f"has {' and '.join(extras)} beside images, which are not passed on to the "
+                f"has {' and '.join(extras)} beside images, but these are not passed to the "
                 "processor"
             )
         brought: list[Any] = []
@@ -241,7 +241,7 @@ def _in_parts(row: Row, tokens: Sequence[str]) -> dict[str, Any]:
     result = {name: list(map(_parts, messages)) for name, messages in row.items()}
     for message in result.get("completion", ()):
         if _has_image_part(message):
-            raise BadRow("its completion has an image; images belong in the prompt")
+            raise BadRow("its completion has an image, but images belong in the prompt")
     return result
 
 
@@ -288,7 +288,8 @@ def reading_images(place: Callable[[], str]) -> Iterator[None]:
             raise
         raise DataError(
             f"{place()}: the model cannot read its images: {first_line(error).rstrip('.')}. Check "
-            "that the processor beside the model is its own (processor_config.json)."
+            "that the processor in the model's folder belongs to the model "
+            "(processor_config.json)."
         ) from error
 
 

@@ -88,10 +88,12 @@ class NonFiniteLogits(HoldfastError):
             f"Expected finite logits, got NaN or infinity from the {whose} in {len(rows)} row(s): "
             f"{listed}."
             if whose != "loss"
-            else "Expected logits whose loss is a number, got NaN or nearly infinity in "
-            f"{len(rows)} row(s): {listed}. If part of one model's vocabulary is masked with "
-            "the most negative number (-3e38), a temperature overflows: mask both models "
-            "the same way, with -1e20."
+            else (
+                f"Expected logits with a finite loss, got NaN or almost infinity in {len(rows)} "
+                f"row(s): {listed}. If a part of one model's vocabulary is masked with the most "
+                "negative number (-3e38), a temperature overflows. Mask both models in the same "
+                "way, with -1e20."
+            )
         )
 
 

@@ -113,8 +113,8 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
     lists = list(_outermost_lists(backbone))
     if not lists:
         raise ModelError(
-            "Expected a model whose layers lie in an nn.ModuleList, got "
-            f"{type(backbone).__name__}, which has none."
+            f"Expected a model with its layers in an nn.ModuleList, got {type(backbone).__name__}, "
+            "which has none."
         )
     longest: nn.ModuleList = max(lists, key=len)
     return list(dict.fromkeys(longest))

@@ -174,7 +174,7 @@ class EvaluationRecord:
 
     def __post_init__(self) -> None:
         if any(not isinstance(model.get("label"), str) for model in self.models):
-            raise DataError("models: expected the label of each.")
+            raise DataError("models: expected a label for each.")
 
     schema: int = SCHEMA
 
@@ -245,14 +245,13 @@ def read_samples(file: Path, rows: Path) -> list[dict[str, Any]]:
     if not rows.is_file():
         raise DataError(
             f"the per-sample rows {rows.name} are missing in {rows.parent}. Delete the evaluation "
-            "there to have it made again."
+            "there, and run the command again."
         )
     samples = list(read_jsonl(rows))
     written = read_object(file).get(_ROWS) if file.is_file() else None
     if written is not None and written != _digest(rows):
         raise DataError(
-            f"{rows} does not hold the rows that {file.name} was written with. Delete both to "
-            "have them made again."
+            f"{rows} does not have the rows of {file.name}. Delete both, and run the command again."
         )
     return samples
 

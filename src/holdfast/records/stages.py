@@ -151,11 +151,11 @@ class Along:
     """What was measured on the way of a fine-tuning."""
 
     step: int
-    """Optimiser steps done; 0: the base."""
+    """Number of optimiser steps; 0: the base."""
     evaluations: list[Evaluation]
     changed: dict[str, Figure] = field(default_factory=dict)
-    """By entry ("suite/name") whose questions have an answer: the share of them that are answered
-    otherwise than at the point before; empty of the first point."""
+    """For each entry ("suite/name") of questions with answers: the share of questions with another
+    answer than at the previous point. Empty for the first point."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -148,7 +148,7 @@ def anchor_folder(name: str) -> Path:
         if not parent.is_dir():
             raise ModelError(
                 f"no such folder: {name}. The folder {parent} does not exist either. References "
-                "are read from disk: download a model of the hub first and give its folder."
+                "are read from disk: first download a model of the hub, and give its folder."
             )
         raise ModelError(
             "no such folder: "
@@ -256,8 +256,9 @@ def meaning_problems(
             problems.append(
                 Problem(
                     (method.name, "reference"),
-                    f"the configuration of {name} differs from that of the model being trained "
-                    f"in what the weights mean: {differences}. Give a checkpoint of this model.",
+                    f"the configuration of {name} differs from that of the trained model in "
+                    f"settings that change the meaning of weights: {differences}. Give a "
+                    "checkpoint of the trained model.",
                 )
             )
     return problems

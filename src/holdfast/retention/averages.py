@@ -38,7 +38,7 @@ def factored_problems(method: str, named: NamedParams) -> list[Problem]:
             Problem(
                 (),
                 "the average of OSF's factors is not the average of the weights. Train without "
-                f"{method} and average the merged weights: 'holdfast merge'",
+                f"{method}, and average the merged weights with 'holdfast merge'",
             )
         ]
     if not any(".lora_magnitude_vector." in name for name in named):
@@ -47,8 +47,8 @@ def factored_problems(method: str, named: NamedParams) -> list[Problem]:
         Problem(
             (),
             "the average of a DoRA adapter's magnitudes and factors is not the average of the "
-            f"weights. Leave out use_dora, or train without {method} and average the merged "
-            "weights: 'holdfast merge'",
+            f"weights. Leave out use_dora. Or train without {method}, and average the merged "
+            "weights with 'holdfast merge'",
         )
     ]
 

@@ -354,8 +354,8 @@ class SavedFisher:
             f"The Fisher information {self.folder} was computed on another model "
             f"({self.record['model'].get('name') or 'the start of a run'}): the values of "
             f"{len(wrong)} of {len(weights)} parameters differ ({names}). Expected the Fisher "
-            "information of the reference: compute it with 'holdfast fisher'. If this one is "
-            "from earlier tasks, give data too."
+            "information of the reference: compute it with 'holdfast fisher'. If this one is from "
+            "earlier tasks, give data, too."
         ]
 
     def kept(self, named: NamedParams, where: str) -> Kept:

@@ -140,5 +140,5 @@ class _NoServices:
     def __getattr__(self, name: str) -> Any:
         raise ConfigError(
             "retention: expected methods that need no data in a plain loop, got one that needs "
-            f"{name}. For ewc give Fisher information (fisher: FOLDER) in place of data."
+            f"{name}. For ewc give Fisher information (fisher: FOLDER) instead of data."
         )

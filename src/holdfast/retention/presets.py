@@ -75,7 +75,7 @@ class ASFT(Preset):
     strength: ClassVar[tuple[str, ...]] = ("weight",)
 
     weight: Annotated[float, Meta(gt=0)] = 0.1
-    """Lambda, weight of the forward KL: the published code's default is 0.1, its examples use
+    """Lambda, weight of the forward KL. The published code's default is 0.1; its examples use
     0.05."""
 
     @classmethod
@@ -108,7 +108,7 @@ class Auto(Preset):
     prompts: str = START
     """As in self_replay: start, target, or a file with prompts."""
     samples: Annotated[int | None, Meta(ge=1)] = None
-    """As in self_replay: maximum number of samples; default: as many as the share needs."""
+    """As in self_replay: maximum number of samples. Default: as many as the share needs."""
     max_new_tokens: Annotated[int, Meta(ge=1)] = 512
     """As in self_replay: maximum number of tokens of a sample."""
 

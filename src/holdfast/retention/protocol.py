@@ -106,15 +106,15 @@ class TeacherSettings:
     kind: str = "auto"
     """"auto", "online", "adapter_off" or "cached"."""
     model: str = "start"
-    """Whose weights an online teacher has: the start's, or those of a checkpoint's folder."""
+    """Weights of an online teacher: those of the initial model, or of a checkpoint's folder."""
     dtype: str | None = None
-    """dtype of an online teacher's weights; None: the start model's."""
+    """Dtype of an online teacher's weights; None: that of the initial model."""
     sharded: bool = False
-    """An online teacher's weights shared out over the ranks of an FSDP2 run."""
+    """Whether an online teacher's weights are sharded over the ranks of an FSDP2 run."""
     cache_dir: str | None = None
-    """Folder of the cached teacher's states; None: in holdfast's cache folder."""
+    """Folder of a cached teacher's states; None: holdfast's cache folder."""
     cache_dtype: str | None = None
-    """dtype the cached states are stored in; None: the one the teacher's forward yields."""
+    """Dtype of the cached states; None: that of the teacher's forward pass."""
 
 
 PACKED_WHOLE = ("bfd", "bfd_split")
@@ -167,7 +167,7 @@ class ActiveMethod(Protocol):
     `Passive` do nothing."""
 
     strength: float | None
-    """The coefficient in force, which `budget` adapts during the run; None: there is nothing to
+    """The current coefficient, which `budget` adapts during the run; None: there is nothing to
     adapt."""
 
     def prepare(self, services: Services) -> None:
@@ -284,32 +284,32 @@ class RetentionMethod:
     name: ClassVar[str]
     """The key in a config's `retention:` list."""
     title: ClassVar[str]
-    """What people call it, in a sentence or a legend."""
+    """Title, in sentences and legends."""
     strength: ClassVar[tuple[str, ...]] = ()
-    """The parameters that say how strongly it holds on to the start, the leading one first; runs
-    and trials of one method are ordered by it."""
+    """The parameters of its strength, the most important one first. Runs and trials of one method
+    are ordered by it."""
     summary: ClassVar[str]
-    """One line for `--help` and reports."""
+    """One line on the method, for `--help` and reports."""
     source: ClassVar[str] = ""
     """Paper and section; a user's own method may have none."""
     place: ClassVar[str]
-    """Where memory is kept: "data", "loss", "gradient" or "weights"."""
+    """Where it acts: "data", "loss", "gradient" or "weights"."""
     hook_order: ClassVar[int] = 0
-    """When its hooks come within a step among those of the run's methods: the smallest first, equal
-    ones in the order in which they were given."""
+    """Order of its hooks within a step, among the run's methods: smallest first; equal ones in the
+    order of the request."""
     repeatable: ClassVar[bool] = False
-    """Whether a run may hold the method twice."""
+    """Whether a run may have the method twice."""
     shares_mixture: ClassVar[bool] = False
-    """Whether its `fraction` is a share of the whole mixture, to be added up with those of
-    others."""
+    """Whether its `fraction` is a share of the whole mixture, which adds to the fractions of other
+    methods."""
     origin: ClassVar[Origin | None] = None
-    """Set for methods from outside of the package when they are found."""
+    """Set for methods from outside the package when they are loaded."""
     row_source: ClassVar[str] = ""
-    """Which of `ORIGINS` the rows are of that it mixes in; empty: none but new ones."""
+    """The `ORIGINS` of the rows that it mixes in; empty: only new data."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What it needs of its run: keys of `NEEDS`; a host that lacks one of them refuses the method.
-    A property where parameters decide it."""
+    """What it needs from its run: keys of `NEEDS`. A host that lacks one of them refuses the
+    method. It is a property if parameters decide it."""
 
     @property
     def off(self) -> bool:

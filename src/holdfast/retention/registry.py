@@ -215,7 +215,7 @@ def method_schema(
             for name, cls in known.items()
         },
         "patternProperties": {
-            r"[.:]": {"type": ["object", "null"], "description": "A method of your own."}
+            r"[.:]": {"type": ["object", "null"], "description": "Your own method."}
         },
         "additionalProperties": False,
         "minProperties": 1,
@@ -325,8 +325,8 @@ def _combination_problems(
             *first, last = [method.name for method in preset.methods()]
             names = f"{', '.join(first)} and {last}"
             problems.append(
-                f"'{preset.name}' includes {names}, and '{name}' is given as well. Leave one "
-                f"out, or list the methods in place of '{preset.name}'."
+                f"'{preset.name}' includes {names}, and '{name}' is given as well. Leave one out, "
+                f"or list the methods instead of '{preset.name}'."
             )
         elif count > 1 and name not in repeatable:
             problems.append(

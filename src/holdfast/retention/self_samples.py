@@ -324,8 +324,8 @@ class Drawing:
                 break
             if not is_waiting:
                 self.services.say(
-                    f"{self.title}: another run is generating the same samples into "
-                    f"{self.folder}; waiting."
+                    f"{self.title}: waiting for another run that generates the same samples into "
+                    f"{self.folder}."
                 )
                 is_waiting = True
             time.sleep(0.5)

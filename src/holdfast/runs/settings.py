@@ -218,7 +218,7 @@ class KeptSettings:
             json_schema=_retention_schema,
         ),
     ] = None
-    """Retention method, which keeps old skills: a list of methods with their parameters. none:
+    """Retention method, which keeps old skills. A list of methods with their parameters; none:
     plain fine-tuning. The option may be repeated, and replaces the YAML's list."""
     evaluation: Annotated[
         dict[str, Any] | None, Meta(metavar="'{batch_size: 4}'", section="evaluation")
@@ -363,9 +363,9 @@ COMMON: dict[str, dict[str, str]] = {
         "output_dir FOLDER": "Folder of weights, evaluations and report.html.",
     },
     "training": {
-        "learning_rate X": "Peak learning rate; about 1e-4 with LoRA.",
+        "learning_rate X": "Learning rate; about 1e-4 with LoRA.",
         "num_train_epochs X": "Number of passes over the data.",
-        "max_steps N": "Number of optimiser steps, instead of epochs.",
+        "max_steps N": "Optimiser steps, instead of epochs.",
         "per_device_train_batch_size N": "Batch size per device, in rows.",
         "gradient_accumulation_steps N": "Batches per optimiser step.",
         "use_peft": "Train a LoRA adapter instead of all weights.",

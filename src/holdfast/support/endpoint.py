@@ -311,8 +311,8 @@ class Client:
         if unreachable and not self._answered:
             raise HoldfastError(
                 f"No answer from {self.endpoint.shown} ({reason}, {attempt} attempts). Check "
-                f"{self.options.base_url}, and that the server is up and reachable from here; "
-                "then run the same command to continue."
+                f"{self.options.base_url}, and that the server is up and reachable. Then run the "
+                "same command to continue."
             )
         return Answer(value=None, attempts=attempt, error=reason)
 
@@ -434,7 +434,7 @@ class Client:
             status == 429 and "insufficient_quota" in f"{error.code} {error.type} {text}"
         ):  # waiting helps no account
             raise HoldfastError(
-                f"{where}: {text}. The account has no credit left; add some and run the same "
+                f"{where}: {text}. The account has no credit left. Add some, and run the same "
                 "command to continue."
             ) from None
         if status in (408, 409, 425, 429) or status >= 500:

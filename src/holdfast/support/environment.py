@@ -414,7 +414,7 @@ def _check_still_there(handle: TextIO, path: Path, folder: Path) -> None:
     if not _is_at(handle, path / ".lock"):
         raise StorageError(
             f"{folder} was deleted or moved while holdfast wrote to it, so it is now incomplete. "
-            "Put it back, or start again."
+            "Restore it, or start again."
         )
 
 

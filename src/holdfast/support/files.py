@@ -55,7 +55,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             ) from error
         raise StorageError(
             f"Could not write {path} ({error.strerror or error}). Free some space or choose "
-            "another folder; nothing was lost."
+            "another folder. Nothing was lost."
         ) from error
     finally:
         if name is not None and os.path.exists(name):
@@ -126,8 +126,8 @@ def read_as(path: str | os.PathLike[str], cls: type[T]) -> T:
         return record_from(cls, content)
     except DataError as error:
         raise DataError(
-            f"{path} is not a file that holdfast wrote: {error} Delete the file and run the "
-            "command again."
+            f"Expected a file that holdfast wrote in {path}, but: {error} Delete the file and run "
+            "the command again."
         ) from error
 
 

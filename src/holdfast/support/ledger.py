@@ -177,6 +177,6 @@ def stream_ledger(path: str | os.PathLike[str], *, key: str = "key") -> Iterator
 def _check(row: Any, path: str | os.PathLike[str], key: str) -> None:
     if not isinstance(row, dict) or not isinstance(row.get(key), str):
         raise DataError(
-            f"{path}: expected rows with a '{key}', got {str(row)[:80]}. The file was not "
-            "written by holdfast; choose another output_dir."
+            f"{path}: expected rows with a '{key}', got {str(row)[:80]}. holdfast did not write "
+            "this file. Choose another output_dir."
         )

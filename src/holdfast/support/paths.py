@@ -26,5 +26,5 @@ def impossible_path(path: str | os.PathLike[str]) -> str:
         return "A name may have 255 bytes at most, a path 4,000."
     for parent in path.parents:
         if os.path.exists(parent) and not os.path.isdir(parent):
-            return f"{parent} is a file, so nothing can lie in it."
+            return f"{parent} is a file, not a folder."
     return ""

@@ -74,7 +74,7 @@ class Workers:
             code = process.poll()
             if code is not None and code < 0 and self.restarts < MOST_RESTARTS:
                 self.restarts += 1
-                say(f"Worker {number} was killed (signal {-code}); a new worker replaces it.")
+                say(f"Worker {number} was killed (signal {-code}). A new worker replaces it.")
                 self.processes[number] = self._start(number)
 
     def last_words(self) -> list[str]:
@@ -153,7 +153,8 @@ def stop_without_parent() -> None:
     """
     if without_parent():
         raise Interrupted(
-            "The command that started this worker has ended; the trial waits for the next worker."
+            "The command that started this worker has ended. The next worker will continue "
+            "the trial."
         )
 
 

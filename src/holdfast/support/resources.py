@@ -87,7 +87,7 @@ def file_trouble(error: BaseException, folder: Path | None = None) -> HoldfastEr
     words = os.strerror(number)
     if number == errno.ENOENT:
         return StorageError(
-            f"{path}: no longer exists. It was deleted or moved during the run; put it back, or "
+            f"{path}: no longer exists. It was deleted or moved during the run. Restore it, or "
             "start again."
         )
     if number in _UNUSABLE:

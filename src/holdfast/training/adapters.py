@@ -49,9 +49,9 @@ class AdapterArguments:
     peft_method: Literal["lora", "osf"] = "lora"
     """PEFT method of use_peft: lora, or osf (orthogonal subspace fine-tuning)."""
     osf_effective_rank: float | int | None = None
-    """OSF: how many singular directions of each matrix, those with the largest values, stay
-    frozen: a number, or a share below 1 of the matrix's smaller side. The others are trained.
-    Default: half."""
+    """OSF: number of singular directions of each matrix that stay frozen, those with the largest
+    values; or a share below 1 of the matrix's smaller side. The others are trained. Default:
+    half."""
     osf_target_modules: list[str] | None = None
     """OSF: names of the modules to train, or all-linear. Default: PEFT's for the architecture."""
 

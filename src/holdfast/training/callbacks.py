@@ -199,8 +199,8 @@ class EarlyStopping(TrainerCallback):
             control.should_training_stop = True
             times = "evaluation" if without == 1 else f"{without} evaluations"
             self.say(
-                f"Ended at step {state.global_step} of {state.max_steps}: the last {times} "
-                "brought no improvement. The result is the best checkpoint."
+                f"Ended at step {state.global_step} of {state.max_steps}: no improvement in the "
+                f"last {times}. The result is the best checkpoint."
             )
         return control
 
@@ -252,8 +252,7 @@ class StopOnSignal(TrainerCallback):
         self._first = time.monotonic()
         say(
             self.console,
-            "Stopping after this step and writing a checkpoint. Press Ctrl-C again to stop at "
-            "once.",
+            "Stopping after this step to write a checkpoint. Press Ctrl-C again to stop at once.",
         )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:

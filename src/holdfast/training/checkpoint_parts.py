@@ -66,7 +66,7 @@ def lacking(folder: Path, parts: Parts, *, strict: bool) -> list[str]:
         expected = {f"rng_state_{rank}.pth" for rank in range(parts.processes)}
     optimizer, weights = _sharded(folder, parts) if parts.sharded else _plain(folder, parts)
     if optimizer and not rng:
-        return [*problems, "it holds the model alone, as save_only_model: true asks for"]
+        return [*problems, "it has only the model, because of save_only_model: true"]
     if strict or not rng:
         optimizer += [f"{name} is missing" for name in sorted(expected - rng)]
     return [*problems, *weights, *optimizer]

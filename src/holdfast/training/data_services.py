@@ -53,10 +53,10 @@ class StartModel:
             )
         if any(p.is_meta for p in model.parameters()):
             raise ConfigError(
-                "fsdp_cpu_ram_efficient_loading: expected false with self_replay, which draws "
-                "on every process, got true; only one process per machine has the weights. "
-                "holdfast train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false "
-                "before the model is loaded."
+                "fsdp_cpu_ram_efficient_loading: expected false with self_replay, which generates "
+                "on every process, got true, with which only one process per machine has the "
+                "weights. holdfast train sets it. Elsewhere set "
+                "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is loaded."
             )
         self.model: Any = model
         self.adapter = adapter
@@ -178,7 +178,7 @@ class TrainerDataServices:
                 prompts,
                 max_new_tokens=max_new_tokens,
                 sampling=sampling,
-                advice="Lower self_replay.batch_size; finished batches are kept.",
+                advice="Lower self_replay.batch_size. Finished batches are kept.",
             )
         if any(answer.broken for answer in answers):
             raise ModelError(

@@ -43,7 +43,7 @@ def diverged(
     if len(checkpoints) > 1 and (step_of(checkpoints[-1]) or 0) >= step - 1:
         # Its weights are finite, but no step has shown yet that they give a finite loss.
         lines.append(
-            "It was written just before this step; if its weights are already wrong, use the "
+            "It was written just before this step. If its weights are already wrong, use the "
             f"previous one, {checkpoints[-2].name}."
         )
     lines.append(

@@ -76,7 +76,7 @@ def packing_problem(
             copy = tiny_copy(config, make)
         except ValueError as error:
             logger.info(
-                "Packed documents were not tried on a tiny copy: %s (%s)", error, error.__cause__
+                "Packed documents were not tested on a tiny copy: %s (%s)", error, error.__cause__
             )
             _tried[key] = None
         else:
@@ -134,10 +134,10 @@ def _reason(lm: Any) -> str:
     except Exception as error:  # whatever an architecture makes of a packed batch
         if packages := _missing_packages(lm):
             return (
-                f"transformers keeps packed documents apart in {name} only with "
-                f"{' and '.join(packages)} installed"
+                f"transformers separates packed documents in {name} only if "
+                f"{' and '.join(packages)} is installed"
             )
-        return f"{name} takes no packed documents: {first_line(error)}"
+        return f"{name} does not support packed documents: {first_line(error)}"
     dtype = next(lm.parameters()).dtype
     if distance > (2e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-3):
         used = getattr(lm.config.get_text_config(), "_attn_implementation", None)

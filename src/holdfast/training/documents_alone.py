@@ -42,7 +42,7 @@ def may_run_alone(settings: Mapping[str, Any]) -> bool:
 def alone_note(name: str) -> str:
     """What a user is told of a model of that class."""
     return (
-        f"{name} {LEAK}, so each document goes through the model separately: losses are correct, "
+        f"{name} {LEAK}, so each document passes through the model separately. Losses are correct, "
         "but packing saves no time"
     )
 

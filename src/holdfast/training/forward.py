@@ -51,7 +51,7 @@ class LossRequest:
     ce_scale: float | Tensor
     kl_scale: float | Tensor = 0.0
     kl_mask_BS: Tensor | None = None
-    """`[B, T-1]` bool: positions whose prediction takes part in the KL."""
+    """`[B, T-1]` bool: positions whose prediction counts in the KL."""
     kl_weights_BS: Tensor | None = None
     """`[B, T-1]` float32: factors of the positions' KL; None: 1."""
     teacher_hidden_BTK: Tensor | None = None
@@ -60,13 +60,13 @@ class LossRequest:
     ce_weights_BS: Tensor | None = None
     """`[B, T-1]` float32: factors of the positions' cross-entropy; None: 1."""
     losses: Sequence[Callable[[LossBatch], Tensor | None]] = ()
-    """The methods' `loss` hooks; none outside of training."""
+    """The methods' `loss` hooks; empty outside of training."""
     step: int = 0
-    """The optimizer step that is being taken, from 1."""
+    """Number of the current optimizer step, from 1."""
     router_scale: float = 0.0
     """Factor of a mixture-of-experts model's load-balancing loss; 0 for dense models."""
     kl_only: bool = False
-    """Leaves the cross-entropy out of the loss: the host computes its own loss from the model's
+    """Leave the cross-entropy out of the loss: the host computes its own loss from the model's
     outputs, which are returned as `outputs`."""
 
 

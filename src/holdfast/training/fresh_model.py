@@ -72,9 +72,8 @@ def decoder_config(
     lacking = [name for name in (*_DIMENSIONS, "max_position_embeddings") if name not in known]
     if lacking:
         raise ConfigError(
-            f"architecture: {kind} has no {', '.join(lacking)} in its configuration, so that its "
-            "size cannot be said in layers, width, heads and mlp. Choose olmo2, llama or one like "
-            "them."
+            f"architecture: {kind} has no {', '.join(lacking)} in its configuration, so layers, "
+            "width, heads and mlp cannot set its size. Choose olmo2, llama or a similar one."
         )
     if unknown := [key for key in decoder.more if key not in known]:
         raise ConfigError(

@@ -58,7 +58,7 @@ def refuse_combinations(methods: Sequence[RetentionMethod], host: type[Retention
     """
     if sum(method.token_loss() is not None for method in methods) > 1:
         raise ConfigError(
-            "retention: expected one term in the token loss, got several; give label_annealing "
+            "retention: expected one term in the token loss, got several. Give label_annealing "
             "once."
         )
     changing = [method.name for method in methods if changes_data(method)]
@@ -111,19 +111,19 @@ def refuse_unsupported(trainer: RetentionMixin) -> None:
             )
     if trainer.is_fsdp_enabled and loads_on_one_process_only() and _needs_initial_weights(trainer):
         unsupported.append(
-            "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of "
-            "the initial weights, got true; only one process per machine would have them. "
-            "holdfast train sets it; elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before "
+            "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the "
+            "initial weights, got true, with which only one process per machine has them. "
+            "holdfast train sets it. Elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before "
             "the model is loaded."
         )
     if not trainer.own_loss and getattr(args, "loss_type", "nll") not in trainer.loss_types:
         unsupported.append(
-            f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {args.loss_type!r}; "
+            f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {args.loss_type!r}. "
             "holdfast computes the loss itself."
         )
     if args.label_smoothing_factor:
         unsupported.append(
-            f"label_smoothing_factor: expected 0, got {args.label_smoothing_factor}; "
+            f"label_smoothing_factor: expected 0, got {args.label_smoothing_factor}. "
             "label_annealing smooths the labels with the initial model's predictions."
         )
     if unsupported:

@@ -157,7 +157,8 @@ def resumes(make: Make, methods: Methods, **settings: Any) -> dict[str, Tensor]:
     if (apart := largest_difference(expected, weights(again))) != 0:
         raise LawBroken(
             f"expected the weights of a run without interruption, got a difference of {apart:.2g}. "
-            "What the hooks remember between steps belongs into state_dict and load_state_dict"
+            "Save everything that hooks remember between steps in state_dict, and restore it in "
+            "load_state_dict"
         )
     return expected
 
@@ -193,7 +194,7 @@ def no_state_leaks(
     if (apart := largest_difference(expected, second)) != 0:
         raise LawBroken(
             f"expected two runs of one method value to be equal, got a difference of {apart:.2g}. "
-            "What a run remembers belongs into the object that start() gives"
+            "Keep everything that a run remembers in the object that start() returns"
         )
 
 
@@ -225,7 +226,7 @@ def documents_itself(cls: type[RetentionMethod]) -> None:
     parameters = {field.name for field in dataclasses.fields(cls)}
     for name in cls.strength:
         if name not in parameters:
-            lacking.append(f"a parameter {name}, which strength names")
+            lacking.append(f"a parameter {name}, because strength names it")
     if lacking:
         raise LawBroken(f"expected {'; '.join(lacking)}; got none")
 
@@ -254,7 +255,8 @@ def keeps_what_it_declares(trainer: Any, methods: Methods) -> None:
     if beside > 1.05 * declared + 4096:
         raise LawBroken(
             f"expected at most the {declared:,} bytes in memory that copies() declares, got "
-            f"{beside:,} held during a run. Declare them: copies() gives a WeightCopy for each"
+            f"{beside:,} held during a run. Declare them: return a WeightCopy for each from "
+            "copies()"
         )
 
 
@@ -299,9 +301,9 @@ def check_laws(method: RetentionMethod) -> dict[str, str | None]:
         direct = trained(make, [])
         laws: list[tuple[str, Callable[[], object]]] = [
             ("documents itself", lambda: documents_itself(type(method))),
-            ("made again of its configuration", lambda: serialises([method])),
+            ("made again from its configuration", lambda: serialises([method])),
             (
-                "strength of nothing is direct fine-tuning, bit for bit",
+                "zero strength is direct fine-tuning, bit for bit",
                 lambda: _off(make, method, off, direct),
             ),
             (
@@ -319,7 +321,10 @@ def check_laws(method: RetentionMethod) -> dict[str, str | None]:
                 "gradient accumulation changes nothing but rounding",
                 lambda: accumulates(make, [method]),
             ),
-            ("keeps what it declares", lambda: keeps_what_it_declares(active(), [method])),
+            (
+                "holds the memory that it declares",
+                lambda: keeps_what_it_declares(active(), [method]),
+            ),
         ]
         return {name: _reason(law) for name, law in laws}
 
@@ -351,8 +356,8 @@ def _switched_off(method: RetentionMethod) -> RetentionMethod | None:
 def _off(make: Make, method: RetentionMethod, off: RetentionMethod | None, direct: Any) -> None:
     if off is None:
         raise LawBroken(
-            f"expected {type(method).__name__}.strength to name the parameter that says how "
-            "strongly, got none"
+            f"expected {type(method).__name__}.strength to name the parameter of the strength, got "
+            "none"
         )
     off_is_direct(make, [off], direct=direct)
 

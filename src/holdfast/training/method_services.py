@@ -71,8 +71,8 @@ class TrainerServices:
         prepare = getattr(self._trainer, "_prepare_other", None)
         if prepare is None:
             raise ConfigError(
-                f"{data}: {type(self._trainer).__name__} cannot read data beside its own. Use "
-                "SFTRetentionTrainer; Fisher information can be computed beforehand ('holdfast "
+                f"{data}: {type(self._trainer).__name__} cannot read further data. Use "
+                "SFTRetentionTrainer. Fisher information can be computed beforehand ('holdfast "
                 "fisher')."
             )
         rows, window = (

@@ -174,8 +174,8 @@ class RetentionMixin(WholeCheckpoints):
         if train_only:
             if not isinstance(model, nn.Module) or kwargs.get("peft_config") is not None:
                 raise ConfigError(
-                    "train_only: expected a model without an adapter; an adapter decides which "
-                    "weights are trained."
+                    "train_only: expected a model without an adapter, because an adapter decides "
+                    "which weights are trained."
                 )
             frozen.train_only(model, train_only)
         super().__init__(*args, **kwargs)

@@ -173,7 +173,9 @@ class OnAnswers(OwnLoss):
         data = kwargs.get("train_dataset")
         if isinstance(data, Dataset):  # of a stream TRL meets the rows one by one
             type(self).check(data)
-        _refuse_terms(retain, "beside preferences", "and the reference model is the teacher anyway")
+        _refuse_terms(
+            retain, "with preference data", "and the reference model is the teacher anyway"
+        )
         arguments = self.settings(output_dir=self.settings.__name__) if args is None else args
         wrapped = kwargs.get("peft_config") is not None or hasattr(model, "disable_adapter")
         self._shared: nn.Module | None = None
@@ -202,7 +204,7 @@ class OnAnswers(OwnLoss):
         if not len(dataset):
             raise DataError(
                 f"No training row is left after truncation to max_length={longest}: every prompt "
-                "fills the window by itself. Raise max_length or shorten the prompts."
+                "alone fills the window. Raise max_length or shorten the prompts."
             )
         notes = []
         if left_out := rows - len(dataset):
@@ -389,9 +391,8 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
         terms = token_losses(retain)
         if any(term.tokens == "all" for term in terms):
             raise ConfigError(
-                "label_annealing.tokens: expected trained in on-policy distillation, got all: "
-                "the loss is the mean over the tokens that the model has written, without the "
-                "prompts."
+                "label_annealing.tokens: expected trained in on-policy distillation, got all: the "
+                "loss is the mean over the tokens that the model wrote, without the prompts."
             )
         if any(term.mask_target for term in terms):
             raise ConfigError(

@@ -88,6 +88,6 @@ def _expert_problem(unfit: str) -> str:
     value = "0" if key == "lora_dropout" else "false"
     return (
         f"{key}: expected {value} where an adapter is on experts, which are bare parameters in "
-        f"transformers (TRL's lora_dropout is 0.05). Set {key}: {value}, or name the attention's "
-        "modules alone in lora_target_modules; holdfast merge does not merge factors of experts."
+        f"transformers (TRL's lora_dropout is 0.05). Set {key}: {value}, or name only attention "
+        "modules in lora_target_modules. holdfast merge does not merge factors of experts."
     )

@@ -273,7 +273,7 @@ class TeacherCache:
         that no collective times out meanwhile."""
         handle = self._processes.first(self.store.try_lock)
         if handle is None:
-            self._say(f"Teacher cache: another run is filling {self.store.folder}; waiting for it.")
+            self._say(f"Teacher cache: waiting for another run that fills {self.store.folder}.")
         while handle is None:
             time.sleep(0.5)
             handle = self._processes.first(self.store.try_lock)
@@ -346,13 +346,13 @@ class TeacherCache:
         tolerance = HALF_TOLERANCE if half else TOLERANCE
         if not difference <= tolerance:
             raise ModelError(
-                "label_annealing.teacher: cached expects states that depend on their document's "
-                "tokens only, but in a batch of training those of "
+                "label_annealing.teacher: cached expects states that depend only on their "
+                "document's tokens, but in a training batch the states of "
                 f"{type(causal_lm(self.trainer.model)).__name__} differ from the stored ones by "
-                f"{difference:.2g} of their size (rounding explains {tolerance:g}). If the "
-                f"model's code has changed since they were stored, delete {self.store.folder}. "
-                "Otherwise the model's states depend on padding, on neighbours in a packed row "
-                "or on the longest row: use teacher: online."
+                f"{difference:.2g} of their size (rounding explains {tolerance:g}). If the model's "
+                f"code has changed since they were stored, delete {self.store.folder}. Otherwise "
+                "the model's states depend on padding, on neighbours in a packed row or on the "
+                "longest row: use teacher: online."
             )
 
     @torch.no_grad()

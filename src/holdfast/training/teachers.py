@@ -35,8 +35,8 @@ def wants_copy(settings: TeacherSettings, model: Any, peft_config: Any) -> bool:
         return False
     if wrapped and settings.kind != "cached":
         raise ConfigError(
-            "label_annealing.teacher: online needs the initial model without an adapter; pass "
-            "it with peft_config instead of a wrapped PEFT model."
+            "label_annealing.teacher: online needs the initial model without an adapter. Pass the "
+            "model and peft_config instead of a wrapped PEFT model."
         )
     if not isinstance(model, nn.Module):
         raise ConfigError(

@@ -115,8 +115,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if self._token_loss is not None and self._token_loss.teacher.kind == "cached":
             raise ConfigError(
                 "label_annealing.teacher: expected online or adapter_off for rows with images, "
-                "got cached: states are looked up by a row's tokens, which do not depend on its "
-                "images."
+                "got cached, which finds states by a row's tokens, without its images."
             )
         collate: Any = self.data_collator  # type: ignore[has-type]
         if isinstance(collate, DataCollatorForVisionLanguageModeling):
@@ -201,7 +200,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if len(prepared) == 0:
             raise DataError(
                 f"No training example is left after truncation to max_length={args.max_length}: "
-                "every prompt fills the window by itself. Raise max_length or shorten the prompts."
+                "every prompt alone fills the window. Raise max_length or shorten the prompts."
             )
         return prepared
 
@@ -248,8 +247,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         """
         if mixing := [m.name for m in self._data_methods if changes_data(m)]:
             raise ConfigError(
-                f"retention: {', '.join(mixing)} has to count the rows it mixes, and the data is "
-                "streamed. Turn streaming off, or leave the method out."
+                f"retention: {', '.join(mixing)} needs the number of rows to mix in, but the data "
+                "is streamed. Turn streaming off, or leave the method out."
             )
         once = super()._prepare_dataset(
             dataset, processing_class, args, packing, formatting_func, "train"
@@ -257,7 +256,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if next(iter(once), None) is None:  # or looking for one would never end
             raise DataError(
                 f"No training example is left after truncation to max_length={args.max_length}: "
-                "every prompt fills the window by itself. Raise max_length or shorten the prompts."
+                "every prompt alone fills the window. Raise max_length or shorten the prompts."
             )
         self.data_info.update(streamed=True, packed=bool(packing))
         return once.repeat(None)
@@ -274,7 +273,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if trained_tokens(packed) == 0:
             raise DataError(
                 f"No training example is left after truncation to max_length={args.max_length}: "
-                "every prompt fills the window by itself. Raise max_length or shorten the prompts."
+                "every prompt alone fills the window. Raise max_length or shorten the prompts."
             )
         if info.skipped:
             self.data_notes.append(
@@ -283,7 +282,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if info.wasted > 0.01 and info.windows > 1:
             self.data_notes.append(
                 f"Packing leaves {info.wasted:.1%} of the {info.windows} windows of {info.window} "
-                f"tokens empty: {info.documents} documents do not fill them better."
+                f"tokens empty, because {info.documents} documents do not fill them better."
             )
         return packed
 
@@ -306,7 +305,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if "images" in rows.column_names:
             if not self._is_vision_dataset:  # type: ignore[has-type]
                 raise DataError(
-                    f"{name}: these rows hold images, but the training rows do not. Use rows "
+                    f"{name}: these rows have images, but the training rows do not. Use rows "
                     "without images, or add rows with images to the training data."
                 )
             return rows
@@ -340,8 +339,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         )
         if untrained := self.data_info["untrained_examples"]:
             self.data_notes.append(
-                f"{untrained} of {len(lengths)} training examples have no trained tokens: these "
-                "are cut off (max_length) or masked (labels, assistant_only_loss, "
+                f"{untrained} of {len(lengths)} training examples have no trained tokens, because "
+                "these are cut off (max_length) or masked (labels, assistant_only_loss, "
                 "completion_only_loss)."
             )
         if twice := _rows_with_two_bos(tokenised, self._tokenizer.bos_token_id):

@@ -82,6 +82,6 @@ class WeighedTokens:
                 return
             raise DataError(
                 f"{self.label}: expected trained tokens with a weight above 0, got 0 for each of "
-                f"the {count:.0f} of step {step} and of all steps before it, so nothing would be "
+                f"the {count:.0f} of step {step} and of all earlier steps, so nothing would be "
                 "learnt. Use more rows per step, or a coefficient below 1."
             )

@@ -177,11 +177,11 @@ class WholeCheckpoints(_Host):
             passed.append(f"{name} ({listing(problems, 3)})")
         if passed:
             after = f"continues from {newest.name}" if newest else "starts over"
-            say(f"Passed over: {', '.join(passed)}. Training {after}.")
+            say(f"Skipped: {', '.join(passed)}. Training {after}.")
         if newest is not None and not (newest / manifest.FILE).exists():
             say(
-                f"{newest.name} has no {manifest.FILE} because an earlier version wrote it: its "
-                "files can be read, but cannot be checked for changes."
+                f"{newest.name} has no {manifest.FILE} because an earlier version wrote it. Its "
+                "files can be read, but not checked for changes."
             )
         self._checked = newest
         return newest

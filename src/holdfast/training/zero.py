@@ -47,7 +47,7 @@ def problems(
         unsupported.append(
             Problem(
                 "retention",
-                f"{', '.join(per_parameter)} needs an optimiser with separate parameters, and "
+                f"{', '.join(per_parameter)} needs an optimiser with separate parameters, but "
                 "DeepSpeed's has one flat tensor. Use FSDP2 (accelerate_config: fsdp2) or DDP.",
             )
         )
@@ -65,9 +65,9 @@ def problems(
         unsupported.append(
             Problem(
                 "retention",
-                f"{', '.join(acting)} changes gradients or weights, and without ZeRO DeepSpeed "
-                f"hides its float32 weights behind the {str(cast).removeprefix('torch.')} ones. "
-                "Use ZeRO 1 or 2.",
+                f"{', '.join(acting)} changes gradients or weights, but without ZeRO DeepSpeed "
+                f"exposes only the {str(cast).removeprefix('torch.')} weights, not the float32 "
+                "ones. Use ZeRO 1 or 2.",
             )
         )
     if any(m.token_loss() is not None for m in methods) and is_partitioned(model):

@@ -105,9 +105,9 @@ class Dare(WeightedMethod):
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
     p: Annotated[float | None, Meta(ge=0, lt=1)] = None
-    """Share of each model's changes that is dropped; default: 0.9 if density is not given."""
+    """Share of each model's changes to drop. Default: 0.9 if density is not given."""
     density: Annotated[Each | None, Meta(gt=0, le=1, one_word=True)] = None
-    """Share that is kept (1 - p), in place of p. One number, or one per model."""
+    """Share to keep (1 - p), instead of p. One number, or one per model."""
     rescale: bool = True
     """Multiply the kept changes so that their expected size stays the same."""
     scale: float = 1.0
@@ -116,7 +116,7 @@ class Dare(WeightedMethod):
     """original: rescale by 1 / (1 - p); mergekit: rescale to the L1 norm of each tensor's
     change."""
     seed: int = 0
-    """Seed of the masks; equal seeds give equal masks for tensors of equal names."""
+    """Seed of the masks. Equal seeds give equal masks for tensors of equal names."""
 
     def dropped(self, models: int) -> tuple[float, ...]:
         """The share that is dropped of each model's changes: p, or 1 - density."""

@@ -47,7 +47,7 @@ class Fisher(WeightedMethod):
     mean: ClassVar[bool] = True
 
     floor: Annotated[float, Meta(ge=0)] = 0.0
-    """Smallest Fisher value; smaller ones are raised to it."""
+    """Smallest Fisher value. Smaller values are raised to it."""
 
     def among(self, owners: Sequence[int], models: int) -> Fisher:
         """The same on those models and their diagonals."""

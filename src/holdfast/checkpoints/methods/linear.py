@@ -92,7 +92,7 @@ class WiseFT(MergeMethod):
     models: ClassVar[tuple[int, int | None]] = (1, 1)
 
     alpha: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """Weight on the fine-tuned model: 0 is the base, 1 the model."""
+    """Weight of the fine-tuned model: 0 is the base, 1 the model."""
 
     def weights_of(self, models: int) -> tuple[float, ...]:
         return (self.alpha,)
@@ -115,7 +115,7 @@ class TaskArithmetic(WeightedMethod):
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
     scale: float = 1.0
-    """Factor on the sum of the changes (lambda); a negative one subtracts them."""
+    """Factor on the sum of the changes (lambda). A negative factor subtracts them."""
 
     def as_sum(self, models: Sequence[DType], statistics: Any) -> Sum:
         terms = []

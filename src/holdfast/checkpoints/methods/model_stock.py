@@ -62,7 +62,7 @@ class ModelStock(MergeMethod):
     """
 
     name: ClassVar[str] = "model_stock"
-    summary: ClassVar[str] = "base towards the models' mean, as far as their angles allow"
+    summary: ClassVar[str] = "interpolate base and the models' mean, weighted by their angles"
     source: ClassVar[str] = "Model Stock (arXiv:2403.19522), for any number of models"
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (2, None)

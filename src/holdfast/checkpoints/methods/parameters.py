@@ -59,7 +59,7 @@ class WeightedMethod(MergeMethod):
     """A method with one weight a model."""
 
     mean: ClassVar[bool] = False
-    """Whether the weights are shares of a mean: 0 or more each, not all 0."""
+    """Whether the weights are those of a mean: each 0 or more, and not all 0."""
 
     weights: Annotated[
         tuple[float, ...] | None,
@@ -97,7 +97,7 @@ def _weight_problems(
         texts.append(f"expected finite numbers, got {listed}")
     elif mean and any(weight < 0 for weight in weights):
         texts.append(
-            f"expected 0 or more for a mean, got {listed}; to subtract models use task_arithmetic"
+            f"expected 0 or more for a mean, got {listed}. To subtract models, use task_arithmetic"
         )
     elif mean and not sum(weights) > 0:
         texts.append(f"expected a sum above 0, got {listed}")

@@ -112,9 +112,9 @@ class Recipe:
     """What is computed for every block of a folder that is written (`build`)."""
 
     per_tensor: bool = True
-    """Whether statistics are of each tensor by itself; False: of the whole model."""
+    """Whether statistics are computed for each tensor; False: for the whole model."""
     keeps_remainders: ClassVar[bool] = False
-    """Whether `remainder` says what the output's rounding loses."""
+    """Whether `remainder` has the part that rounding the output loses."""
 
     def passes(self) -> int:
         """How often the inputs are read for `statistics`, at most."""
@@ -187,23 +187,22 @@ class MergeMethod(Recipe):
     `merge`."""
 
     name: ClassVar[str]
-    """What configs and commands call it."""
+    """Name of the method in configurations and commands."""
     summary: ClassVar[str] = ""
-    """One line for help texts: what it does."""
+    """One line on the method, for help texts."""
     source: ClassVar[str] = ""
     """Paper and section."""
     needs_base: ClassVar[bool]
-    """Whether it takes a base (theta_0) beside the models."""
+    """Whether it uses a base (theta_0) in addition to the models."""
     models: ClassVar[tuple[int, int | None]]
-    """Fewest and most models beside the base; None: any number."""
+    """Minimum and maximum number of models without the base; None: no limit."""
     extras: ClassVar[str | None] = None
-    """What it needs one of a model beside the weights, as tensors of the same names and shapes;
-    None: nothing."""
+    """Further input per model, as tensors of the same names and shapes; None: none."""
 
     def problems(self, models: int | None = None) -> list[Problem]:
-        """Everything wrong with the parameters, and with `models` models beside the base, as one
-        sentence each, which begins with the parameter's name where it is about one ("density:
-        ..."); None: not yet known how many."""
+        """Everything wrong with the parameters, and with `models` models in addition to the base,
+        as one sentence each, which begins with the parameter's name where it is about one
+        ("density: ..."); None: not yet known how many."""
         problems = field_problems(self)
         fewest, most = self.models
         if models is None or (fewest <= models and (most is None or models <= most)):
@@ -216,7 +215,7 @@ class MergeMethod(Recipe):
             else f"{fewest} to {most}"
         )
         noun = "model" if expected == "1" else "models"
-        beside = " beside the base" if self.needs_base else ""
+        beside = " in addition to the base" if self.needs_base else ""
         return [
             *problems,
             Problem((), f"{self.name}: expected {expected} {noun}{beside}, got {models}"),

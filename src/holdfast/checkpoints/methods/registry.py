@@ -71,7 +71,7 @@ def find_method(name: str) -> type[MergeMethod]:
         raise ConfigError([problem.below("method") for problem in error.problems]) from error
     if cls is None:
         near = did_you_mean(plain, [*METHODS, *ALIASES])
-        or_own = " or a class of your own, as my_method.py:Name"
+        or_own = " or your own class, as my_method.py:Name"
         raise ConfigError(
             Problem("method", f"expected one of {', '.join(METHODS)}{or_own}, got '{name}'.{near}")
         )

@@ -100,14 +100,13 @@ class Ties(WeightedMethod):
     """
 
     name: ClassVar[str] = "ties"
-    summary: ClassVar[str] = "keep the largest changes, elect signs, average what agrees"
+    summary: ClassVar[str] = "keep the largest changes, elect signs, average changes that agree"
     source: ClassVar[str] = "TIES-Merging (arXiv:2306.01708), Algorithm 1"
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
     density: Annotated[Each, Meta(gt=0, le=1, one_word=True)] = 0.2
-    """Share of each model's changes that is kept, the largest ones. One number, or one per
-    model."""
+    """Share of each model's changes to keep, largest first. One number, or one per model."""
     scale: float = 1.0
     """Factor on the merged change (lambda)."""
     semantics: Semantics = "original"

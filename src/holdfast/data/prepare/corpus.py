@@ -80,7 +80,7 @@ class CorpusOptions:
     before: Annotated[Any, Meta(metavar="DATE")] = None
     """Only documents before this day (exclusive)."""
     undated: Annotated[Literal["auto", "keep", "drop"] | None, Meta(section="documents")] = None
-    """Whether to keep documents without a usable date (auto: drop them if --after or --before is
+    """Keep or drop documents without a usable date (auto: drop them if --after or --before is
     given)."""
     minimum_characters: Annotated[int | None, Meta(ge=0, section="documents")] = None
     """Minimum length of a text in characters (0: only empty texts are left out)."""

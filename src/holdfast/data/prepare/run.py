@@ -74,7 +74,7 @@ class NothingHeldOut(DataError):
         self.rows = rows
         super().__init__(
             f"No row is held out: {share:g} of {rows} rows is less than one. Raise --heldout, or "
-            "leave it out and split by hand."
+            "leave it out and split the file yourself."
         )
 
 
@@ -85,16 +85,16 @@ class Rows:
     settings_group: ClassVar[str] = "which rows"
 
     limit: Annotated[int | None, Meta(ge=1)] = None
-    """Maximum number of rows, both outputs together: the first ones, or with --seed a random
+    """Maximum number of rows of both outputs together: the first rows, or with --seed a random
     sample."""
     seed: int | None = None
-    """Seed of the shuffle; the result does not depend on the order of the input files (default:
-    the order of the files)."""
+    """Seed of the shuffle. With a seed, the order of the input files does not matter (default: rows
+    stay in the order of the files)."""
     heldout: Annotated[float, Meta(ge=0, lt=1, metavar="SHARE")] = 0.0
-    """Share of the documents, such as 0.01, that are held out: they are written to OUTPUT with
-    .heldout before .jsonl."""
+    """Share of the documents to hold out, such as 0.01. They are written to OUTPUT with .heldout
+    before .jsonl."""
     most_malformed: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.0
-    """Largest share of malformed records; these are left out (0: any malformed record is an
+    """Largest allowed share of malformed records, which are left out (0: any malformed record is an
     error)."""
 
 
@@ -105,7 +105,7 @@ class Preparation(Rows):
     inputs: tuple[Path, ...]
     """Files and folders."""
     output: Path
-    """Ends with .jsonl."""
+    """Output file, which ends with .jsonl."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Values of `CorpusOptions` by name; None means not given."""
 
@@ -280,7 +280,7 @@ def _standing(request: Preparation, key: str) -> dict[str, Any] | None:
     Raises:
         RunFolderError: an output is there that is not this request's.
     """
-    differs = f"{record_path(request.output).name} beside it records other input or options"
+    differs = f"{record_path(request.output).name} beside it records different input or options"
     record = own_record(
         request.output, request.outputs, command="data prepare", mine={"key": key}, differs=differs
     )

@@ -25,25 +25,25 @@ class Choice:
     settings_group: ClassVar[str] = "which passages"
 
     tokens: Annotated[int, Meta(ge=1)]
-    """Token budget of the restoring set: the passages of lowest perplexity that fit into it."""
+    """Token budget of the restoring set, which has the passages of lowest perplexity that fit."""
     probing: Annotated[int, Meta(ge=0)] = 10_000
     """Number of passages in the probing set, a random sample (0: none)."""
     max_length: Annotated[int, Meta(ge=16)] = 512
-    """Maximum number of tokens of a passage, BOS included; longer documents are cut."""
+    """Maximum number of tokens of a passage, with BOS. Longer documents are cut into several."""
     minimum_tokens: Annotated[int, Meta(ge=2)] = 64
-    """Minimum number of tokens of a passage; shorter ones are left out."""
+    """Minimum number of tokens of a passage. Shorter passages are left out."""
     disjoint: Annotated[Literal["documents", "passages"], Meta(section="contamination")] = (
         "documents"
     )
-    """What the two sets do not share: documents (a document with a probing passage gives none to
-    the other set) or passages."""
+    """What the two sets must not share: documents (a document with a probing passage gives no
+    restoring passages) or passages."""
     questions: Annotated[
         tuple[Path, ...], Meta(repeatable=True, metavar="FILE", section="contamination")
     ] = ()
-    """Files of questions that the corpus should not contain; passages that share 13 consecutive
-    words with one are counted."""
+    """Files of questions that the corpus should not contain. Passages that share 13 consecutive
+    words with a question are counted."""
     overlap: Annotated[Literal["keep", "drop"], Meta(section="contamination")] = "keep"
-    """What to do with such passages."""
+    """What to do with passages that contain questions."""
     seed: Seed = 0
     """Random seed of the probing sample."""
 
@@ -55,8 +55,8 @@ class Choice:
             problems.append(Problem("minimum_tokens", sentence))
         if self.overlap == "drop" and not self.questions:
             sentence = (
-                "drop leaves out passages that contain questions, but no file of "
-                "questions is given; add --questions"
+                "drop needs files of questions to leave out their passages, got none; add "
+                "--questions"
             )
             problems.append(Problem("overlap", sentence))
         for path in self.questions:
@@ -80,11 +80,11 @@ class CorpusFiles:
     input: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE")]
     """Files and folders of the corpus: text, JSON Lines, Parquet, compressed or not."""
     output: Annotated[Path, Meta(metavar="FOLDER")]
-    """Output folder of the sets; never overwritten by another request."""
+    """Output folder of the sets. A request with other settings never overwrites it."""
     text_column: Column = None
     """Column with the text (the first of text, plaintext, content, body, document)."""
     most_malformed: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.5
-    """Largest share of malformed records; they are counted, named and left out."""
+    """Largest allowed share of malformed records, which are counted, listed and left out."""
 
     @property
     def reading(self) -> Preparation:

@@ -144,7 +144,7 @@ def select_from_files(
     except OSError as error:
         raise StorageError(
             f"Could not write {output} ({error.strerror or error}). Free some space or choose "
-            "another folder; what was scored is kept."
+            "another folder. Scores so far are kept."
         ) from error
     return Selected(folder=output, record=record, done_before=False)
 
@@ -276,7 +276,7 @@ def _standing(output: Path, choice: Choice, key: str) -> dict[str, Any] | None:
     Raises:
         RunFolderError: the folder holds another selection.
     """
-    differs = "selection.json beside it records other input, other options or another model"
+    differs = "selection.json beside it records different input, options or model"
     files = [output / RESTORING, output / PROBING]
     record = own_record(
         output / _NAME, files, command="data select", mine={"key": key}, differs=differs

@@ -46,8 +46,8 @@ class ChangeSettings:
     table by name pattern, also as `std:` in a YAML file. Some models, such as OLMo-1B, were not
     initialised as their configuration says."""
     quantize: Annotated[tuple[Literal["int8", "int4", "nf4"], ...], Meta(repeatable=True)] = ()
-    """Quantisation of the matrices: 8 bits per row, 4 bits in groups of 128, or QLoRA's 4-bit
-    floats in blocks of 64."""
+    """Quantisation: 8 bits per row, 4 bits in groups of 128, or QLoRA's 4-bit floats in blocks of
+    64."""
     prune: Shares = ()
     """Share of each matrix's elements to set to 0, smallest first."""
     toward: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="MODEL")] = ()

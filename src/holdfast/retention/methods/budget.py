@@ -130,7 +130,7 @@ class Budget(RetentionMethod):
     title: ClassVar[str] = "budget for forgetting"
     place: ClassVar[str] = "loss"
     hook_order: ClassVar[int] = 4
-    summary: ClassVar[str] = "adapts a method's strength to a limit on forgetting"
+    summary: ClassVar[str] = "adapts the strength of a method to a limit on forgetting"
     source: ClassVar[str] = (
         "Stooke et al. 2020, PID Lagrangian methods, section 4; Platt and Barr 1988, Constrained "
         "differential optimization"
@@ -159,8 +159,8 @@ class Budget(RetentionMethod):
             problems.append(
                 Problem(
                     (),
-                    "expected kl or perplexity_increase, got none; write for example budget: {kl: "
-                    "0.02}",
+                    "expected kl or perplexity_increase, got none. Write for example budget: "
+                    "{kl: 0.02}",
                 )
             )
         if self.kl is not None and self.perplexity_increase is not None:
@@ -175,7 +175,7 @@ class Budget(RetentionMethod):
             problems.append(
                 Problem(
                     "data",
-                    "expected held-out text for perplexity_increase, got nothing; give a file, "
+                    "expected held-out text for perplexity_increase, got nothing. Give a file, "
                     "folder or hub id",
                 )
             )

@@ -51,9 +51,9 @@ class ExponentialAverage(RetentionMethod):
     )
 
     decay: Annotated[float, Meta(ge=0, le=1)] = 0.999
-    """Decay of the average: the share that it keeps at each update; 0 is direct fine-tuning."""
+    """Decay of the average: its share of each update; 0 is direct fine-tuning."""
     every: Annotated[int, Meta(ge=1)] = 1
-    """Optimiser steps between updates of the average; the last step always updates it."""
+    """Optimiser steps between updates of the average. The last step always updates it."""
 
     @property
     def off(self) -> bool:

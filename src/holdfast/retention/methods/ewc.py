@@ -99,7 +99,7 @@ class EWC(RetentionMethod):
     """Lambda in lambda/2 * sum F (theta - theta_o)^2, with F per trained token: 1 weights old and
     new tokens equally; 0 is direct fine-tuning."""
     fisher: str = ""
-    """Folder of a Fisher diagonal ('holdfast fisher'); default: computed on data."""
+    """Folder of a Fisher diagonal ('holdfast fisher'). Default: it is computed on data."""
     data: str = ""
     """Data of the old task, on which the Fisher information is computed: file, folder or hub
     id."""
@@ -117,10 +117,9 @@ class EWC(RetentionMethod):
     """Pull the weights by learning rate * lambda * F after the optimiser step (like AdamW's weight
     decay) instead of adding a gradient."""
     decay: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """With fisher and data: share of the earlier tasks' Fisher information that is kept (online
-    EWC)."""
+    """With fisher and data: share of the earlier tasks' Fisher information to keep (online EWC)."""
     reference_device: Keep = "device"
-    """Where the old weights and the Fisher information are kept: device (beside the weights), cpu
+    """Where to keep the old weights and the Fisher information: device (memory of the model), cpu
     (host memory), disk (a file that is read when needed)."""
 
     @property
@@ -176,8 +175,8 @@ class EWC(RetentionMethod):
             problems.append(
                 Problem(
                     "reference",
-                    "expected start, because data's Fisher information is computed on the "
-                    f"initial model, got {self.reference}; give that checkpoint's fisher instead",
+                    "expected start, because the Fisher information on data is computed on the "
+                    f"initial model, got {self.reference}. Give that checkpoint's fisher instead",
                 )
             )
         return (

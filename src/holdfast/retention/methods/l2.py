@@ -51,7 +51,7 @@ class L2(RetentionMethod):
     """Pull the weights by learning rate * lambda after the optimiser step (like AdamW's weight
     decay) instead of adding a gradient."""
     reference_device: Keep = "device"
-    """Where the old weights are kept: device (beside the weights), cpu (host memory), disk (a file
+    """Where to keep the old weights: device (memory of the model), cpu (host memory), disk (a file
     that is read when needed)."""
 
     @property

@@ -92,18 +92,18 @@ class LabelAnnealing(RetentionMethod):
     """With direction jsd: the teacher's weight in the mixture; the limits are forward (0) and
     reverse (1)."""
     mask_target: bool = False
-    """Leave the label out of both distributions in the KL, so that the label's probability may
-    change freely and the odds of all other tokens are kept (Mask the Target)."""
+    """Leave the label out of both distributions in the KL (Mask the Target). Then the label's
+    probability may change freely, and the odds of all other tokens are kept."""
     tokens: Literal["trained", "all"] = "trained"
-    """Where the KL is taken: trained: tokens with a label; all: prompt tokens too."""
+    """Tokens at which the KL is computed. trained: tokens with a label; all: also prompt tokens."""
     teacher: Literal["auto", "online", "adapter_off", "cached"] = "auto"
-    """How the teacher is computed: online: a frozen second copy of the model; adapter_off: the
-    LoRA base with adapters off; cached: hidden states computed once and kept on disk; auto:
+    """How the teacher is computed. online: a frozen second copy of the model; adapter_off: the LoRA
+    base with adapters off; cached: hidden states that are computed once and kept on disk; auto:
     adapter_off under LoRA, else online."""
     reference: Annotated[str, Meta(former=("teacher_model",))] = START
     """Model of an online teacher: 'start', the initial model, or the folder of an earlier
-    checkpoint of the same architecture, such as the base of a sequence of tasks; the KL then does
-    not begin at 0."""
+    checkpoint of the same architecture, such as the base of a sequence of tasks. With a folder, the
+    KL does not begin at 0."""
     teacher_dtype: Dtype | None = None
     """Dtype of an online teacher; default: the initial model's."""
     teacher_sharded: bool = False

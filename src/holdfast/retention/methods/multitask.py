@@ -40,7 +40,7 @@ class Multitask(RetentionMethod):
     data: str = ""
     """File, folder or hub id of another task's data (required)."""
     share: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """Share of the other task's examples that is used; 0 is direct fine-tuning."""
+    """Share of the other task's examples to use; 0 is direct fine-tuning."""
 
     @property
     def off(self) -> bool:

@@ -53,9 +53,9 @@ class Replay(RetentionMethod):
     data: str = ""
     """File, folder or hub id of the data to replay (required)."""
     fraction: Annotated[float, Meta(ge=0, lt=1)] = 0.1
-    """Share of the mixture that is replayed; 0 is direct fine-tuning."""
+    """Share of replayed data in the mixture; 0 is direct fine-tuning."""
     unit: Literal["tokens", "examples"] = "tokens"
-    """What the share is counted in."""
+    """Unit of the share."""
 
     @property
     def off(self) -> bool:

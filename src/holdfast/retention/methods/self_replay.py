@@ -76,11 +76,11 @@ class SelfReplay(RetentionMethod):
     fraction: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     """Share of generated text in the mixture; 0 is direct fine-tuning."""
     unit: Literal["tokens", "examples"] = "tokens"
-    """What the share is counted in."""
+    """Unit of the share."""
     ce: bool = True
     """Train on generated tokens with cross-entropy; false: with label annealing's KL alone."""
     samples: Annotated[int | None, Meta(ge=1)] = None
-    """Maximum number of samples; they are repeated if the share needs more. Default: as many as
+    """Maximum number of samples. If the share needs more, they are repeated. Default: as many as
     the share needs."""
     max_new_tokens: Annotated[int, Meta(ge=1)] = 512
     """Maximum number of tokens of a sample."""
@@ -89,10 +89,10 @@ class SelfReplay(RetentionMethod):
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Nucleus sampling (top-p): share of the probability mass to sample from; 1: all of it."""
     least_tokens: Annotated[int, Meta(ge=1)] = 1
-    """Minimum number of tokens of a sample; shorter ones are left out."""
+    """Minimum number of tokens of a sample. Shorter samples are left out."""
     max_repetition: Annotated[float | None, Meta(ge=0, le=1)] = None
-    """Samples with a larger share of repeated 4-grams are left out; default: 0.5 after prompts, no
-    limit from start."""
+    """Largest share of repeated 4-grams in a sample. Samples with more are left out. Default: 0.5
+    with prompts, no limit with start."""
     max_dropped: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Largest share of samples that may be empty, repetitive or left out; above it, the run ends
     with an error."""
@@ -172,7 +172,7 @@ class SelfReplay(RetentionMethod):
         if self._given:
             return
         if not prompts_by_name(self.prompts, tokenizer)[0]:
-            raise DataError(f"self_replay.prompts: {self.prompts} holds no prompts.")
+            raise DataError(f"self_replay.prompts: expected prompts in {self.prompts}, found none.")
 
     def training_data(
         self, rows: Dataset, services: DataServices
@@ -181,9 +181,9 @@ class SelfReplay(RetentionMethod):
 
         if self.unit == "tokens" and "images" in rows.column_names:
             raise ConfigError(
-                "self_replay.unit: expected examples for rows with images, got tokens: the "
-                "tokens of an image are known only once a batch is made. Set unit: examples; "
-                "the fraction then counts rows."
+                "self_replay.unit: expected examples for rows with images, got tokens: the tokens "
+                "of an image are known only once a batch is made. Set unit: examples. Then the "
+                "fraction counts rows."
             )
         new = total_tokens(rows, services.cut) if self.unit == "tokens" else len(rows)
         needed = new * self.fraction / (1 - self.fraction)
@@ -294,7 +294,7 @@ class SelfReplay(RetentionMethod):
             if begin is None:
                 raise ConfigError(
                     "self_replay.prompts: start expects a tokenizer with a beginning-of-text or "
-                    "end-of-text token, got one with neither. Name prompts: target, or a file."
+                    "end-of-text token, got one with neither. Use prompts: target, or a file."
                 )
             return [[begin]], 0
         if self.prompts == TARGET:

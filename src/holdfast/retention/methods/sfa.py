@@ -46,7 +46,7 @@ class SequentialAveraging(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("beta", "p")
     place: ClassVar[str] = "weights"
     hook_order: ClassVar[int] = 1
-    summary: ClassVar[str] = "averages in the initial weights after each p of the run"
+    summary: ClassVar[str] = "averages with the initial weights after each p of the run"
     source: ClassVar[str] = (
         "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, "
         "Algorithm 1 and Eq. 5"
@@ -56,7 +56,7 @@ class SequentialAveraging(RetentionMethod):
     """Fraction of the run between averages; default: 0.25 if `every` is not given. 1 averages
     once, at the end, which is WiSE-FT."""
     every: Annotated[int | None, Meta(ge=1)] = None
-    """Optimiser steps between averages, in place of p."""
+    """Optimiser steps between averages, instead of p."""
     beta: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Weight of the old model in each average; 0 is direct fine-tuning."""
     reference: Annotated[str, Meta(former=("previous",))] = START
@@ -65,7 +65,7 @@ class SequentialAveraging(RetentionMethod):
     reset_optimizer: bool = False
     """Reset the optimiser's moments after each average."""
     reference_device: KeepAuto = "auto"
-    """Where the old weights are kept: device (beside the weights), cpu (host memory), disk (a file
+    """Where to keep the old weights: device (memory of the model), cpu (host memory), disk (a file
     that is read when needed); auto: disk for a folder, device for the initial model."""
 
     @property

@@ -72,7 +72,7 @@ class TokenWeighting(RetentionMethod):
     )
 
     kind: Literal["eaft", "dft", "talr"] = "eaft"
-    """What the weight depends on: eaft: the entropy of the prediction; dft: the token's
+    """What the weight depends on. eaft: the entropy of the prediction; dft: the token's
     probability; talr: its probability to the power of 1 / tau."""
     coefficient: Annotated[float, Meta(ge=0, le=1)] = 1.0
     """Strength c of the weighting: weights are 1 - c + c v. 1 is the published method, 0 direct

@@ -50,7 +50,7 @@ class WiseFT(RetentionMethod):
     """Model to interpolate with: 'start', the initial model, or the folder of an earlier
     checkpoint."""
     reference_device: KeepAuto = "auto"
-    """Where the old weights are kept: device (beside the weights), cpu (host memory), disk (a file
+    """Where to keep the old weights: device (memory of the model), cpu (host memory), disk (a file
     that is read when needed); auto: disk for a folder, device for the initial model."""
 
     @property

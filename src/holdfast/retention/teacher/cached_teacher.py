@@ -154,7 +154,7 @@ class CachedTeacher:
                     "label_annealing.teacher: cached has no states for a document of "
                     f"{len(tokens)} tokens that begins with {tokens[:8].tolist()}: it is not in "
                     "the prepared training or evaluation data. If the collator changes or "
-                    "truncates tokens, use teacher: online; give data for evaluate() as "
+                    "truncates tokens, use teacher: online. Give data for evaluate() as "
                     "eval_dataset before training."
                 )
         return buffer_BTK.to(ids_BT.device, non_blocking=ids_BT.is_cuda), self.head
