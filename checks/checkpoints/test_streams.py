@@ -251,7 +251,7 @@ def test_a_file_that_became_shorter(streams: list[int], tmp_path: Path) -> None:
     file = tmp_path / "in1" / "model.safetensors"
     os.truncate(file, file.stat().st_size - 4000)
     with pytest.raises(
-        ModelError, match=r"in1/model\.safetensors ends within model\.layers\.[01]\.w: it has become shorter"
+        ModelError, match=r"in1/model\.safetensors ends within model\.layers\.[01]\.w, because it became shorter"
     ):
         prepared.write(tmp_path / "out", workers=1, sync=False)
     assert streams and not (tmp_path / "out").exists()

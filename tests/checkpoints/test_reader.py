@@ -215,7 +215,7 @@ DAMAGES = {
     r"holds 3 shards .* but no model\.safetensors\.index\.json": lambda folder: (
         folder / "model.safetensors.index.json"
     ).unlink(),
-    r"holds model-00003-of-00003\.safetensors, which model\.safetensors\.index\.json does not list": lambda folder: (
+    r"has model-00003-of-00003\.safetensors, but model\.safetensors\.index\.json does not list them": lambda folder: (
         index(folder, {"model.norm.w": None})
     ),
     r"holds model\.safetensors, which .* does not list them. The folder mixes two saves": lambda folder: save_file(

@@ -189,7 +189,7 @@ def test_a_label_holds_one_model(
     worked.loaded.clear(), capsys.readouterr()
     for words in (["a=tuned"], ["b=tuned", "a=tuned"], ["a=tuned", "--cache", "shared"]):
         said = refused(*words, "--perplexity", "prose.jsonl", "--output_dir", "out")
-        assert "a: out/a has evaluations of other weights" in said and "leave there: measured/more. Give" in said
+        assert "a: out/a has evaluations of other weights" in said and "not replace them: measured/more. Give" in said
         assert "another label, as in NEW=MODEL, or use another --output_dir" in said
     assert worked.loaded == [] and not (desk / "out" / "b").exists()
     evaluate("a=tuned", "--perplexity", "prose.jsonl", "more.jsonl", "--output_dir", "out")

@@ -401,7 +401,7 @@ def test_one_of_many_that_fails_on_its_own_is_undecided_together():
         assert outcomes[0].p_adjusted == pytest.approx(outcomes[0].p_value * (1 + len(others)))
         assert is_failed(outcomes) == (outcome == "failed") == bool(decision.shown)
         assert all(o.outcome == "passed" for o in outcomes[1:]), "what passes is not adjusted"
-    assert "among 12 tests this may be chance" in reason_in_words(outcomes[0])
+    assert "with 12 tests this may be chance" in reason_in_words(outcomes[0])
     assert decision_in_words(decision).startswith("No rule is shown to be broken (smallest adjusted p of 12 tests 0.")
     assert "Holm, one-sided, false alarms in at most 2.5 % of such comparisons" in decision_in_words(decision)
     outcomes, decision = many((low, high), *fine, family_wise="none")

@@ -200,7 +200,7 @@ def test_damaged_checkpoints_cost_steps_and_nothing_else(
     capsys.readouterr()
     assert main(words("cut")) == 0
     told = (
-        "Passed over: checkpoint-13 (optimizer.pt is missing), checkpoint-10 (rng_state.pth was changed after it was "
+        "Skipped: checkpoint-13 (optimizer.pt is missing), checkpoint-10 (rng_state.pth was changed after it was "
         "written). Training continues from checkpoint-5."
     )
     assert f"Note: {told}" in capsys.readouterr().out

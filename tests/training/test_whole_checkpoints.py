@@ -157,7 +157,7 @@ def test_a_damaged_file_is_named_and_its_checkpoint_passed_over(
     damage(folder / "checkpoint-6" / file)
     name, said = chosen(trainer, folder)
     assert name == "checkpoint-4"
-    assert said.startswith(f"Passed over: checkpoint-6 ({file} ")
+    assert said.startswith(f"Skipped: checkpoint-6 ({file} ")
     assert said.endswith("Training continues from checkpoint-4.")
 
 
@@ -168,7 +168,7 @@ def test_the_newest_whole_one_is_taken_and_else_none(method: str, copy_of: Any) 
     changed(folder / "checkpoint-4" / "scheduler.pt")
     assert chosen(trainer, folder) == (
         "checkpoint-2",
-        "Passed over: checkpoint-6 (optimizer.pt is missing), checkpoint-4 (scheduler.pt was changed after it was "
+        "Skipped: checkpoint-6 (optimizer.pt is missing), checkpoint-4 (scheduler.pt was changed after it was "
         "written). Training continues from checkpoint-2.",
     )
     cut(folder / "checkpoint-2" / "rng_state.pth")
@@ -223,7 +223,7 @@ def test_a_manifest_that_is_none(content: str, copy_of: Any) -> None:
     replace(folder / "checkpoint-6" / "manifest.json", content.encode())
     assert chosen(trainer, folder) == (
         "checkpoint-4",
-        "Passed over: checkpoint-6 (manifest.json cannot be read). Training continues from checkpoint-4.",
+        "Skipped: checkpoint-6 (manifest.json cannot be read). Training continues from checkpoint-4.",
     )
 
 

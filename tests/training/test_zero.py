@@ -159,7 +159,7 @@ def test_what_a_stage_cannot_do_is_said():
     (refused,) = problems(3, whole, model, None)
     assert "l2, sfa changes gradients or weights" in refused and "zero2" in refused
     (refused,) = problems(0, [EWC(data="x")], model, torch.bfloat16)
-    assert "behind the bfloat16 ones. Use ZeRO 1 or 2" in refused
+    assert "exposes only the bfloat16 weights, not the float32 ones. Use ZeRO 1 or 2" in refused
     for stage in (0, 2, 3):
         (refused,) = problems(stage, [MoFO()], model, None)
         assert "mofo needs an optimiser with separate parameters" in refused and "fsdp2" in refused

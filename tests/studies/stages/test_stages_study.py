@@ -264,7 +264,7 @@ def test_a_fine_tuning_is_measured_on_the_way_where_that_is_asked(files: dict[st
     assert found["along"] == {"steps": [1, 2]} and "probing" not in found
     with pytest.raises(ConfigError, match=r"train: .*along"):
         StagesConfig.read({**asked, "along": {"step": [1]}})
-    with pytest.raises(ConfigError, match="along: is of a fine-tuning"):
+    with pytest.raises(ConfigError, match="along: measures during fine-tuning"):
         StagesConfig.read({**files, "tuned": ["one"], "along": {"steps": [1]}})
 
 

@@ -142,7 +142,7 @@ def test_values_that_a_method_refuses_are_found_before_anything_runs(asked):
         ),
         (
             {"evaluation": {"keep": ["{prose}", "arc_easy"], "learn": ["{code}"]}},
-            "objectives.keep: nats and shares have no mean",
+            "objectives.keep: expected entries of one unit",
         ),
         ({"evaluation": {"keep": ["{prose}"], "learn": ["{code}"], "before": False}}, "which false leaves unmeasured"),
     ],
@@ -186,7 +186,7 @@ def a_text(asked) -> dict:
         ("dve", "objectives.validation: 'dve' is not among the evaluation entries. Did you mean 'dev'?"),
         ("code", "objectives.validation: code is also in learn, so the choice would use reported figures"),
         ("arc_easy", "objectives.validation: expected entries in the unit of learn (code), got arc_easy"),
-        (["dev", "arc_easy"], "objectives.validation: nats and shares have no mean"),
+        (["dev", "arc_easy"], "objectives.validation: expected entries of one unit"),
     ],
 )
 def test_a_validation_that_cannot_choose(asked, material, validation, expected):
