@@ -146,7 +146,7 @@ CLASSES = {"classification": "prose.jsonl", "prompt": "{text}"}
         ({"perplexity": "prose.jsonl", "prompt": "{a}"}, "expected both `prompt`"),
         (
             {"perplexity": "prose.jsonl", "text": "{a}", "prompt": "{a}", "completion": "{b}"},
-            "or `prompt` and `completion`, to score completions only; got both",
+            "expected either `text`",
         ),
         ({"perplexity": "prose.jsonl", "text": "{a"}, "write a literal brace twice"),
         ({"perplexity": "prose.jsonl", "text": "no columns"}, "a template that names columns"),

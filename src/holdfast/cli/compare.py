@@ -162,7 +162,7 @@ class CompareRequest(CompareSettings):
         problems += [Problem("policy", text) for text in self.judged_by[1]]
         problems += self._prompts_problems()
         if self.strict and not self.fail_if and self.policy is None:
-            example = "needs a rule. Add --fail_if, such as --fail_if 'any drop > 2%'."
+            example = "add one, such as --fail_if 'any drop > 2%'."
             problems.append(
                 Problem(
                     "strict",

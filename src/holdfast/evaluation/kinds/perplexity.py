@@ -55,8 +55,8 @@ class PerplexityEntry(DataEntry):
             )
         if self.text is not None and self.prompt is not None:
             problems.append(
-                "expected `text`, to score the whole text, or `prompt` and `completion`, to score "
-                "completions only; got both."
+                "expected either `text` (scored whole) or `prompt` and `completion` (only completions "
+                "are scored), got both. Leave one out."
             )
         if self.window is not None and self.stride is not None and self.stride >= self.window:
             problems.append(
