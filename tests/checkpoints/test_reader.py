@@ -218,7 +218,7 @@ DAMAGES = {
     r"has model-00003-of-00003\.safetensors, but model\.safetensors\.index\.json does not list them": lambda folder: (
         index(folder, {"model.norm.w": None})
     ),
-    r"holds model\.safetensors, which .* does not list them. The folder mixes two saves": lambda folder: save_file(
+    r"has model\.safetensors, but .* does not list them. The folder mixes two saves": lambda folder: save_file(
         TENSORS, folder / "model.safetensors"
     ),
 }

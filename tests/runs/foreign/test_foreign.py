@@ -258,7 +258,7 @@ def test_old_names_are_options_too(tmp_path: Path) -> None:
         ),
         (
             {"datasets": [{"path": "a/b", "type": "alpaca", "revision": "x"}]},
-            "nothing like revision",
+            "revision has no counterpart",
         ),
         ({"gptq": True}, "gptq: has no counterpart"),
         (
