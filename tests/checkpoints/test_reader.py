@@ -252,7 +252,7 @@ def test_a_file_that_was_cut_after_it_was_opened(tmp_path: Path) -> None:
     buffer = np.empty(400, np.uint8)
     reader.read("first", 0, 50, buffer)
     reader.read("last", 0, 49, buffer)
-    with pytest.raises(ModelError, match=r"model\.safetensors ends within last: it became shorter"):
+    with pytest.raises(ModelError, match=r"model\.safetensors ends within last, because it became shorter"):
         reader.read("last", 0, 50, buffer)
 
 

@@ -132,7 +132,7 @@ def test_rows_that_are_missing_or_malformed_are_said(tmp_path):
     assert found == []
     for file in (changed, torn):
         name = file.name.removesuffix(".samples.jsonl")
-        assert f"{file} does not have the rows of {name}.json was written with" in "\n".join(unmatched)
+        assert f"{file} does not have the rows of {name}.json" in "\n".join(unmatched)
     assert "keep/gone: the per-sample rows keep.gone.samples.jsonl are missing in" in "\n".join(unmatched)
     assert "keep/strange: sample rows lack 'doc'" in "\n".join(unmatched)
     assert "keep/empty: no samples" in "\n".join(unmatched)
