@@ -43,19 +43,6 @@ def say(place: Path, capsys: pytest.CaptureFixture[str]) -> Say:
 # ----------------------------------------------------------------------------------------------------------------- data
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("", "data.jsonl is empty (0 bytes)"),
-        ('{"text": "good"}\n{"text": null}\n', "data.jsonl, line 2"),
-    ],
-)
-def test_content_that_cannot_be_used(content: str, expected: str, say: Say, place: Path) -> None:
-    (place / "data.jsonl").write_text(content)
-    code, err = say(dataset_name="data.jsonl")
-    assert code == 2 and expected in err
-
-
 def test_rows_that_fill_no_batch_are_refused_before_the_model_is_loaded(
     say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
