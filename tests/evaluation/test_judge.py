@@ -427,7 +427,7 @@ def test_the_ledger_belongs_to_one_at_a_time_and_to_holdfast(tmp_path):
         with pytest.raises(FolderBusy, match="Another holdfast process"), Ledger(tmp_path / "a.jsonl"):
             pass
     (tmp_path / "b.jsonl").write_text('{"text": "mine"}\n')
-    with pytest.raises(DataError, match="not written by holdfast"), Ledger(tmp_path / "b.jsonl"):
+    with pytest.raises(DataError, match="holdfast did not write"), Ledger(tmp_path / "b.jsonl"):
         pass
     assert (tmp_path / "b.jsonl").read_text() == '{"text": "mine"}\n'
     (tmp_path / "file").write_text("")

@@ -42,5 +42,5 @@ def test_tasks_of_slurm_that_do_not_know_of_each_other_are_refused() -> None:
 
 def test_each_node_with_a_folder_of_its_own_cannot_be_asked_for(least: dict[str, Any]) -> None:
     text_rows("train.jsonl", ["a"])
-    with pytest.raises(ConfigError, match="save_on_each_node: all nodes share one folder"):
+    with pytest.raises(ConfigError, match="save_on_each_node: has no effect: all nodes share one folder"):
         train_config({**least, "save_on_each_node": True})

@@ -210,7 +210,7 @@ def test_tokens_without_a_row_in_the_embedding_are_refused_wherever_they_stand(
         rows[477] = {"text": f"And the {last} ends."}
         written("a.jsonl", *rows)
         assert main(["check", *words]) == code
-        assert ("has none: '<|new|>'." in capfd.readouterr().err) == bool(code)
+        assert ("of the model's embedding: '<|new|>'." in capfd.readouterr().err) == bool(code)
 
 
 def test_all_rows_are_looked_at_for_what_is_cut(

@@ -179,7 +179,7 @@ def test_a_record_of_other_values_is_refused_with_file_and_key(tmp_path, changes
 
 def test_a_list_of_records_is_read_as_one(tmp_path):
     path = write_json(tmp_path / "comparisons.json", [{"suite": "a"}])
-    with pytest.raises(DataError, match=r"comparisons\.json .*expected the key '\[0\]\.name', which is missing"):
+    with pytest.raises(DataError, match=r"comparisons\.json, but: expected the key '\[0\]\.name', which is missing"):
         read_as(path, list[Comparison])
 
 

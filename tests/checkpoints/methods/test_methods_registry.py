@@ -39,7 +39,7 @@ def test_parameters_as_text() -> None:
         ("ties", {"densty": 0.5}, 2, "ties: unknown key 'densty'. Did you mean 'density'?"),
         ("slerp", {"t": 1.5}, 2, "t: expected a number of at least 0 and at most 1, got 1.5"),
         ("slerp", {}, 3, "slerp: expected 2 models, got 3"),
-        ("wise_ft", {}, 2, "wise_ft: expected 1 model beside the base, got 2"),
+        ("wise_ft", {}, 2, "wise_ft: expected 1 model in addition to the base, got 2"),
         ("linear", {"weights": (1, -1)}, 2, "weights: expected 0 or more for a mean, got 1, -1"),
         ("linear", {"weights": (0, 0)}, 2, "weights: expected a sum above 0, got 0, 0"),
         ("linear", {"weights": (1, float("nan"))}, 2, "weights: expected finite numbers, got 1, nan"),

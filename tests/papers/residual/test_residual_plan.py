@@ -164,7 +164,7 @@ def test_one_small_world_needs_no_words_for_it():
         ({"restore": {"prompts": "o/prompts", "train": {"packing": True}}}, "restore: packing: has no effect"),
         ({"restore": {"stesp": 3}}, "restore: unknown key 'stesp'. Did you mean 'steps'"),
         ({"toy": "world", "restore": {}, "starts": ["base"]}, "restore: begins with the continued instruct model"),
-        ({"toy": "world", "restore": {}, "train": {"use_peft": True}}, "restore: expected whole weights"),
+        ({"toy": "world", "restore": {}, "train": {"use_peft": True}}, "restore: expected full training"),
         ({"toy": "world", "world": ["sibling"]}, "world: expected a mapping, got ['sibling'] (list)"),
         ({"bugdets": [1]}, "unknown key 'bugdets'. Did you mean 'budgets'"),
         ({"corpus": None}, "corpus: is missing"),

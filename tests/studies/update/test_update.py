@@ -271,6 +271,6 @@ def test_a_corpus_too_small_for_the_share_that_is_held_out(request_of, news, tmp
 def test_a_folder_of_others_is_not_touched(request_of, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    with pytest.raises(RunFolderError, match="holds no study"):
+    with pytest.raises(RunFolderError, match="has other files than a study"):
         run(request_of())
     shutil.rmtree(tmp_path / "out")

@@ -131,8 +131,8 @@ def _turns(found: _Found) -> NextStep | None:
     for c in found.lost_of(BEHAVIOUR):
         if c.metric == "turn_ended":
             text = (
-                f"{_name(c)}: replies end differently than before. The end-of-turn token may not "
-                "be trained: 'holdfast check' with the training request reports this."
+                f"{_name(c)}: replies end differently than before. Perhaps training gives the "
+                "end-of-turn token no loss. 'holdfast check' on the training configuration tells."
             )
             return NextStep(text=text)
     return None

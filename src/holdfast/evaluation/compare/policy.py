@@ -119,7 +119,8 @@ class Policy:
             json_schema=_entries_schema,
         ),
     ]
-    """Policy of each entry, suite/entry, suite (its other entries), or any (all others)."""
+    """Policies by key: entry or suite/entry for one entry, suite for its other entries, any for all
+    others."""
     fail_if: tuple[str, ...] = ()
     """Further rules, as in --fail_if."""
     supporting_losses: Annotated[int, Meta(ge=1)] = 1

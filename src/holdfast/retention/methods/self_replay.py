@@ -71,8 +71,8 @@ class SelfReplay(RetentionMethod):
     row_source: ClassVar[str] = "generated"
 
     prompts: str = START
-    """Prompts of the initial model: start (the beginning-of-text token alone), target (the prompts
-    of the training data), or a file, folder or hub id with prompts."""
+    """Prompts given to the initial model: start (the beginning-of-text token alone), target (the
+    prompts of the training data), or a file, folder or hub id with prompts."""
     fraction: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     """Share of generated text in the mixture; 0 is direct fine-tuning."""
     unit: Literal["tokens", "examples"] = "tokens"
