@@ -80,7 +80,7 @@ def test_a_shard_that_is_cut_between_planning_and_reading(workers: int, case: Ca
     os.truncate(file, file.stat().st_size - 10)
     with pytest.raises(
         ModelError,
-        match=r"tuned/model-00002-of-00003\.safetensors ends within model\.layers\.\d\..*weight, because it became shorter",
+        match=r"tuned/model-00002-of-00003\.safetensors ends within .*weight, because it became shorter",
     ):
         prepared.write(case.output, overwrite=True, workers=workers)
     case.check(changed=case.parents[1])
