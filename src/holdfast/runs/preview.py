@@ -231,7 +231,7 @@ def _refuse_beyond(rows: Any, tokenizer: Any, vocabulary: int) -> None:
         words = getattr(tokenizer, "tokenizer", tokenizer)
         tokens = ", ".join(repr(words.decode([token])) for token in sorted(beyond)[:8])
         raise DataError(
-            f"The training rows have token ids beyond the {vocabulary:,} rows of the model's "
+            f"The training rows have tokens beyond the {vocabulary:,} rows of the model's "
             f"embedding: {tokens}. Use the model's own tokenizer, or resize the model "
             "(resize_token_embeddings) and save it."
         )
