@@ -87,7 +87,7 @@ def test_an_outcome_stands_beside_the_paper(tmp_path):
     found = section(page, "2a")
     assert "- The paper: " in found and "- Holds where: " in found
     [line] = [row for row in found.splitlines() if row.startswith("| medium ")]
-    assert line.startswith("| medium | **holds** | label annealing at 90 % of the gain: source loss avoided: ")
+    assert line.startswith("| medium | **holds** | label annealing at 90 % of the learn gain: keep loss avoided: ")
     [claim] = [c for c in check_claims(dict.fromkeys(RECIPES, paper_like())) if c.number == "2a"]
     for figure in claim.figures:
         assert f"{figure.n}; {figure.unit}" in line and figure.needs in line
@@ -105,7 +105,7 @@ def test_counts_by_verdict_stand_on_top(tmp_path):
         sums = " | ".join(str(counts[verdict]) for verdict in (HOLDS, FAILS, UNKNOWN))
         assert f"| {of_whom} ({len(family)}) | medium | {sums} | 0 |" in top
         assert f"| {of_whom} ({len(family)}) | small | 0 | 0 | 0 | {len(family)} |" in top
-        assert f"Medium: Of {len(family)} claims of {'ours' if ours else 'the paper'} " in top
+        assert f"Medium: Of {len(family)} claims of {'ours' if ours else 'the paper'}, " in top
 
 
 def test_a_precondition_that_is_not_met_is_named(tmp_path):
@@ -115,7 +115,7 @@ def test_a_precondition_that_is_not_met_is_named(tmp_path):
     runs = [[r.__class__(**{**vars(r), "references": {}}) for r in t.runs] for t in short.trials]
     trials = [t.__class__(**{**vars(t), "runs": found}) for t, found in zip(short.trials, runs, strict=True)]
     page = written(tmp_path, short.__class__(**{**vars(short), "trials": trials}))
-    assert "Precondition not met, direct fine-tuning forgets moderately" in page
+    assert "Precondition not met: direct fine-tuning forgets moderately" in page
 
 
 @pytest.mark.parametrize("changes", [{"rules": RULES - 1}, {"size": "quick"}])

@@ -77,7 +77,7 @@ def test_every_checkpoint_is_probed_and_fine_tuned_alike(asked: dict[str, Any]) 
     config = OvertrainingConfig.read(asked)
     labels = [job.attributes["label"] for job in config.jobs()]
     assert labels[:4] == [
-        "looking for what is measured in what is trained on",
+        "looking for evaluation data in the training data",
         *(f"{name}: noise, few bits, pruning" for name in BUDGETS),
     ]
     assert labels[4:7] == [f"{name}: new, {DIRECT}, learning rate 0.001" for name in BUDGETS]
@@ -135,7 +135,10 @@ def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None
         ({"train": {"seed": 3}}, r"train\.seed: is set by the study"),
         ({"train": {"save_strategy": "no"}}, r"train\.save_strategy: is set by early stopping"),
         ({"max_perplexity": 1}, "max_perplexity: expected"),
-        ({"direction": {"task": "new", "learning_rate": 1e-3}}, "direction: is held against the quadratic"),
+        (
+            {"direction": {"task": "new", "learning_rate": 1e-3}},
+            "direction: needs `curvature`, which measures the quadratic",
+        ),
         ({"direction": {"task": "nw", "learning_rate": 1e-3}, "curvature": 4}, "direction: task: .*Did you mean 'new'"),
         (
             {"direction": {"task": "new", "learning_rate": 2e-3}, "curvature": 4},

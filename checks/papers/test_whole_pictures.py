@@ -144,7 +144,7 @@ def test_what_is_wrong_with_a_tower_is_said_before_anything_runs(
 
 def test_an_adapter_leaves_the_tower_alone(asked: dict[str, Any]) -> None:
     wide: list[Any] = [{"train": {"use_peft": True, "lora_target_modules": ["all-linear"]}}, {"label": "LoRA"}]
-    with pytest.raises(ConfigError, match="all-linear would train the tower, too"):
+    with pytest.raises(ConfigError, match="all-linear would also train the vision tower"):
         OvertrainingConfig.read({**asked, "arms": ["direct", wide], "vary": {"learning_rate": [1e-2]}})
     part: list[Any] = [{"train": {"train_only": ["multi_modal_projector"]}}, {"label": "projector alone"}]
     config = OvertrainingConfig.read({**asked, "arms": ["direct", part], "vary": {"learning_rate": [1e-2]}})
@@ -214,7 +214,7 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
         eyes = {name.partition("vision_tower.")[2]: w for name, w in before.items() if name in same}
         assert all(any(torch.equal(w, mine) for mine in eyes.values() if mine.shape == w.shape) for w in tower.values())
     # language before tuning is the checkpoint's own; models of 4 and 20 steps guess, so that any token has a share
-    assert any("the token that stands for a picture takes" in note for note in record.notes)
+    assert any("the image token takes" in note for note in record.notes)
     from holdfast.evaluation.session import ModelRequest, evaluate_models
     from holdfast.support.progress import ProgressDisplay
 

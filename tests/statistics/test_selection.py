@@ -134,7 +134,7 @@ def test_what_a_rule_takes(points, how, chosen):
         (
             [(-0.5, -0.1), (0.0, -0.2)],
             {"rule": "knee"},
-            "no trial is on the frontier: the start is as good as each of them on both sides",
+            "no trial is on the frontier: the initial model is at least as good as each trial on both sides",
         ),
     ],
 )
@@ -177,7 +177,7 @@ def test_knee_takes_what_stands_out_and_never_the_start():
 @pytest.mark.parametrize(
     ("points", "chosen", "reason"),
     [
-        ([(0.5, 0.1), (0.4, 0.05)], 0, "of 2 complete trials, it alone is on the Pareto frontier"),
+        ([(0.5, 0.1), (0.4, 0.05)], 0, "of 2 complete trials, only this one is on the Pareto frontier"),
         ([(0.5, -0.1)], 0, ""),  # the start is its other end
         ([(0.5, 0.1), (0.4, 0.2)], 1, "none beyond the line"),  # both are better than the start: no third point
         ([(1.0, -1.0), (0.3, -0.9)], 0, ""),  # worse than going back and forth between start and trial 0

@@ -21,7 +21,7 @@ def test_shares_of_direct():
         assert share.reason is None
         assert share.interval[0] < share.value < share.interval[1]
     itself = shares(study.trials[0], study)[0]
-    assert (itself.value, itself.reason) == (None, "direct fine-tuning is what the shares are of")
+    assert (itself.value, itself.reason) == (None, "shares are relative to direct fine-tuning itself")
 
 
 def test_fieller_s_set_is_where_the_difference_cannot_be_told_from_zero():
@@ -42,8 +42,8 @@ def test_fieller_s_set_is_where_the_difference_cannot_be_told_from_zero():
 def test_no_share_where_direct_did_nothing_and_no_interval_where_that_is_open():
     study = points_study([[(-0.1, 0.2), (-0.12, 0.1)], [(0.4, 0.1), (0.4, 0.2)]], halves=0.01, direct=0)
     kept, avoided = shares(study.trials[1], study)
-    assert (kept.value, kept.reason) == (None, "direct fine-tuning gained nothing on what is learnt")
-    assert (avoided.value, avoided.reason) == (None, "direct fine-tuning lost nothing on what is kept")
+    assert (kept.value, kept.reason) == (None, "direct fine-tuning gained nothing on learn")
+    assert (avoided.value, avoided.reason) == (None, "direct fine-tuning lost nothing on keep")
     noisy = points_study([[(0.9, -0.1), (0.01, -0.1)], [(0.4, -0.1), (0.3, -0.1)]], halves=0.01, direct=0)
     kept, _ = shares(noisy.trials[1], noisy)
     assert kept.value == pytest.approx(0.35 / 0.455)

@@ -17,7 +17,7 @@ def parse_points(value: Any) -> tuple[float, bool] | str:
     """(number, whether in hundredths) of an allowed loss, or a sentence that says what is wrong
     with it."""
     expected = (
-        f"expected the keep loss that is allowed, 0 or more, such as 0.02 or '1pt', got {value!r}."
+        f"expected the largest allowed keep loss, 0 or more, such as 0.02 or '1pt', got {value!r}."
     )
     number, hundredths = value, False
     if isinstance(value, str):
@@ -68,7 +68,7 @@ def allowance(points: float | str, objective: Objective, values: Iterable[float]
     if share and number >= 1:
         raise ConfigError(
             f"select.points: {points!r} are in the metric's unit, and {objective.label} "
-            f"({objective.unit}) is a share in [0, 1], so that any loss would be allowed. For "
+            f"({objective.unit}) is a share in [0, 1], so any loss would be allowed. For "
             f"{number:g} hundredths write '{number:g}pt'."
         )
     return number

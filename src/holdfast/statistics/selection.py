@@ -182,7 +182,7 @@ def _text(rule: Rule, points: float, record: StudyRecord) -> str:
     if rule.name == "paper":
         noise = " beyond noise" if rule.strict else ""
         return (
-            f"the best keep among the trials that improve {record.chooses_by.side} over the "
+            f"the best keep score among the trials that improve {record.chooses_by.side} over the "
             f"initial model{noise}"
         )
     if rule.name == "keep_within":
@@ -197,7 +197,7 @@ def _text(rule: Rule, points: float, record: StudyRecord) -> str:
             if points > 0
             else "loses nothing against the initial model"
         )
-        return f"the best {record.chooses_by.side} among the trials whose keep {bound}{noise}"
+        return f"the best {record.chooses_by.side} score among the trials whose keep {bound}{noise}"
     return "the knee: the trial of the Pareto frontier farthest beyond the line between its ends"
 
 
@@ -211,7 +211,7 @@ def _judged(
 ) -> tuple[list[Dropped], str]:
     """(dropped trials with those that the rule left out, why this choice)."""
     if not table.trials:
-        return dropped, "no trial is complete with all its seeds yet"
+        return dropped, "no trial has completed all its seeds yet"
     if rule.name == "paper":
         reasons, why = _judged_by_gain(table, rule, place, record)
     elif rule.name == "keep_within":
@@ -248,8 +248,8 @@ def _judged_by_gain(
     return (
         reasons,
         (
-            f"{int(improves.sum())} improve {side} over the initial model; it has the best keep of "
-            "these"
+            f"{int(improves.sum())} improve {side} over the initial model; this one has the best "
+            "keep score of them"
         ),
     )
 
@@ -270,9 +270,9 @@ def _judged_by_loss(
     if place is None:
         i = int(gains.argmax())
         best = f"the best, {table.trials[i].label}, changes it by {gains[i]:.3g} {unit}"
-        return reasons, f"no trial holds keep within {points:.3g} {unit}: {best}"
-    passing = f"{int(passes.sum())} hold keep within {points:.3g} {unit}"
-    return reasons, f"{passing}; it has the best {record.chooses_by.side} of these"
+        return reasons, f"no trial holds the keep loss within {points:.3g} {unit}: {best}"
+    passing = f"{int(passes.sum())} hold the keep loss within {points:.3g} {unit}"
+    return reasons, f"{passing}; this one has the best {record.chooses_by.side} score of them"
 
 
 def _judged_by_frontier(table: Table, rule: Rule, place: int | None) -> tuple[dict[int, str], str]:
@@ -296,17 +296,18 @@ def _judged_by_frontier(table: Table, rule: Rule, place: int | None) -> tuple[di
     if place is None:
         return (
             reasons,
-            "no trial is on the frontier: the start is as good as each of them on both sides",
+            "no trial is on the frontier: the initial model is at least as good as each trial on "
+            "both sides",
         )
     on_frontier = len(distances) - (start in distances)
     if on_frontier == 1:
-        return reasons, "it alone is on the Pareto frontier"
+        return reasons, "only this one is on the Pareto frontier"
     if distances[place] <= 0:
         return reasons, (
             f"{on_frontier} are on the Pareto frontier, none beyond the line between its ends; of "
-            "what lies on it this has the better keep"
+            "those on the line, this one has the better keep score"
         )
     return reasons, (
-        f"{on_frontier} are on the Pareto frontier; it lies farthest beyond the line between its "
-        f"ends ({distances[place]:.2f} of 0.71)"
+        f"{on_frontier} are on the Pareto frontier; this one lies farthest beyond the line between "
+        f"its ends ({distances[place]:.2f} of 0.71)"
     )

@@ -123,7 +123,7 @@ def kept_share(ours: Figure, direct: Figure, *, confidence: float = CONFIDENCE) 
     """How much of direct fine-tuning's gain on what is learnt was kept; no value where it gained
     nothing."""
     if direct.value <= 0:
-        return _nothing("direct fine-tuning gained nothing on what is learnt")
+        return _nothing("direct fine-tuning gained nothing on learn")
     return share_over_seeds(ours, direct, confidence=confidence, what="gain")
 
 
@@ -131,7 +131,7 @@ def avoided_share(ours: Figure, direct: Figure, *, confidence: float = CONFIDENC
     """How much of direct fine-tuning's loss on what is kept was avoided; no value where it lost
     nothing."""
     if direct.value >= 0:
-        return _nothing("direct fine-tuning lost nothing on what is kept")
+        return _nothing("direct fine-tuning lost nothing on keep")
     return share_over_seeds(ours, direct, confidence=confidence, what="loss").taken_from(1.0)
 
 
@@ -144,7 +144,7 @@ def shares(trial: TrialRecord, record: StudyRecord) -> tuple[Share, Share]:
     """
     direct = record.direct
     if trial is direct:
-        nothing = _nothing("direct fine-tuning is what the shares are of")
+        nothing = _nothing("shares are relative to direct fine-tuning itself")
         return nothing, nothing
     if direct is None or incomplete(direct, record):
         nothing = _nothing("direct fine-tuning is not finished")
@@ -153,7 +153,7 @@ def shares(trial: TrialRecord, record: StudyRecord) -> tuple[Share, Share]:
     learn, direct_learn = gain_of(trial, record.learn), gain_of(direct, record.learn)
     keep, direct_keep = gain_of(trial, record.keep), gain_of(direct, record.keep)
     if learn is None or keep is None or direct_learn is None or direct_keep is None:
-        nothing = _nothing("the trial has not all seeds and measures")
+        nothing = _nothing("the trial lacks seeds or measurements")
         return nothing, nothing
     return kept_share(learn, direct_learn), avoided_share(keep, direct_keep)
 

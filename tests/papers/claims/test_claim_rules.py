@@ -72,11 +72,11 @@ def test_a_precondition_comes_before_the_rule():
         found = one(record, statement=limited(3.5))
         assert found.verdict == UNKNOWN
         assert found.reason.startswith(
-            "Precondition not met, it is small: size is 3.5, expected at most 3, off by 0.5; wait. "
-            f"The rule by itself: {alone}."
+            "Precondition not met: it is small; size is 3.5, expected at most 3, off by 0.5; wait. "
+            f"Without preconditions, the verdict would be: {alone}."
         )
     open_ = one([1.2], statement=limited(3.5))
-    assert "size is 3.5" in open_.reason and "by itself" not in open_.reason
+    assert "size is 3.5" in open_.reason and "preconditions" not in open_.reason
     assert "size was not measured; wait" in one([2.0], statement=limited(None)).reason
     assert one([2.0], statement=limited(float("nan"))).verdict == UNKNOWN
     [kept] = one([2.0], statement=limited(3.5)).preconditions
@@ -98,7 +98,7 @@ def test_what_carries_a_verdict_is_named():
 
 
 def test_jobs_and_seeds():
-    assert one([2.0], waiting=1).reason.startswith("1 trial is not finished and may change it; so far: holds.")
+    assert one([2.0], waiting=1).reason.startswith("1 trial is not finished and may change the verdict; so far: holds.")
     assert one([2.0], waiting=2, noun="model").reason.startswith("2 models are not finished")
     assert one([2.0], waiting=2, statement=statement(resumable_changes=False)).verdict == HOLDS
     assert "One seed" in one([2.0], seeds=1).warnings[0] and one([1.2], seeds=1).warnings == []
@@ -130,8 +130,8 @@ def test_holms_procedure(p, expected):
     )
     assert [c.family for c in claims] == expected
     [line] = family_lines(claims)
-    assert line.startswith(f"Of {len(p)} claim{'s' * (len(p) > 1)} of the paper {expected.count(True)} hold")
-    assert ("only" in line) == (False in expected)
+    assert line.startswith(f"Of {len(p)} claim{'s' * (len(p) > 1)} of the paper, {expected.count(True)} hold")
+    assert ("Only" in line) == (False in expected)
 
 
 def test_our_claims_are_a_family_of_their_own():
@@ -141,8 +141,8 @@ def test_our_claims_are_a_family_of_their_own():
     claims = judge_claims(rules, {"r": Evidence(record=[1.0])})
     assert [c.family for c in claims] == [True, True, True], "0.05 / 2 for the paper's, 0.05 for ours"
     assert family_lines(claims) == [
-        "Of 2 claims of the paper 2 hold at a family-wise level of 5 % (Holm): 0, 1.",
-        "Of 1 claim of ours 1 holds at a family-wise level of 5 % (Holm): 2.",
+        "Of 2 claims of the paper, 2 hold at a family-wise level of 5 % (Holm): 0, 1.",
+        "Of 1 claim of ours, 1 holds at a family-wise level of 5 % (Holm): 2.",
     ]
 
 
@@ -150,7 +150,7 @@ def test_one_seed_holds_in_no_family():
     whole = judge_claims([statement("1", holds_at(1e-9))], {"r": Evidence(record=[1.0], seeds=1)})
     assert (whole[0].verdict, whole[0].family) == (HOLDS, None)
     [line] = family_lines(whole)
-    assert "0 hold" in line and line.endswith("On one seed or world, and so not counted: 1.")
+    assert "0 hold" in line and line.endswith("Not counted, because they rest on one seed or world: 1.")
 
     def one_world(record, level):
         return [above(dataclasses.replace(figure(9.0, 0.5, level), seeds=1), 1.0, yes="", no="")]
@@ -308,5 +308,5 @@ def test_a_requirement_of_every_case():
     north, south, bare = needs([field(plain=0.2), field("south", plain=0.2), field("east")])
     assert (north.met, south.met, bare.met) == (False, True, False) and bare.value is None
     assert north.sentence == (
-        "precondition not met, north grows: yield in the north is 0.2, expected at least 0.5, off by 0.3; water it"
+        "precondition not met: north grows; yield in the north is 0.2, expected at least 0.5, off by 0.3; water it"
     )

@@ -53,7 +53,7 @@ def test_every_claim_with_its_figures_and_link(tmp_path):
     recipes = [recipe for recipe in RECIPES if "variants" not in recipe]
     record = found(dict.fromkeys(recipes, paper_like()))
     page = re.sub(r'<span class="whole">(.*?)</span>', r"\1", written(tmp_path, record))
-    assert "Of 18 claims 17 hold and 1 does not." in page
+    assert "Of 18 claims, 17 hold and 1 does not." in page
     for claim in map(Claim.from_json, record["claims"]):
         for text in (claim.text, claim.reason):
             assert text.replace("'", "&#x27;") in page
@@ -69,11 +69,11 @@ def test_verdicts_are_counted():
     verdicts = ["holds", "does not hold", "cannot tell"]
     whole = Claim(number="1", text="", recipe="", paper="", verdict="", by_rule="", parts=[], figures=[])
     claims = [dataclasses.replace(whole, verdict=verdict) for verdict in verdicts]
-    assert verdict_sentence(claims) == "Of 3 claims 1 holds, 1 does not and 1 cannot be judged."
-    assert verdict_sentence(claims[:1] * 2 + claims[1:2] * 2) == "Of 4 claims 2 hold and 2 do not."
-    assert verdict_sentence(claims[2:] * 2) == "Of 2 claims 2 cannot be judged."
-    assert verdict_sentence(claims[:1]) == "The one claim that was checked: holds."
-    assert verdict_sentence([]) == "No claim was checked."
+    assert verdict_sentence(claims) == "Of 3 claims, 1 holds, 1 does not and 1 cannot be judged."
+    assert verdict_sentence(claims[:1] * 2 + claims[1:2] * 2) == "Of 4 claims, 2 hold and 2 do not."
+    assert verdict_sentence(claims[2:] * 2) == "Of 2 claims, 2 cannot be judged."
+    assert verdict_sentence(claims[:1]) == "One claim was checked: holds."
+    assert verdict_sentence([]) == "No claims were checked."
 
 
 def test_a_quick_check_says_that_it_means_nothing(tmp_path):
@@ -86,7 +86,7 @@ def test_a_quick_check_says_that_it_means_nothing(tmp_path):
 
 def test_figures_in_words():
     figure = ClaimFigure(
-        what="L2 0.1: source loss avoided",
+        what="L2 0.1: keep loss avoided",
         value=0.301,
         interval=(0.28, 0.32),
         n="3 seeds, 150 samples",
@@ -95,8 +95,8 @@ def test_figures_in_words():
     assert figure_basis(dataclasses.replace(figure, needs="above 0.2")) == (
         "3 seeds, 150 samples; share of direct's loss; needs above 0.2"
     )
-    assert figure_line(figure) == "L2 0.1: source loss avoided: 0.30 [0.28, 0.32]"
+    assert figure_line(figure) == "L2 0.1: keep loss avoided: 0.30 [0.28, 0.32]"
     assert figure_line(dataclasses.replace(figure, interval=None)).endswith("0.30 (no interval)")
     assert figure_line(dataclasses.replace(figure, value=math.nan)).endswith("not available")
     in_nats = dataclasses.replace(figure, unit="nats/token")
-    assert figure_line(in_nats) == "L2 0.1: source loss avoided: +0.301 [+0.280, +0.320]"
+    assert figure_line(in_nats) == "L2 0.1: keep loss avoided: +0.301 [+0.280, +0.320]"

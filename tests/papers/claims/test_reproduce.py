@@ -86,7 +86,7 @@ def test_all_studies_and_their_claims(ran, tmp_path, quiet):
     }
     page = (tmp_path / "out" / "claims.html").read_text()
     assert 'href="math/report.html"' in page
-    assert "Of 22 claims 17 hold, 1 does not and 4 cannot be judged." in page
+    assert "Of 22 claims, 17 hold, 1 does not and 4 cannot be judged." in page
     text = shown(quiet)
     assert "1 of 6: math" in text and text.count("cannot tell") == len(variants)
     assert text.count("holds") >= 11
@@ -152,7 +152,9 @@ def whole_but(ran, monkeypatch):
 
 def test_a_failed_study_does_not_stop_the_others(whole_but, tmp_path, quiet):
     whole_but("math-tiny", HoldfastError("2 trials of 12 failed"))
-    with pytest.raises(HoldfastError, match=r"1 of 2 studies failed:\nmath: 2 trials of 12 failed\nThe same command"):
+    with pytest.raises(
+        HoldfastError, match=r"1 of 2 studies failed:\nmath: 2 trials of 12 failed\nRun the same command"
+    ):
         reproduce(recipes=["math", "code"], output_dir=tmp_path / "out", console=quiet)
     verdicts = {c["number"]: c["verdict"] for c in read_json(tmp_path / "out" / "claims.json")["claims"]}
     assert verdicts["1b"] == "holds"

@@ -60,7 +60,7 @@ def test_a_size_changes_what_the_file_says(asked: list[Any], tmp_path: Path) -> 
     [
         ({"size": "mediun"}, "expected one of small, medium, got 'mediun'. Did you mean 'medium'?"),
         ({"recipes": ["tow"]}, "expected some of one, two, got 'tow'. Did you mean 'two'?"),
-        ({"recipes": ["two"]}, "a size of small has one. Choose another size."),
+        ({"recipes": ["two"]}, "the size small has only one. Choose another size or other recipes."),
     ],
 )
 def test_what_is_not_there_is_refused(request_: Any, said: str, asked: list[Any]) -> None:

@@ -19,7 +19,7 @@ from recorded import ladder
 def test_the_lead_says_what_longer_pretraining_brought() -> None:
     told = summary(ladder())
     assert "1M: web from 3.000 to 2.400 nats/token between 1,000,000 and 4 M tokens." in told or "1M: web from" in told
-    assert "3.000 to 2.400" in told and "3.000 to 2.700" in told and "5 of 6 rungs are there." in told
+    assert "3.000 to 2.400" in told and "3.000 to 2.700" in told and "5 of 6 rungs are complete." in told
 
 
 def test_charts_and_table_hold_the_figures() -> None:

@@ -84,14 +84,17 @@ def test_windows_of_a_step_are_shared_out(asked: dict[str, Any]) -> None:
         ({"sizes": {}}, "sizes: "),
         ({"sizes": {"a": {"layers": 1, "width": 15, "heads": 2}}}, r"sizes.a.width: expected a multiple of the heads"),
         ({"sizes": {"a": {"layer": 1, "width": 16, "heads": 2}}}, r"sizes.a: unknown key 'layer'"),
-        ({"budgets": [1280, 640]}, "budgets: expected budgets that rise"),
+        ({"budgets": [1280, 640]}, "budgets: expected rising budgets"),
         ({"budgets": [64]}, "expected at least 10 steps of 4 windows of 16 tokens for small, got a budget of 64"),
         ({"architecture": "olmo3x"}, r"architecture: expected a causal language model .* Did you mean 'olmo3'"),
         ({"architecture": "gpt2"}, "architecture: gpt2 has no"),
         ({"model": {"rope_thta": 1}}, r"model.rope_thta: .*Did you mean 'rope_th|no such key"),
         ({"model": {"hidden_size": 8}}, "model.hidden_size: is set by `sizes`"),
         ({"train": {"max_steps": 3}}, "train.max_steps: is set by the ladder"),
-        ({"base_width": 16, "model": {"tie_word_embeddings": True}}, "base_width: muP needs embeddings and head"),
+        (
+            {"base_width": 16, "model": {"tie_word_embeddings": True}},
+            "base_width: muP needs separate embeddings and head",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(asked: dict[str, Any], change: dict[str, Any], said: str) -> None:

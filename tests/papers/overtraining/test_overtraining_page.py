@@ -31,13 +31,13 @@ from recorded import overtraining
 
 def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:
     told = summary(overtraining())
-    assert "reviews, direct at tuned rates: what should be kept (web) is best at 2 B tokens [1 B, 2 B]" in told
+    assert "reviews, direct at tuned rates: the keep score (web) is best at 2 B tokens [1 B, 2 B]" in told
     assert "longer pre-training costs 0.4 nats/token" in told
     assert (
-        "reviews, direct at one rate: what should be kept (web) turns at 0.0001 (best at 2 B tokens [1 B, 2 B])."
+        "reviews, direct at a fixed learning rate: the keep score (web) turns at 0.0001 (best at 2 B tokens [1 B, 2 B])"
         in told
     )
-    costs = "at 4 B tokens it costs 0.100 nats/token, direct 1.200"
+    costs = "at 4 B tokens it costs 0.100 nats/token (direct: 1.200)"
     assert f"held: at tuned rates its turning point comes later and {costs}" in told
     record = overtraining()
     unknown = dataclasses.replace(
@@ -61,8 +61,8 @@ def test_the_lead_says_so_where_a_way_learns_little() -> None:
     assert "held: at tuned rates its turning point" in summary(with_gains(0.3)) and "but it learns" not in summary(
         with_gains(0.3)
     )
-    assert "; but it learns 25 % of what direct does of reviews" in summary(with_gains(0.1))
-    assert "; but it learns 0 % of what direct does of reviews" in summary(with_gains(-0.1))
+    assert "; but it learns only 25 % of what direct learns on reviews" in summary(with_gains(0.1))
+    assert "; but it learns only 0 % of what direct learns on reviews" in summary(with_gains(-0.1))
 
 
 def test_the_lead_speaks_of_equal_rates_and_of_the_ladder() -> None:
@@ -80,9 +80,9 @@ def test_the_lead_speaks_of_equal_rates_and_of_the_ladder() -> None:
     )
     told = summary(fixed)
     assert "held: at tuned rates its turning point comes later" in told
-    assert "; at an equal rate of 1e-05 its turning point comes later and at 4 B tokens it costs" in told
+    assert "; at learning rate 1e-05 its turning point comes later and at 4 B tokens it costs" in told
     left_out = [LeftOut(task="reviews", arm="direct", rate=1e-5)]
-    assert "an equal rate" not in summary(dataclasses.replace(fixed, left_out=left_out))
+    assert "at learning rate" not in summary(dataclasses.replace(fixed, left_out=left_out))
 
     def of(parameters: int) -> str:
         checkpoints = [dataclasses.replace(c, parameters=parameters) for c in record.checkpoints]
@@ -101,7 +101,7 @@ def test_what_diverged_is_named_and_not_drawn(tmp_path: Path) -> None:
     left_out = [LeftOut(task="reviews", arm=arm, rate=rate) for arm, rate in (("held", 1e-4), ("direct", 1e-5))]
     aside = dataclasses.replace(record, left_out=left_out)
     chart = _rates_chart(aside, "reviews", held, record.scored["reviews"][0], cost=True)
-    assert chart is not None and "Left out, beyond the perplexity that was allowed: 0.0001." in chart.caption
+    assert chart is not None and "Left out because they exceed max_perplexity: 0.0001." in chart.caption
     assert {r["line"] for r in chart.rows} == {"1e-05"}
     assert read_overtraining(aside.write(tmp_path).parent) == aside
     before = json.loads((tmp_path / "overtraining.json").read_text()) | {"left_out": [1e-4]}
@@ -114,7 +114,7 @@ def test_page_terminal_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     record = overtraining()
     assert read_overtraining(record.write(tmp_path).parent) == record
     page = write_page(overtraining_page(record), tmp_path / "report.html").read_text()
-    assert "What each change costs each checkpoint" in page and "reviews: how far the weights go" in page
+    assert "Cost of each change, by checkpoint" in page and "reviews: distance of the weights" in page
     assert "/secret/" not in page, "whose folder it was says nothing"
     assert overtraining_page(record).status == ("finished", "good")
     print_overtraining(record, tmp_path)

@@ -196,7 +196,7 @@ def test_a_study_that_forgets_little_is_not_in_the_papers_regime():
 def test_a_rival_whose_best_setting_ends_its_grid_decides_nothing(left, unsure):
     found = {c.number: c for c in judged(study(left=left))}
     assert {n for n, c in found.items() if c.verdict == UNKNOWN} == unsure
-    assert all("reaches beyond its best" in found[n].reason for n in unsure)
+    assert all("is inside its grid" in found[n].reason for n in unsure)
 
 
 def test_settings_beyond_the_best_are_counted_on_one_curve():

@@ -129,13 +129,13 @@ def test_descent_is_the_gradients_step() -> None:
 
 @pytest.mark.parametrize("pretraining", [[1.0, 1.0], [0.5, 1.0], [1.0, 0.0], [1.0, math.nan]])
 def test_tasks_that_cannot_be(pretraining) -> None:
-    with pytest.raises(DataError, match=r"fall strictly .*, got \["):
+    with pytest.raises(DataError, match=r"strictly falling order .*, got \["):
         tasks_of(pretraining, [2.0, 1.0])
     for finetuning in ([1.0, 0.0], [1.0, 2.0], [1.0, 1.0]):
-        with pytest.raises(DataError, match="singular values above 0 that fall strictly"):
+        with pytest.raises(DataError, match="positive singular values in strictly falling order"):
             tasks_of([1.0, 0.5], finetuning)
     assert tasks_of([1.0, 0.5], [1.0, 2.0], any_order=True).dimension == 2
-    with pytest.raises(DataError, match="singular values above 0"):
+    with pytest.raises(DataError, match="positive singular values"):
         tasks_of([1.0, 0.5], [1.0, 0.0], any_order=True)
 
 

@@ -127,7 +127,7 @@ def test_the_lemmas_bound_is_sufficient_and_twice_it_is_the_limit(method) -> Non
         (lambda p: weight_for(p, "direct", 0.5), ConfigError, "expected one of l2, label_annealing, got 'direct'"),
         (lambda p: weight_for(p, "l2", 1.0), ConfigError, "share: expected a finite number above 0 and below 1"),
         (lambda p: random_problem(dimension=4, pretrain_rows=4), ShapeError, "fewer rows than columns, got 4 rows"),
-        (lambda p: dataclasses.replace(p, finetuning_inputs=np.ones((4, 12))), DataError, "depend on each other"),
+        (lambda p: dataclasses.replace(p, finetuning_inputs=np.ones((4, 12))), DataError, "linearly independent rows"),
     ],
 )
 def test_what_cannot_be(act, kind, text) -> None:

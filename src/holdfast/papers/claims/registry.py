@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 SIZES: dict[str, str] = {
-    "quick": "a check of a minute or two that everything works; its verdicts mean nothing",
-    "small": "the small twins with fewer seeds, arms and steps: what is likely, soon",
-    "medium": "the small twins in whole, as their study files say",
+    "quick": "checks in a minute or two that everything works; its verdicts mean nothing",
+    "small": "small models, with fewer seeds, arms and steps than the study files: quick, and "
+    "says what is likely",
+    "medium": "small models, with all seeds, arms and steps of the study files",
 }
 """How much of a paper is run, smallest first. "small" is what a reproduction does where it is not
 told."""

@@ -64,7 +64,7 @@ class Recipe:
     """One study of a reproduction."""
 
     name: str
-    """As `Paper.recipes` has it; its folder's."""
+    """As in `Paper.recipes`; also the name of its folder."""
     settings: Comparable
     run: Callable[..., Any]
     """`run(settings, console=..., workers=...)`; returns its record."""
@@ -162,8 +162,8 @@ class Twins:
         chosen = [name for name in dict.fromkeys(recipes or available) if name in available]
         if not chosen:
             raise ConfigError(
-                f"recipes: of these, a size of {size} has {', '.join(available)}. Choose another "
-                "size."
+                f"recipes: the size {size} has only {', '.join(available)}. Choose another size or "
+                "other recipes."
             )
         out = Path(output_dir or f"reproduce-{self.paper.name}")
         studies = [self._recipe(name, size, out / name, console) for name in chosen]
@@ -254,7 +254,7 @@ class Twins:
         claims = self.write(records, folders, size, out, console)
         if failures:
             count = f"{len(failures)} of {len(recipes)} studies failed:"
-            raise HoldfastError(count, *failures, "The same command tries them again.")
+            raise HoldfastError(count, *failures, "Run the same command to retry them.")
         return claims
 
     def judge(

@@ -51,9 +51,9 @@ class Precondition:
         else:
             state = f"{self.figure} is {self.value:.3g}, expected {self.sense} {self.bound:.3g}"
         if self.met:
-            return f"precondition met, {self.name}: {state}"
+            return f"precondition met: {self.name}; {state}"
         off = "" if self.by is None else f", off by {self.by:.2g}"
-        return f"precondition not met, {self.name}: {state}{off}; {self.advice}"
+        return f"precondition not met: {self.name}; {state}{off}; {self.advice}"
 
 
 def at_most(

@@ -77,14 +77,14 @@ class Rule(Generic[R]):
     parts."""
 
     says: str
-    """The rule for people; the table of claims in the docs shows it."""
+    """The rule in words, as docs/claims.md shows it."""
     judge: Callable[[R, float], list[Part]]
     """May raise `NotMeasured`."""
 
     def __call__(self, record: R, level: float) -> list[Part]:
         """The parts, at least one; one that cannot be told where a figure was not measured."""
         try:
-            return self.judge(record, level) or [not_measured("what the claim speaks of")]
+            return self.judge(record, level) or [not_measured("what the claim is about")]
         except NotMeasured as missing:
             return [not_measured(missing)]
 
@@ -229,7 +229,7 @@ def _judged(figure: ClaimFigure, verdict: str, yes: str, no: str, between: str |
         return unknown(NO_INTERVAL, [figure])
     if not all(map(math.isfinite, (figure.value, *figure.interval))):
         return unknown(f"{figure.what} is not finite", [figure])
-    reasons = {HOLDS: yes, FAILS: no, UNKNOWN: between or f"whether {yes} cannot be told"}
+    reasons = {HOLDS: yes, FAILS: no, UNKNOWN: between or f"it is undecided whether {yes}"}
     return Part(verdict=verdict, reason=reasons[verdict], figures=[figure])
 
 
@@ -243,8 +243,8 @@ class Trend:
     """What a way back may be, in the figure's unit."""
     rises: bool = True
     """False: it falls."""
-    along: str = "strength"
-    """What the line is a line of, in a word."""
+    along: str = "the strength"
+    """What the line is a line of, such as "the budget"."""
 
 
 def monotone(
@@ -276,24 +276,26 @@ def monotone(
     for (a, before), (b, after) in pairs:
         step = (after - before).interval_at(each)
         if step is None or not all(map(math.isfinite, step)):
-            return unknown(f"the {what} has no interval", [figure])
+            return unknown(f"{what} has no interval", [figure])
         least_ahead, most_ahead = step if trend.rises else (-step[1], -step[0])
         if most_ahead < -margin:
             backwards.append(f"{a} to {b}")
         elif least_ahead < -margin:
             doubtful.append(f"{a} to {b}")
-    judge, bound, way = (above, least, "rise") if trend.rises else (below, -least, "fall")
+    judge, bound, way, back = (
+        (above, least, "rise", "fall") if trend.rises else (below, -least, "fall", "rise")
+    )
     yes, no = (
-        f"the {what} {way}s with the {trend.along}",
-        f"the {what} does not {way} by the least that counts",
+        f"{what} {way}s with {trend.along}",
+        f"{what} does not {way} by the smallest change that counts",
     )
     ends = judge(figure, bound, yes=yes, no=no)
     if backwards:
-        reason = f"the {what} goes back by more than {margin:.3g} from {', '.join(backwards)}"
+        reason = f"{what} {back}s by more than {margin:.3g} from {', '.join(backwards)}"
         return dataclasses.replace(ends, verdict=FAILS, reason=reason)
     if doubtful and ends.verdict == HOLDS:
         reason = (
-            f"whether the {what} goes back by more than {margin:.3g} cannot be told from "
+            f"it is undecided whether {what} {back}s by more than {margin:.3g} from "
             f"{', '.join(doubtful)}"
         )
         return dataclasses.replace(ends, verdict=UNKNOWN, reason=reason)
@@ -429,7 +431,7 @@ def rising(
     what: str,
     least: float | Callable[[Any], float],
     back: float | Callable[[Any], float],
-    along: str = "strength",
+    along: str = "the strength",
     points: int = 2,
 ) -> Rule[Any]:
     """In every case a figure rises along a line of points (`monotone`).

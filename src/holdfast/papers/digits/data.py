@@ -114,8 +114,8 @@ def _content(path: Path, magic: int) -> bytes:
         content = gzip.decompress(packed.read_bytes()) if packed.is_file() else path.read_bytes()
     except (OSError, EOFError) as error:
         raise DataError(
-            f"{path}: cannot be read ({error}). Expected MNIST's four IDX files in the folder."
+            f"{path}: cannot be read ({error}). Expected MNIST's four IDX files in that folder."
         ) from error
     if len(content) < 16 or int.from_bytes(content[:4], "big") != magic:
-        raise DataError(f"{path}: expected an IDX file that begins with {magic}, got another one.")
+        raise DataError(f"{path}: expected an IDX file that begins with {magic}, got another file.")
     return content

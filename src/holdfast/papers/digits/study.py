@@ -86,12 +86,12 @@ class DigitsSettings:
     name: str
     output_dir: Path
     arms: Sequence[Any]
-    """Ways to train, as under `arms` of `holdfast sequence`; sequential fine-tuning is always among
-    them."""
+    """Arms to train, as under `arms` of `holdfast sequence`; sequential fine-tuning is always
+    included."""
     epochs: int = 6
     """Passes over each task's images."""
     seeds: Sequence[int] = (0, 1, 2)
-    """Of the order of images; the images and the first weights are the same for all."""
+    """Seeds of the order of images; the images and the initial weights are the same for all."""
     labels: Literal["half", "digit"] = "half"
     """half: floor(digit / 2), five outputs that both tasks share; digit: ten outputs."""
     hidden: int = 128
@@ -99,9 +99,9 @@ class DigitsSettings:
     optimizer: Literal["adam", "sgd"] = "adam"
     learning_rate: float = 0.001
     fisher_samples: int = 32_000
-    """Images of the old task that EWC's Fisher information is computed on, at most."""
+    """Largest number of old-task images for EWC's Fisher information."""
     mnist: str = ""
-    """Folder with MNIST's four IDX files; "" scikit-learn's digits."""
+    """Folder with MNIST's four IDX files; "": scikit-learn's digits."""
 
     @classmethod
     def class_incremental(cls, **settings: Any) -> DigitsSettings:
@@ -193,7 +193,7 @@ def train(
             loss = cross_entropy(model(samples.inputs[numbers]), samples.labels[numbers])
             if not torch.isfinite(loss):
                 raise TrainingDiverged(
-                    f"The loss is {loss.item()}. Use a lower rate or coefficient."
+                    f"The loss is {loss.item()}. Use a lower learning rate or coefficient."
                 )
             loss.backward()
             retention.add_gradients()

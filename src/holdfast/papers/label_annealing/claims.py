@@ -132,7 +132,7 @@ def _lacking(study: StudyRecord, methods: Iterable[Method]) -> str | None:
     """Why a rule about trials of these methods cannot be applied: what everything is held against
     has to be finished, and each method needs a trial to judge."""
     if study.direct is None:
-        return "direct fine-tuning, which everything is held against, is not finished"
+        return "direct fine-tuning, the baseline of every comparison, is not finished"
     lacking = incomplete(study.direct, study)
     if lacking is not None:
         return f"direct fine-tuning: {lacking}"
@@ -192,16 +192,16 @@ def _by_win_rate(side: str, statement: Statement[StudyRecord]) -> Statement[Stud
 
 
 LEARNS_AND_FORGETS = Rule(
-    "Direct fine-tuning's target gain lies above the least change that counts (2 points, 0.05 "
-    "nats) with its whole interval, and its source gain below; strict and flexible matches stand "
-    "beside.",
+    "The whole interval of direct fine-tuning's learn gain lies above the smallest change that "
+    "counts (2 points, 0.05 nats). The whole interval of its keep gain lies below minus that "
+    "change. Strict and flexible matches are also shown.",
     learns_and_forgets,
 )
 CURVE = Rule(
-    "Along at least three weights of label annealing, at one temperature: from the weakest to the "
-    "strongest the source rises and the target falls, by at least a tenth of what direct "
-    "fine-tuning did, and between no two weights does either go back by more than a tenth of that, "
-    "for all pairs at once.",
+    "At one temperature, along at least three weights of label annealing, the keep score rises "
+    "and the learn score falls from the weakest to the strongest weight. Each changes by at "
+    "least a tenth of direct fine-tuning's change, and goes back by no more than a tenth of it "
+    "between any two weights, for all pairs at once.",
     curve,
 )
 
@@ -215,14 +215,14 @@ def _masking(number: str, recipe: str) -> Statement[StudyRecord]:
     return _claim(
         number,
         recipe,
-        "With the label left out of the KL (mask_target), label annealing keeps more of the source "
-        "at equal target.",
+        "With the label left out of the KL (mask_target), label annealing forgets less at equal "
+        "learning.",
         "ours, not the paper's; arXiv 2605.29498 reports that it \"improves the frontier between "
         'new learning and forgetting" under LoRA',
         Rule(
-            "Where either has learnt 90 % of direct's gain, label annealing with mask_target keeps "
-            "more of the source than without, by at least a tenth of what direct fine-tuning "
-            "loses.",
+            "At 90 % of direct fine-tuning's learn gain, label annealing has a higher keep score "
+            "with mask_target than without it, by at least a tenth of direct fine-tuning's keep "
+            "loss.",
             masking_keeps_more,
         ),
         ANNEALING,
@@ -234,14 +234,14 @@ def _directions(number: str, recipe: str) -> Statement[StudyRecord]:
     return _claim(
         number,
         recipe,
-        "The direction of the KL does not matter: reverse and JSD keep the source as the forward "
-        "KL does, at equal target.",
-        "Eq. 2 has the student first, appendix A.3 the teacher, and neither is compared with the "
-        "other",
+        "The direction of the KL does not matter: at equal learning, the reverse KL and the JSD "
+        "forget as much as the forward KL.",
+        "Eq. 2 puts the student first and appendix A.3 the teacher; the paper does not compare "
+        "them",
         Rule(
-            "Where each has learnt 90 % of direct's gain, what the reverse KL and the JSD keep of "
-            "the source differs from what the forward KL keeps by at most a fifth of direct's "
-            "loss.",
+            "At 90 % of direct fine-tuning's learn gain, the keep scores of the reverse KL and "
+            "of the JSD each differ from the forward KL's by at most a fifth of direct "
+            "fine-tuning's keep loss.",
             directions_alike,
         ),
         ANNEALING,
@@ -261,7 +261,7 @@ _STATEMENTS = (
     _claim(
         "1a",
         "math",
-        "Direct fine-tuning on mathematics improves the target and lowers source scores.",
+        "Direct fine-tuning on mathematics raises the learn score and lowers the keep score.",
         "TriviaQA -14.19 points (section 3.2, table 1)",
         LEARNS_AND_FORGETS,
         resumable_changes=False,
@@ -269,7 +269,7 @@ _STATEMENTS = (
     _claim(
         "1b",
         "code",
-        "Direct fine-tuning on code improves the target and lowers source scores.",
+        "Direct fine-tuning on code raises the learn score and lowers the keep score.",
         "HumanEval +25.76 points, MATH -14.73 points (section 3.2, table 2)",
         LEARNS_AND_FORGETS,
         resumable_changes=False,
@@ -277,7 +277,8 @@ _STATEMENTS = (
     _claim(
         "2a",
         "math",
-        "Label annealing keeps the source at the start's level at no loss on the target.",
+        "With label annealing, the keep score stays at the initial model's level without a loss "
+        "on learn.",
         '"fixes the forgetting in pretraining metrics (MMLU and TriviaQA) and in some cases" '
         "improves the target "
         "(section 3.2, table 1)",
@@ -288,14 +289,15 @@ _STATEMENTS = (
     _claim(
         "2b",
         "code",
-        "Label annealing keeps the source at the start's level and most of the target's gain.",
+        "With label annealing, the keep score stays at the initial model's level and most of the "
+        "learn gain remains.",
         '"able to resolve the forgetting problem, and also preserve most of the improvement in '
         'HumanEval" (section '
         "3.2, table 2)",
         Rule(
-            "Where it has learnt 50 % of direct's gain, label annealing avoids at least 80 % of "
-            "direct's loss; what it and L2 avoid at 50, 75 and 90 % of the gain stands beside, and "
-            "a warning where L2 does as well at 50 %.",
+            "At 50 % of direct fine-tuning's learn gain, label annealing avoids at least 80 % of "
+            "direct fine-tuning's keep loss. What label annealing and L2 avoid at 50, 75 and 90 "
+            "% of the gain is also shown. A warning says if L2 does as well at 50 %.",
             keeps_most,
         ),
         ANNEALING,
@@ -304,13 +306,13 @@ _STATEMENTS = (
     _claim(
         "2c",
         "math",
-        "Label annealing keeps most of what fine-tuning brings to a related skill.",
+        "Label annealing keeps most of direct fine-tuning's gain on a related skill.",
         'direct fine-tuning "does improve HumanEval performance, and label annealing can preserve '
         "most of the "
         'improvement" (section 3.2)',
         Rule(
-            "Where it has learnt 90 % of direct's gain, label annealing has more than half of what "
-            "direct fine-tuning gained on a skill that it was not trained for (the suite "
+            "At 90 % of direct fine-tuning's learn gain, label annealing has more than half of "
+            "direct fine-tuning's gain on a skill that it was not trained for (the suite "
             "`related`, or HumanEval).",
             keeps_the_related_skill,
         ),
@@ -321,12 +323,12 @@ _STATEMENTS = (
     _claim(
         "2d",
         "math",
-        "In places label annealing learns more of the target than direct fine-tuning.",
+        "In some cases label annealing learns more than direct fine-tuning.",
         '"in some cases improving performance in target benchmarks" (section 3.2, table 1)',
         Rule(
-            "Some trial of label annealing learns more of the target than direct fine-tuning, by "
-            "at least the least change that counts, with intervals widened for the number of "
-            "trials.",
+            "At least one trial of label annealing has a higher learn score than direct "
+            "fine-tuning, by at least the smallest change that counts. Intervals are widened for "
+            "the number of trials.",
             beats_direct,
         ),
         ANNEALING,
@@ -335,10 +337,11 @@ _STATEMENTS = (
     _claim(
         "3a",
         "math",
-        "L2 to the start helps little.",
+        "L2 to the initial model helps little.",
         '"L2 regularization provides little help" (section 3.2, table 1)',
         Rule(
-            "Where it has learnt 90 % of direct's gain, L2 avoids less than half of its loss.",
+            "At 90 % of direct fine-tuning's learn gain, L2 avoids less than half of direct "
+            "fine-tuning's keep loss.",
             helps_little,
         ),
         L2,
@@ -347,13 +350,13 @@ _STATEMENTS = (
     _claim(
         "3b",
         "code",
-        "Label annealing keeps more of the source than L2 to the start.",
+        "Label annealing forgets less than L2 to the initial model.",
         'L2 is "still losing performance in both MATH and GSM8K", label annealing is not (section '
         "3.2, table 2)",
         Rule(
-            "At 90 % of direct's target gain label annealing keeps more of the source than L2, by "
-            "at least a tenth of what direct fine-tuning loses; at all of the gain stands beside "
-            "it.",
+            "At 90 % of direct fine-tuning's learn gain, label annealing has a higher keep score "
+            "than L2, by at least a tenth of direct fine-tuning's keep loss. The difference at "
+            "100 % of the gain is also shown.",
             better_than_l2,
         ),
         ANNEALING,
@@ -363,14 +366,13 @@ _STATEMENTS = (
     _claim(
         "3c",
         "code",
-        "L2 to the start restores the following of few-shot examples.",
+        "L2 to the initial model restores the format of few-shot examples.",
         '"the model sometimes loses its ability to follow few-shot prompts. L2 regularization is '
         "able to resolve this "
         'issue" (section 3.2)',
         Rule(
-            "Where it has learnt 90 % of direct's gain, L2 avoids at least 80 % of the answers "
-            "that direct fine-tuning no longer gives in the form of the few-shot examples: what it "
-            "loses of the strict match beyond the flexible one.",
+            "At 90 % of direct fine-tuning's learn gain, L2 avoids at least 80 % of direct "
+            "fine-tuning's format loss: what the strict match loses beyond the flexible match.",
             restores_format,
         ),
         L2,
@@ -380,8 +382,8 @@ _STATEMENTS = (
     _claim(
         "4a",
         "alignment_tax",
-        "The weight of label annealing draws a smooth trade-off between instruction following and "
-        "what the base knew.",
+        "The weight of label annealing trades instruction following smoothly against what the "
+        "base knew.",
         "a curve (section 3.3, figure 2)",
         CURVE,
         grids=[(ANNEALING, 1 - MARGIN)],
@@ -389,7 +391,7 @@ _STATEMENTS = (
     _claim(
         "4b",
         "alignment_tax",
-        "With some weight about half of the improvement comes without losing what the base knew.",
+        "Some weight gives about half of the improvement without losing what the base knew.",
         '"about half of improvement in instruction following ability without" losing MMLU '
         "(section 3.3, figures 2a, "
         "2c)",
@@ -400,8 +402,8 @@ _STATEMENTS = (
     _claim(
         "4c",
         "niche_knowledge",
-        "The weight of label annealing draws a smooth trade-off between the niche's knowledge and "
-        "instruction following.",
+        "The weight of label annealing trades niche knowledge smoothly against instruction "
+        "following.",
         "a curve (section 3.3, figure 3)",
         CURVE,
         grids=[(ANNEALING, 1 - MARGIN)],
@@ -409,8 +411,7 @@ _STATEMENTS = (
     _claim(
         "4d",
         "niche_knowledge",
-        "With some weight more than 80 % of the gain comes at a small loss of instruction "
-        "following.",
+        "Some weight gives more than 80 % of the gain with a small loss of instruction following.",
         'more than 80 % of the improvement on QuALITY "with a small reduction in IFEval" (section '
         "3.3, figure 3b)",
         some_weight(NICHE_KEPT),
@@ -422,8 +423,7 @@ _STATEMENTS = (
         _claim(
             "4e",
             "alignment_tax",
-            "By a judge's win rate, too, the weight draws a smooth trade-off with what the base "
-            "knew.",
+            "The weight also trades a judge's win rate smoothly against what the base knew.",
             "a curve with AlpacaEval as the target (section 3.3, figure 2)",
             CURVE,
             grids=[(ANNEALING, 1 - MARGIN)],
@@ -434,8 +434,8 @@ _STATEMENTS = (
         _claim(
             "4f",
             "alignment_tax",
-            "With some weight about half of the win rate's improvement comes without losing what "
-            "the base knew.",
+            "Some weight gives about half of the win rate's improvement without losing what the "
+            "base knew.",
             '"about half of improvement in instruction following ability without" losing MMLU '
             "(section 3.3, "
             "figures 2a, 2c)",
@@ -449,8 +449,7 @@ _STATEMENTS = (
         _claim(
             "4g",
             "niche_knowledge",
-            "By a judge's win rate, too, the weight draws a smooth trade-off with the niche's "
-            "knowledge.",
+            "The weight also trades niche knowledge smoothly against a judge's win rate.",
             "a curve with AlpacaEval as the source (section 3.3, figure 3)",
             CURVE,
             grids=[(ANNEALING, 1 - MARGIN)],
@@ -459,13 +458,13 @@ _STATEMENTS = (
     _claim(
         "5",
         "math",
-        "Replay of 10 % alone and replay with label annealing keep the source alike.",
+        "Replay of 10 % forgets as much with label annealing as without it.",
         '"performing on par" on MMLU and TriviaQA (section 5, table 3)',
         Rule(
-            "Where it has learnt 90 % of direct's gain, replay with label annealing keeps the "
-            "source as replay alone of the same data does, within a fifth of direct's loss. The "
-            "weight varies from 0, which is replay alone; replay alone has one trial, which has to "
-            "have learnt as much.",
+            "At 90 % of direct fine-tuning's learn gain, the keep scores of replay with label "
+            "annealing and of replay alone on the same data differ by at most a fifth of direct "
+            "fine-tuning's keep loss. The weight of label annealing begins at 0, which is replay "
+            "alone. Replay alone has one trial, which must reach that learn gain.",
             replay_alike,
         ),
         REPLAY,
@@ -476,15 +475,15 @@ _STATEMENTS = (
         _claim(
             "6",
             "code",
-            "The temperature of label annealing matters: at equal target another than 1 keeps more of "
-            "the source.",
-            "weight and temperature are both swept (sections 2, 3.1); what the temperature brings is "
-            "not printed",
+            "The temperature of label annealing matters: at equal learning, a temperature other "
+            "than 1 forgets less.",
+            "weight and temperature are both swept (sections 2, 3.1); the effect of the "
+            "temperature is not printed",
             Rule(
-                "Where it has learnt 90 % of direct's gain, label annealing at some temperature other "
-                "than 1 keeps more of the source than at 1, by at least a tenth of what direct "
-                "fine-tuning loses, with intervals widened for the number of temperatures. It needs "
-                "one below 1 and one above.",
+                "At 90 % of direct fine-tuning's learn gain, label annealing has a higher keep "
+                "score at some temperature other than 1 than at 1, by at least a tenth of direct "
+                "fine-tuning's keep loss. Intervals are widened for the number of temperatures. "
+                "The study needs a temperature below 1 and one above 1.",
                 temperature_matters,
             ),
             ANNEALING,

@@ -52,8 +52,11 @@ LEVEL = 0.05
 """Of what direct fine-tuning loses: what the last step of a grid that levels off may still save;
 half of the least by which one method is better than another."""
 TEXT_UNITS = ("nats/token", "bits/byte", "perplexity")
-RETRAIN = "lower the rate or the steps of direct fine-tuning, or start from a model that knows more"
-REMEASURE = "measure the start again with this version, which keeps it"
+RETRAIN = (
+    "lower the learning rate or the number of steps of direct fine-tuning, or begin with a model "
+    "that knows more"
+)
+REMEASURE = "measure the initial model again; this version records its unigram loss"
 
 
 def forgetting_is_moderate(study: StudyRecord) -> list[Precondition]:
@@ -77,7 +80,7 @@ def forgetting_is_moderate(study: StudyRecord) -> list[Precondition]:
                 "direct fine-tuning forgets moderately",
                 share,
                 MODERATE,
-                figure=f"its loss on {entry[1]} / (unigram - start)",
+                figure=f"its loss on {entry[1]} / (unigram loss - initial loss)",
                 advice=REMEASURE if share is None else RETRAIN,
             )
         )
@@ -96,11 +99,11 @@ def above_chance(study: StudyRecord) -> list[Precondition]:
         noise = 2 * math.sqrt(max(chance * (1 - chance), 0.0) / max(start.samples, 1))
         preconditions.append(
             at_least(
-                "the start is above chance",
+                "the initial model is above chance",
                 start.before,
                 chance + noise,
-                figure=f"the start on {entry[1]}",
-                advice="use a start or a measure that has something to lose",
+                figure=f"the initial model's score on {entry[1]}",
+                advice="use an initial model or an entry that has something to lose",
             )
         )
     return preconditions
@@ -125,11 +128,12 @@ def converged(study: StudyRecord) -> list[Precondition]:
     best = max(others, key=sure)
     return [
         at_most(
-            "direct fine-tuning is converged",
+            "direct fine-tuning has converged",
             sure(best),
             0.0,
-            figure=f"what {best.label} learns beyond it (lower end of the interval, {study.learn.unit})",
-            advice="train longer, or add rates of direct fine-tuning to the study",
+            figure=f"learn gain of {best.label} beyond it (lower end of the interval, "
+            f"{study.learn.unit})",
+            advice="train longer, or add learning rates of direct fine-tuning to the study",
         )
     ]
 
@@ -152,7 +156,7 @@ def grid_brackets_target(
                     f"the grid of {name} has several strengths",
                     0,
                     1,
-                    figure="its lines",
+                    figure="the number of lines with several strengths",
                     advice=f"vary the strength of {name}",
                 )
             ]
@@ -162,18 +166,25 @@ def grid_brackets_target(
             gain_kept = share_of_direct(strongest, study, "learn").interval
             begin, beyond = _beginning(line, weakest, study)
             bites = f"the grid of {name} is strong enough"
-            begins = f"the grid of {name} begins at {begin}"
-            figure = f"the target gain kept by {line.name} {strong:g}{at} (upper end)"
+            begins = f"the grid of {name} begins close to {begin}"
+            figure = (
+                f"the learn gain kept by {line.name} {strong:g}{at} (upper end of the interval)"
+            )
             advice = f"extend the grid of {name} beyond {strong:g}"
             bite = at_most(bites, gain_kept and gain_kept[1], share, figure=figure, advice=advice)
             if or_levels_off and not bite.met:
                 last = gain(strongest, study, "keep"), gain(line.members[-2][1], study, "keep")
                 more = difference_share(*last, study, CONFIDENCE).interval
-                figure = f"what {line.name} {strong:g}{at} keeps beyond the one before (upper end)"
+                figure = (
+                    f"the keep loss that {line.name} {strong:g}{at} avoids beyond the setting "
+                    "before it (upper end of the interval)"
+                )
                 levels = f"the grid of {name} is strong enough or levels off"
                 bite = at_most(levels, more and more[1], LEVEL, figure=figure, advice=advice)
             preconditions.append(bite)
-            figure = f"the source loss avoided by {line.name} {weak:g}{at} (lower end)"
+            figure = (
+                f"the keep loss avoided by {line.name} {weak:g}{at} (lower end of the interval)"
+            )
             advice = f"extend the grid of {name} below {weak:g}"
             preconditions.append(
                 at_most(begins, beyond and beyond[0], MARGIN, figure=figure, advice=advice)
@@ -225,11 +236,11 @@ def judged_by_win_rate(side: str, looks: Looks) -> Looks:
         rated = by_win_rate(study, side)
         return [
             at_least(
-                f"a judge compares replies on the {side}",
+                f"a judge compares replies on {side}",
                 0 if rated is None else len(getattr(rated, side).entries),
                 1,
-                figure="the number of its win rates",
-                advice=f"name a judge: a win_rate entry in evaluation.{side}",
+                figure="the number of win_rate entries",
+                advice=f"add a win_rate entry with a judge to evaluation.{side}",
             )
         ]
 
@@ -251,14 +262,14 @@ def related_skill_rises(study: StudyRecord) -> list[Precondition]:
     """That direct fine-tuning raises the related skill beyond the least that counts."""
     skill = related_skill(study)
     interval = None if skill is None else gain(study.direct, study, skill).interval
-    unit, label = ("", "such a skill") if skill is None else (skill.unit, skill.label)
+    unit, label = ("", "the related skill") if skill is None else (skill.unit, skill.label)
     return [
         at_least(
             "direct fine-tuning raises the related skill",
             None if interval is None else interval[0],
             LEAST[is_share(unit, unknown=True)],
-            figure=f"its gain on {label} (lower end)",
-            advice="name a skill that rises with the target as the suite 'related'",
+            figure=f"its gain on {label} (lower end of the interval)",
+            advice="add a skill that direct fine-tuning improves as the suite 'related'",
         )
     ]
 
@@ -271,11 +282,12 @@ def format_is_lost(study: StudyRecord) -> list[Precondition]:
         interval = follows_format(study.direct, study).interval_at(CONFIDENCE)
     return [
         at_most(
-            "direct fine-tuning loses the form of the examples",
+            "direct fine-tuning loses the format of the examples",
             None if interval is None else interval[1],
             -LEAST[True],
-            figure="its strict gain - flexible gain (upper end)",
-            advice="there is no form to restore here; use a start that follows few-shot examples",
+            figure="its strict gain - its flexible gain (upper end of the interval)",
+            advice="there is no format to restore; use an initial model that follows few-shot "
+            "examples",
         )
     ]
 

@@ -70,13 +70,11 @@ BETTER = 0.1
 STEP = 0.1
 """Of what direct fine-tuning gains or loses: what a monotone curve may go back between two of its
 points."""
-IN_THE_PAPER = {"keep": "source", "learn": "target"}
-"""What the paper calls the two sides."""
 PLAIN = {"mask_target": False, "direction": "forward", "temperature": 1.0}
 """Label annealing as the paper implements it."""
 _SHARES = {
-    "keep": ("source loss avoided", "share of direct's loss"),
-    "learn": ("target gain kept", "share of direct's gain"),
+    "keep": ("keep loss avoided", "share of direct's loss"),
+    "learn": ("learn gain kept", "share of direct's gain"),
 }
 """By side: what a share of it is called, and its unit."""
 
@@ -86,15 +84,15 @@ _SHARES = {
 
 def learns_and_forgets(study: StudyRecord, level: float) -> list[Part]:
     """Direct fine-tuning gains on the target and loses on the source."""
-    learn = _gain_of_direct(study, "learn", IN_THE_PAPER["learn"], level)
-    keep = _gain_of_direct(study, "keep", IN_THE_PAPER["keep"], level)
+    learn = _gain_of_direct(study, "learn", "learn", level)
+    keep = _gain_of_direct(study, "keep", "keep", level)
     learns = above(
         learn,
         _least(study, "learn"),
-        yes="it learns the target",
-        no="it learns too little of the target",
+        yes="direct fine-tuning gains on learn",
+        no="direct fine-tuning gains too little on learn",
     )
-    no = "it forgets too little to count"
+    no = "direct fine-tuning forgets too little to count"
     forgets = below(keep, -_least(study, "keep"), yes="direct fine-tuning forgets", no=no)
     beside = []
     for strict_and_flexible in formats(study):
@@ -134,7 +132,7 @@ def keeps_most(study: StudyRecord, level: float) -> list[Part]:
     rival = avoided_at(study, L2, MOST, level).interval
     [claim_part] = parts
     if side_of_bound(rival, 1 - MARGIN, inclusive=True) == HOLDS:
-        claim_part = _with_warning(claim_part, f"L2 avoids {_percent(1 - MARGIN)} there too")
+        claim_part = _with_warning(claim_part, f"L2 also avoids {_percent(1 - MARGIN)} there")
     return [_with_figures(claim_part, figures)]
 
 
@@ -151,16 +149,16 @@ def some_weight(kept: float) -> Rule[StudyRecord]:
 
 def _says_avoids(method: Method, kept: float, avoided: float) -> str:
     says = (
-        f"Where it has learnt {_percent(kept)} of direct's gain, {NAMES[method]} avoids at least "
+        f"At {_percent(kept)} of direct fine-tuning's learn gain, {NAMES[method]} avoids at least "
         f"{_percent(avoided)}"
     )
-    return f"{says} of direct's loss."
+    return f"{says} of direct fine-tuning's keep loss."
 
 
 def _avoids(study: StudyRecord, method: Method, kept: float, avoided: float, level: float) -> Part:
     """Whether a method avoids so much of direct's loss where it has learnt so much of its gain."""
     much = (
-        f"{_percent(avoided)} of direct fine-tuning's loss where it has {_percent(kept)} of its "
+        f"{_percent(avoided)} of direct fine-tuning's keep loss at {_percent(kept)} of its learn "
         "gain"
     )
     avoids = above(
@@ -168,20 +166,22 @@ def _avoids(study: StudyRecord, method: Method, kept: float, avoided: float, lev
         avoided,
         yes=f"{NAMES[method]} avoids at least {much}",
         no=f"{NAMES[method]} avoids less than {much}",
-        between=f"whether {NAMES[method]} avoids {much} cannot be told",
+        between=f"it is undecided whether {NAMES[method]} avoids {much}",
         inclusive=True,
     )
     avoids = _or_reason(avoids, avoided_at(study, method, kept, level))
     rival = avoided_at(study, DIRECT, kept, level).interval
     has_rates = len(complete_trials(study, DIRECT)) > 1
     if has_rates and side_of_bound(rival, avoided, inclusive=True) == HOLDS:
-        warning = f"direct fine-tuning at another rate avoids {_percent(avoided)} there too"
+        warning = (
+            f"direct fine-tuning at another learning rate also avoids {_percent(avoided)} there"
+        )
         avoids = _with_warning(avoids, warning)
     return avoids
 
 
 def _avoided_figure(study: StudyRecord, method: Method, kept: float, level: float) -> ClaimFigure:
-    what = f"{NAMES[method]} at {_percent(kept)} of the gain: {_SHARES['keep'][0]}"
+    what = f"{NAMES[method]} at {_percent(kept)} of the learn gain: {_SHARES['keep'][0]}"
     return _share_figure(what, avoided_at(study, method, kept, level), study)
 
 
@@ -189,10 +189,12 @@ def helps_little(study: StudyRecord, level: float) -> list[Part]:
     """L2 avoids less than `MOST` of direct's loss."""
     share = avoided_at(study, L2, NO_LOSS, level)
     avoids = below(
-        _share_figure(f"L2 at {_percent(NO_LOSS)} of the gain: {_SHARES['keep'][0]}", share, study),
+        _share_figure(
+            f"L2 at {_percent(NO_LOSS)} of the learn gain: {_SHARES['keep'][0]}", share, study
+        ),
         MOST,
-        yes="L2 avoids less than half of the loss",
-        no="L2 avoids more than half of the loss",
+        yes="L2 avoids less than half of the keep loss",
+        no="L2 avoids more than half of the keep loss",
         inclusive=True,
     )
 
@@ -223,17 +225,20 @@ def better_than_l2(study: StudyRecord, level: float) -> list[Part]:
 
 def _annealing_against_l2(study: StudyRecord, learnt: float, level: float) -> Part:
     """Whether label annealing keeps more of the source than L2 at a share of direct's gain."""
-    at = f"{_percent(learnt)} of the gain"
+    at = f"{_percent(learnt)} of the learn gain"
     annealed, pulled = at_equal_target(study, ANNEALING, learnt), at_equal_target(study, L2, learnt)
     if annealed is None or pulled is None:
         lacking = NAMES[ANNEALING if annealed is None else L2]
-        return unknown(f"{lacking} does not reach {_percent(learnt)} of direct fine-tuning's gain")
+        return unknown(
+            f"{lacking} does not reach {_percent(learnt)} of direct fine-tuning's learn gain"
+        )
     share = difference_share(annealed, pulled, study, level)
     judged = above(
-        _share_figure(f"source of label annealing - L2 at {at}", share, study),
+        _share_figure(f"keep score, label annealing - L2, at {at}", share, study),
         BETTER,
-        yes=f"label annealing keeps more of the source than L2 at {at}",
-        no=f"label annealing does not keep more than L2 by {_percent(BETTER)} of direct fine-tuning's loss",
+        yes=f"label annealing has a higher keep score than L2 at {at}",
+        no="the keep score of label annealing is not higher than that of L2 by "
+        f"{_percent(BETTER)} of direct fine-tuning's loss",
     )
     return _or_reason(judged, share)
 
@@ -245,8 +250,7 @@ def curve(study: StudyRecord, level: float) -> list[Part]:
         count = 0 if line is None else len(line.members)
         return [
             unknown(
-                "a curve needs at least three finished weights of label annealing alone, there "
-                f"are {count}"
+                f"expected at least three finished weights of label annealing alone, got {count}"
             )
         ]
     parts = []
@@ -258,7 +262,7 @@ def curve(study: StudyRecord, level: float) -> list[Part]:
         condition = monotone(
             points,
             Trend(rises=rises, least=BETTER * by_direct, margin=STEP * by_direct),
-            what=IN_THE_PAPER[side],
+            what=f"the {side} score",
             level=level,
             n=_behind(study),
             unit=_unit(study, side),
@@ -273,10 +277,10 @@ def on_win_rate(side: str, rule: Rule[StudyRecord]) -> Rule[StudyRecord]:
     def judge(study: StudyRecord, level: float) -> list[Part]:
         alone = by_win_rate(study, side)
         if alone is None:
-            return [unknown(f"no judge compared replies: the {side} has no win_rate entry")]
+            return [unknown(f"no judge compared replies: {side} has no win_rate entry")]
         return rule(alone, level)
 
-    return Rule(f"{rule.says} The {IN_THE_PAPER[side]} is the win rate alone.", judge)
+    return Rule(f"{rule.says} On {side}, only the win rate counts.", judge)
 
 
 def on_entries(side: str, names: tuple[str, ...], rule: Rule[StudyRecord]) -> Rule[StudyRecord]:
@@ -286,8 +290,8 @@ def on_entries(side: str, names: tuple[str, ...], rule: Rule[StudyRecord]) -> Ru
     def judge(study: StudyRecord, level: float) -> list[Part]:
         return rule(with_entries(study, side, names), level)
 
-    alone = f"the {IN_THE_PAPER[side]} is {join_and(names)} alone"
-    return Rule(f"{rule.says} Where the study measures them, {alone}.", judge)
+    alone = f"On {side}, only {join_and(names)} count"
+    return Rule(f"{rule.says} {alone}, if the study measures any of them.", judge)
 
 
 def replay_alike(study: StudyRecord, level: float) -> list[Part]:
@@ -296,19 +300,22 @@ def replay_alike(study: StudyRecord, level: float) -> list[Part]:
     line = next((line for line in lines(study, BOTH) if line.start is not None), None)
     alone = None if line is None else line.start
     if line is None or alone is None:
-        reason = f"{NAMES[BOTH]} has no replay alone of the same data and settings beside it"
+        reason = "the study has no trial of replay alone with the same data and settings"
         return [unknown(reason)]
     least = gain(study.direct, study, "learn") * NO_LOSS
     replayed = source_at([[point_of(alone, study)]], least)
     curve = [point_of(trial, study) for trial in (alone, *(t for _, t in line.members))]
     both = source_at([curve], least)
     if replayed is None or both is None:
-        reason = f"replay alone does not reach {_percent(NO_LOSS)} of direct fine-tuning's gain"
+        reason = (
+            f"replay alone does not reach {_percent(NO_LOSS)} of direct fine-tuning's learn gain"
+        )
         return [unknown(reason, _both_shares(study, alone, level))]
     share = difference_share(both, replayed, study, level)
     much = f"{_percent(MARGIN)} of what direct fine-tuning loses"
-    what = f"source of {NAMES[BOTH]} - replay alone at {_percent(NO_LOSS)} of the gain"
-    yes, no = f"the two differ by less than {much}", f"the two differ by more than {much}"
+    what = f"keep score, {NAMES[BOTH]} - replay alone, at {_percent(NO_LOSS)} of the learn gain"
+    yes = f"the two keep scores differ by less than {much}"
+    no = f"the two keep scores differ by more than {much}"
     claim_part = _or_reason(
         within(_share_figure(what, share, study), MARGIN, yes=yes, no=no), share
     )
@@ -329,14 +336,14 @@ def temperature_matters(study: StudyRecord, level: float) -> list[Part]:
     known = sorted(temperatures)
     if 1.0 not in known or known[0] >= 1 or known[-1] <= 1:
         listed = ", ".join(f"{t:g}" for t in known) or "none"
-        return [unknown(f"it needs temperatures below 1, of 1 and above 1, there are {listed}")]
+        return [unknown(f"expected temperatures below 1, equal to 1 and above 1, got {listed}")]
     others = [t for t in known if t != 1]
     parts = []
     for temperature in others:
         variant = Variant(
             name=f"temperature {temperature:g}",
             having={"temperature": temperature},
-            plain="1",
+            plain="temperature 1",
             against={"temperature": 1.0},
         )
         parts.append(_keeps_more(study, variant, widened(level, len(others))))
@@ -363,7 +370,7 @@ def _difference_at(study: StudyRecord, variant: Variant, level: float) -> Share 
     plain = at_equal_target(study, ANNEALING, NO_LOSS, having=variant.against)
     if ours is None or plain is None:
         lacking = variant.name if ours is None else variant.plain
-        return f"{lacking} does not reach {_percent(NO_LOSS)} of direct fine-tuning's gain"
+        return f"{lacking} does not reach {_percent(NO_LOSS)} of direct fine-tuning's learn gain"
     return difference_share(ours, plain, study, level)
 
 
@@ -376,8 +383,9 @@ def _keeps_more(study: StudyRecord, variant: Variant, level: float) -> Part:
         lambda figure: above(
             figure,
             BETTER,
-            yes=f"{variant.name} keeps more of the source than {variant.plain}",
-            no=f"{variant.name} does not keep {_percent(BETTER)} more than {variant.plain}",
+            yes=f"the keep score of {variant.name} is higher than that of {variant.plain}",
+            no=f"the keep score of {variant.name} is not higher than that of {variant.plain} by "
+            f"{_percent(BETTER)} of direct fine-tuning's loss",
         ),
     )
 
@@ -407,8 +415,10 @@ def _keeps_alike(study: StudyRecord, variant: Variant, level: float) -> Part:
         lambda figure: within(
             figure,
             MARGIN,
-            yes=f"{variant.name} and {variant.plain} keep the source alike",
-            no=f"{variant.name} and {variant.plain} differ by more than {_percent(MARGIN)}",
+            yes=f"{variant.name} and {variant.plain} have the same keep score within "
+            f"{_percent(MARGIN)} of direct fine-tuning's loss",
+            no=f"the keep scores of {variant.name} and {variant.plain} differ by more than "
+            f"{_percent(MARGIN)} of direct fine-tuning's loss",
         ),
     )
 
@@ -420,7 +430,7 @@ def _judged_at_equal_target(
     share = _difference_at(study, variant, level)
     if isinstance(share, str):
         return unknown(share)
-    what = f"source at {variant.name} - {variant.plain} at {_percent(NO_LOSS)} of the gain"
+    what = f"keep score, {variant.name} - {variant.plain}, at {_percent(NO_LOSS)} of the learn gain"
     return _or_reason(judge(_share_figure(what, share, study)), share)
 
 
@@ -428,21 +438,22 @@ def keeps_the_related_skill(study: StudyRecord, level: float) -> list[Part]:
     """Label annealing keeps `MOST` of what direct fine-tuning brings to a related skill."""
     skill = related_skill(study)
     if skill is None:
-        return [unknown("no related skill was measured: give it as the suite 'related'")]
+        return [unknown("no related skill was measured; add one as the suite 'related'")]
     ours = at_equal_target(study, ANNEALING, NO_LOSS, of=lambda trial: gain(trial, study, skill))
     if ours is None:
         return [
             unknown(
-                f"label annealing does not reach {_percent(NO_LOSS)} of direct fine-tuning's gain"
+                f"label annealing does not reach {_percent(NO_LOSS)} of direct fine-tuning's learn "
+                "gain"
             )
         ]
     share = kept_share(ours, gain(study.direct, study, skill), confidence=level)
-    what = f"{skill.label}: gain kept by label annealing at {_percent(NO_LOSS)} of the target's"
+    what = f"{skill.label}: gain kept by label annealing at {_percent(NO_LOSS)} of the learn gain"
     judged = above(
         _share_figure(what, share, study, "learn"),
         MOST,
-        yes=f"label annealing keeps most of the rise of {skill.label}",
-        no=f"label annealing loses most of the rise of {skill.label}",
+        yes=f"label annealing keeps most of the gain on {skill.label}",
+        no=f"label annealing loses most of the gain on {skill.label}",
     )
     return [_or_reason(judged, share)]
 
@@ -454,12 +465,12 @@ def beats_direct(study: StudyRecord, level: float) -> list[Part]:
     for trial in trials:
         more, what = (
             gain(trial, study, "learn") - direct,
-            f"target of {trial.label} - direct fine-tuning",
+            f"learn score, {trial.label} - direct fine-tuning",
         )
         figure = _figure(what, more, study, widened(level, len(trials)), _unit(study, "learn"))
         words = (
-            f"{trial.label} learns more of the target than direct fine-tuning",
-            f"{trial.label} does not",
+            f"{trial.label} learns more than direct fine-tuning",
+            f"{trial.label} does not learn more than direct fine-tuning",
         )
         parts.append(above(figure, _least(study, "learn"), yes=words[0], no=words[1]))
     return _some(parts)
@@ -468,21 +479,23 @@ def beats_direct(study: StudyRecord, level: float) -> list[Part]:
 def restores_format(study: StudyRecord, level: float) -> list[Part]:
     """L2 avoids 1 - MARGIN of what direct fine-tuning loses of the answers' form."""
     if not formats(study):
-        return [unknown("no entry was scored both strictly and flexibly")]
+        return [unknown("no entry has both a strict and a flexible score")]
     direct = follows_format(study.direct, study)
     ours = at_equal_target(study, L2, NO_LOSS, of=lambda trial: follows_format(trial, study))
     if ours is None:
-        return [unknown(f"L2 does not reach {_percent(NO_LOSS)} of direct fine-tuning's gain")]
+        return [
+            unknown(f"L2 does not reach {_percent(NO_LOSS)} of direct fine-tuning's learn gain")
+        ]
     share = kept_share(ours - direct, direct * -1.0, confidence=level)
     judged = above(
         _share_figure(
-            f"form of the answers: loss avoided by L2 at {_percent(NO_LOSS)} of the gain",
+            f"answer format: loss avoided by L2 at {_percent(NO_LOSS)} of the learn gain",
             share,
             study,
         ),
         1 - MARGIN,
-        yes="L2 follows the form of the examples again",
-        no="L2 does not follow the form of the examples again",
+        yes="L2 follows the format of the examples again",
+        no="L2 does not follow the format of the examples again",
         inclusive=True,
     )
     return [_or_reason(judged, share)]
@@ -503,7 +516,7 @@ def _beside_the_papers(
     trial = paper_choice(study, method)
     if trial is None:
         return dataclasses.replace(
-            part, warning=f"no trial of {NAMES[method]} improves the target on the start"
+            part, warning=f"no trial of {NAMES[method]} improves learn over the initial model"
         )
     return _with_figures(
         _warned(part, judge(trial), trial.label), _both_shares(study, trial, level)
@@ -513,7 +526,7 @@ def _beside_the_papers(
 def _warned(part: Part, reading: str, named: str) -> Part:
     if reading == part.verdict:
         return part
-    text = f"the paper's rule takes {named}, by which the claim would be: {reading}"
+    text = f"the paper's rule chooses {named}, which would give the verdict: {reading}"
     return _with_warning(part, text)
 
 

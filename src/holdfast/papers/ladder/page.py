@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 PLAIN = Measure()
 """Of all figures: their unit stands in the title, shares are numbers between 0 and 1."""
 READING = (
-    "Every rung is a run of its own whose learning rate ends at zero: no checkpoint is taken from "
-    "the middle of a longer run, whose rate would still be high there (Overtrained Language "
-    "Models, section 3.2).",
-    "All rungs of a size begin with the same weights and read the same windows in the same order, "
-    "each as far as its budget goes.",
+    "Every rung is its own run, whose learning rate ends at zero. No checkpoint comes from the "
+    "middle of a longer run, where the rate would still be high (Overtrained Language Models, "
+    "section 3.2).",
+    "All rungs of a size begin with the same weights and read the same windows in the same "
+    "order, up to their budgets.",
     "Intervals cover the documents or questions, not other seeds.",
 )
 
@@ -45,8 +45,8 @@ def ladder_page(record: LadderRecord) -> b.Page:
     charts = [figure_chart(record, name) for name in names]
     curves = [_loss_chart(record, size) for size in record.sizes]
     sections = [
-        section("What longer pre-training brings", *charts, rung_table(record, names)),
-        section("Along training", *curves),
+        section("Effect of longer pre-training", *charts, rung_table(record, names)),
+        section("During training", *curves),
     ]
     return study_page(
         record,
@@ -91,7 +91,7 @@ def summary(record: LadderRecord) -> str:
         )
     complete = sum(rung.state == "complete" for rung in record.rungs)
     if complete < len(record.rungs):
-        sentences.append(f"{complete} of {len(record.rungs)} rungs are there.")
+        sentences.append(f"{complete} of {len(record.rungs)} rungs are complete.")
     return (
         " ".join(sentences)
         or f"{plural(len(record.rungs), 'rung')} of {plural(len(record.sizes), 'size')}."
@@ -133,7 +133,7 @@ def _sizes(record: LadderRecord) -> list[str]:
         if size.parameters:
             text += (
                 f", {count(size.parameters)} parameters ({count(size.without_tables)} without "
-                "tables)"
+                "embedding tables)"
             )
             budgets = sorted(rung.budget for rung in record.rungs if rung.size == name)
             text += f", {_per_parameter(budgets, size.parameters)} tokens a parameter"
@@ -218,7 +218,7 @@ def _loss_chart(record: LadderRecord, size: str) -> Chart | None:
         rows,
         _tokens_axis(sorted(budgets)),
         Axis(title="nats/token"),
-        columns={"line": "Run", "end": "Last loss, nats"},
+        columns={"line": "Run", "end": "Final loss, nats"},
         legend=True,
         height=340,
     )

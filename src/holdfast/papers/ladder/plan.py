@@ -40,11 +40,11 @@ class Rung:
     size: str
     budget: int
     steps: int
-    """Whole ones: the nearest to the budget."""
+    """The whole number of steps nearest to the budget."""
     tokens: int
-    """That these steps read."""
+    """Tokens that these steps read."""
     work: float
-    """Of training, up to a factor: what takes longest is begun last."""
+    """Cost of training, up to a factor; the longest runs begin last."""
 
     @property
     def name(self) -> str:
@@ -250,7 +250,7 @@ def _of_models(config: LadderConfig) -> Sequence[str]:
         problems.append(
             Problem(
                 "base_width",
-                "muP needs embeddings and head of their own; leave out tie_word_embeddings.",
+                "muP needs separate embeddings and head. Leave out tie_word_embeddings.",
             )
         )
     return list(dict.fromkeys(problems))
@@ -304,5 +304,5 @@ def refuse_little_text(config: LadderConfig, tokens: int) -> None:
             f"budgets: expected at most {shown_tokens(int(allowed))} tokens, which is "
             f"{config.request.max_passes:g} pass{'es' if config.request.max_passes != 1 else ''} "
             f"over the text ({tokens} tokens), got {shown_tokens(most.budget)}. Give more text, or "
-            f"set max_passes: {needed:g} (repeated text is another experiment than new text)."
+            f"set max_passes: {needed:g} (repeated text is a different experiment from new text)."
         )

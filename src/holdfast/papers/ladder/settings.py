@@ -112,9 +112,9 @@ class SizeSettings:
     mlp: Annotated[int | None, Meta(ge=1)] = None
     """Width of the feed-forward layers; default: four times the hidden size."""
     budgets: Budgets = ()
-    """Its own budgets, in place of the ladder's."""
+    """Budgets of this size, instead of the ladder's."""
     batch_size: Annotated[int | None, Meta(ge=1)] = None
-    """Its own windows a step, in place of the ladder's: what one device holds of it."""
+    """Windows a step of this size, instead of the ladder's."""
 
 
 def read_sizes(value: Any) -> dict[str, SizeSettings]:
@@ -151,19 +151,20 @@ class _Models:
             json_schema=lambda: {"type": "object", "additionalProperties": {"type": "object"}},
         ),
     ] = field(default_factory=dict)
-    """Models by name: layers, width, heads; mlp (four times the width), budgets and batch_size of
-    their own."""
+    """Models by name: layers, width, heads; optionally mlp (four times the width), budgets and
+    batch_size."""
     model: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
         default_factory=dict
     )
-    """Further keys of the configuration, as {attention_dropout: 0.1, rope_theta: 10000}."""
+    """Further keys of the model's configuration, such as {attention_dropout: 0.1, rope_theta:
+    10000}."""
     tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
     """Folder or hub id of the tokenizer; default: one is trained on the text."""
     vocab_size: Annotated[int, Meta(ge=300)] = 2048
-    """Entries of the tokenizer that is trained (byte-level BPE)."""
+    """Vocabulary size of the trained tokenizer (byte-level BPE)."""
     base_width: Annotated[int | None, Meta(ge=2, section="batches")] = None
-    """muP: the width that the learning rate holds at, so that wider models train as well with it.
-    Default: the architecture's own initialisation and one rate for all."""
+    """muP: the width that the learning rate is meant for, so that wider models train as well with
+    it. Default: the architecture's own initialisation and one rate for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +172,9 @@ class _Training:
     settings_group: ClassVar[str] = "pre-training"
 
     text: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
-    """Files, folders or data sets of the hub with plain text."""
+    """Files, folders or hub data sets with plain text."""
     budgets: Budgets = ()
-    """Tokens of each run, rising."""
+    """Tokens of each run, in rising order."""
     context: Annotated[int, Meta(ge=2)] = 1024
     """Tokens of a window."""
     batch_size: Annotated[int, Meta(ge=1)] = 256
@@ -181,9 +182,9 @@ class _Training:
     per_device: Annotated[int | None, Meta(ge=1, section="batches")] = None
     """Windows that a device holds at once; default: its share of the step."""
     learning_rate: Annotated[float, Meta(gt=0, lt=1)] = 3e-4
-    """At the start of the cosine, which ends at zero."""
+    """The highest rate of the cosine, which ends at zero."""
     max_passes: Annotated[float, Meta(gt=0, section="batches")] = 1.0
-    """How often the text may be read; a budget that needs more is refused."""
+    """How many times the text may be read; a budget that needs more is refused."""
     train: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
         default_factory=dict
     )
@@ -209,7 +210,7 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
     """What to do if the text contains evaluation data: refuse, or keep it and report it on the
     page."""
     toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
-    """Make the text offline: pretraining, pretraining_long or pretraining_tiny."""
+    """Makes the text offline: pretraining, pretraining_long or pretraining_tiny."""
 
     def problems(self) -> list[Problem | str]:
         """What is missing, and what contradicts itself."""
@@ -223,15 +224,16 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
         if not self.sizes:
             wrong(
                 "sizes",
-                "is missing: what the models look like, as {15M: {layers: 3, width: 192, heads: "
-                "3}}.",
+                "is missing: the models, as in {15M: {layers: 3, width: 192, heads: 3}}.",
             )
         all_budgets: dict[tuple[str, ...], tuple[int, ...]] = {("budgets",): self.budgets}
         for name, size in self.sizes.items():
             all_budgets["sizes", name, "budgets"] = size.budgets
         for path, budgets in all_budgets.items():
             if any(a >= b for a, b in itertools.pairwise(budgets)):
-                text = f"expected budgets that rise, each once, got {', '.join(map(str, budgets))}."
+                text = (
+                    f"expected rising budgets without repeats, got {', '.join(map(str, budgets))}."
+                )
                 problems.append(Problem(path, text))
         for name, size in self.sizes.items():
             batch = size.batch_size or self.batch_size

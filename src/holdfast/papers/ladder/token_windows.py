@@ -72,9 +72,9 @@ def write_tokens(names: Sequence[str], tokenizer: Any, context: int, folder: Pat
         info = read_as(folder / INFO_FILE, TokensInfo)
         if (info.context, info.vocabulary) != (context, len(tokenizer)):
             raise DataError(
-                f"{folder} holds windows of {info.context} tokens of a vocabulary of "
-                f"{info.vocabulary}, expected {context} tokens of {len(tokenizer)}. Choose another "
-                "folder."
+                f"{folder}: expected windows of {context} tokens with a vocabulary of "
+                f"{len(tokenizer)}, got {info.context} tokens and {info.vocabulary}. Choose "
+                "another folder."
             )
         return info
     from holdfast.data.arrow_cache import cached_dataset

@@ -95,21 +95,21 @@ from holdfast.papers.overtraining.readings import (
 from holdfast.papers.overtraining.record import OvertrainingRecord
 
 READING = (
-    "A study is one ladder of checkpoints: intervals cover draws of noise, seeds of fine-tuning "
-    "and samples, and say nothing of another pre-training.",
-    "Costs are differences of nats a token. The paper prints perplexities, and its axes are "
-    "evidently their logarithms.",
-    "Turns: the modified model is at its best before the largest budget, and the largest is shown "
-    "to be worse.",
-    "At fixed rates those are judged at which no budget is beyond `max_perplexity`, as the paper "
-    "leaves out what is beyond 6 nats.",
+    "A study has one ladder of checkpoints. Intervals cover noise draws, fine-tuning seeds and "
+    "samples. They say nothing about another pre-training run.",
+    "Costs are differences in nats a token. The paper prints perplexities, but its axes must be "
+    "their logarithms.",
+    "Turns: the modified model is best before the largest budget, and significantly worse at the "
+    "largest.",
+    "A fixed learning rate counts if no budget exceeds `max_perplexity` there. The paper leaves "
+    "out values above 6 nats.",
     "Claims 9 are ours: the paper expects regularised fine-tuning to delay the inflection point, "
-    "and does not try it.",
+    "and does not test it.",
     "Claims 10 are about vision-language models. The paper's VLM score is the mean of MME, GQA, "
-    "AI2D, POPE and TextVQA, which are not run here; ours is the mean of five families of "
-    "questions about pictures of digits. 10e to 10g are ours.",
-    "Claims 11 are of public checkpoints (`configs/overtraining/sft.yaml`): the paper prints 3 % "
-    "less AlpacaEval and 2 % less ARC at 3T tokens than at 2.3T for OLMo-1B.",
+    "AI2D, POPE and TextVQA, which are not run here. Our VLM score is the mean of five kinds of "
+    "questions about pictures of digits. Claims 10e to 10g are ours.",
+    "Claims 11 are about public checkpoints (`configs/overtraining/sft.yaml`). For OLMo-1B, the "
+    "paper prints 3 % less on AlpacaEval and 2 % less on ARC at 3T tokens than at 2.3T.",
 )
 LANGUAGE, PICTURES, PUBLIC_1B, PUBLIC_7B = "budgets", "pictures", "olmo_1b", "olmo_2_7b"
 """Recipes: a study of text, one whose checkpoints get a vision tower, and two of public
@@ -164,15 +164,17 @@ _LOST = (
     'benchmarks" (section 2, figure 2 right)'
 )
 _ALL_RATES = (
-    "all learning rates: figures 24, 26 and 28 (appendix E); a sentence on them is not there"
+    "all learning rates: figures 24, 26 and 28 (appendix E); the text does not discuss them"
 )
-_SHARP = "the loss is quadratic for small steps, and lies above it for large ones (appendix D, "
+_SHARP = (
+    "the loss is quadratic for small steps and above the quadratic for large ones (appendix D, "
+)
 
 
 def _retention(kind: str, name: str, letters: str) -> Iterator[Statement[OvertrainingRecord]]:
     """At tuned rates, at equal rates, and at equal target."""
     later = f"{name} moves the inflection point to larger budgets"
-    less = f"{name} lets the cost grow less with the budget"
+    less = f"{name} slows the growth of the cost with the budget"
     tuned_arm = (inside(kind), fine(kind))
     for at_fixed_rates, at in ((False, "tuned rates"), (True, "equal learning rates")):
         needs = FIXED if at_fixed_rates else (*TUNED, *tuned_arm)
@@ -183,12 +185,12 @@ def _retention(kind: str, name: str, letters: str) -> Iterator[Statement[Overtra
         lessen = something_to_lessen(at_fixed_rates=at_fixed_rates)
         rule = costs_grow_less(kind, at_fixed_rates=at_fixed_rates)
         yield _claim(f"9{second}", f"At {at}, {less}.", _OURS, rule, (*needs, lessen))
-    text = f"Where it learns as much, {name} keeps more at the largest budget."
+    text = f"At the largest budget and at equal learning, {name} forgets less."
     yield _claim(f"9{letters[4]}", text, _OURS, keeps_more(kind, EQUAL_GAIN), TUNED)
 
 
 def _equal_score(kind: str, name: str, letter: str) -> Statement[OvertrainingRecord]:
-    text = f"At the largest budget, {name} keeps more language at equal VLM score."
+    text = f"At the largest budget and at equal VLM score, {name} loses less language."
     rule = keeps_more(kind, EQUAL_SCORE)
     return _claim(f"10{letter}", text, _OURS, rule, SEEN_TUNED, PICTURES)
 
@@ -199,19 +201,19 @@ STATEMENTS = (
         "The checkpoint's own perplexity falls with the pre-training budget.",
         "falls with the budget (figures 3 to 6, dashed lines)",
         Rule(
-            "The unmodified checkpoint is best at the largest budget, and every smaller budget "
-            "is shown to be worse.",
+            "The unmodified checkpoint is best at the largest budget, and significantly worse at "
+            "every smaller budget.",
             first_improves,
         ),
         (OVERTRAINED_LADDER,),
     ),
     _claim(
         "1b",
-        "The checkpoint gets better on everything else that is measured, too.",
+        "The checkpoint also gets better on everything else that is measured.",
         '"The performance keeps improving on all the downstream tasks we evaluate" (section 2.2)',
         Rule(
-            "On every other entry of what should be kept the unmodified checkpoint is best at "
-            "the largest budget, and every smaller budget is shown to be worse.",
+            "On every other keep entry, the unmodified checkpoint is best at the largest budget, "
+            "and significantly worse at every smaller budget.",
             others_improve,
         ),
     ),
@@ -221,15 +223,15 @@ STATEMENTS = (
         "noise.",
         '"progressive sensitivity": at every gamma (section 3.3, figure 3)',
         rising(
-            "At every gamma the cost of noise rises from the smallest to the largest budget by "
-            "more than a tenth of the largest cost, and between no two goes back by more than "
+            "At every gamma, the cost of noise rises from the smallest to the largest budget by "
+            "more than a tenth of the largest cost. Between any two budgets it falls by at most "
             "that.",
             noises,
             Noise.costs,
             what="cost of noise {case.size:g}",
             least=Noise.tenth,
             back=Noise.tenth,
-            along="budget",
+            along="the budget",
         ),
     ),
     _claim(
@@ -238,25 +240,26 @@ STATEMENTS = (
         '"progressive sensitivity" at fixed rates, "across all datasets" (section 3.4.1, figures 4 '
         "and 29)",
         rising(
-            "On every task, at every rate that is read, the cost of direct fine-tuning rises from "
-            "the smallest to the largest budget by more than a tenth of the largest cost, and "
-            "between no two goes back by more than that.",
+            "On every task and at every learning rate that counts, the cost of direct "
+            "fine-tuning rises from the smallest to the largest budget by more than a tenth of "
+            "the largest cost. Between any two budgets it falls by at most that.",
             every_rate,
             Direct.costs,
             what="cost at {case.at}",
             least=Direct.tenth,
             back=Direct.tenth,
-            along="budget",
+            along="the budget",
         ),
         FIXED,
     ),
     _claim(
         "4a",
-        "Under noise the loss is U-shaped: beyond some budget longer pre-training makes it worse.",
+        "Under noise, the loss is U-shaped: beyond some budget, longer pre-training makes it "
+        "worse.",
         "an inflection point at each gamma that is large enough (section 3.3, figure 3)",
         turns(
-            "Under the largest noise the best budget is not the largest, which is shown to be "
-            "worse.",
+            "Under the largest noise, the best budget is not the largest one, and the largest is "
+            "significantly worse.",
             "the model under {}",
             lambda record: [noisy(record, -1)],
         ),
@@ -266,8 +269,8 @@ STATEMENTS = (
         "Larger noise moves the inflection point to smaller budgets.",
         '"leading to an inflection point at a lower token budget" (section 3.3)',
         turns_earlier(
-            "All budgets that may be best under the largest noise lie before all of those under "
-            "the smallest.",
+            "All budgets that may be best under the largest noise are smaller than all budgets "
+            "that may be best under the smallest noise.",
             lambda record: [noisy(record, -1)],
             lambda record: [noisy(record, 0)],
             "a second size of noise",
@@ -275,14 +278,15 @@ STATEMENTS = (
     ),
     _claim(
         "4c",
-        "Fine-tuned at a fixed learning rate, the loss on pre-training text is U-shaped in the "
-        "budget.",
+        "After fine-tuning at a fixed learning rate, the loss on pre-training text is U-shaped "
+        "in the budget.",
         '"At sufficiently large learning rates ... we observe performance degradation" (section '
         "3.4.1, figure 5)",
         turns(
-            "On every task, fine-tuned directly at the largest rate that is read, what should be "
-            "kept is at its best before the largest budget, which is shown to be worse.",
-            "what should be kept at {}",
+            "On every task, after direct fine-tuning at the largest learning rate that counts, "
+            "the keep score is best before the largest budget, and significantly worse at the "
+            "largest.",
+            "the keep score at {}",
             lambda record: at_rates(record, -1),
         ),
         FIXED,
@@ -293,74 +297,80 @@ STATEMENTS = (
         '"models trained with larger learning rates exhibit an inflection point at lower token '
         'budgets" (section 3.4.1, figure 5)',
         turns_earlier(
-            "On every task, fine-tuned directly at the largest rate that is read, what should be "
-            "kept turns earlier than at the smallest.",
+            "On every task, after direct fine-tuning, the keep score turns earlier at the "
+            "largest learning rate that counts than at the smallest.",
             lambda record: at_rates(record, -1),
             lambda record: at_rates(record, 0),
-            "a second rate that is read",
+            "a second learning rate that counts",
         ),
         FIXED,
     ),
     _claim(
         "4e",
-        "Fine-tuned at a fixed large learning rate, the task's own loss is U-shaped in the budget, "
-        "in some cases.",
+        "After fine-tuning at a large fixed learning rate, the task's own loss is U-shaped in "
+        "the budget, in some cases.",
         '"though sometimes also exhibit a U-shaped trend in ID perplexity" (section 3.4.1, figure '
         "5, bottom)",
         turns_somewhere(
-            "On some task, fine-tuned directly at the largest rate that is read, the task itself "
-            "is at its best before the largest budget, which is shown to be worse.",
-            "the task at {}",
+            "On at least one task, after direct fine-tuning at the largest learning rate that "
+            "counts, the task score is best before the largest budget, and significantly worse "
+            "at the largest.",
+            "the task score at {}",
             lambda record: at_rates(record, -1, "learn"),
         ),
         FIXED,
     ),
     _claim(
         "5a",
-        "With the learning rate tuned for the task, what should be kept still degrades at large "
+        "With the learning rate tuned for the task, the keep score still degrades at large "
         "budgets, in some cases.",
         '"C4 perplexity degrades in GSM8k, Starcoder-Python, MR, and RTE", four of six (section '
         "3.4.2, figure 6)",
         turns_somewhere(
-            "On some task, with each budget at its tuned rate, what should be kept turns.",
-            "what should be kept at {}",
+            "On at least one task, with each budget at its tuned learning rate, the keep score "
+            "turns.",
+            "the keep score at {}",
             tuned,
         ),
         TUNED,
     ),
     _claim(
         "5b",
-        "With the learning rate tuned for the task, the task itself degrades at large budgets, in "
-        "some cases.",
+        "With the learning rate tuned for the task, the task score itself degrades at large "
+        "budgets, in some cases.",
         '"ID perplexity degrades with extensive overtraining (RTE, TREC)", two of six (section '
         "3.4.2, figure 6)",
         turns_somewhere(
-            "On some task, with each budget at its tuned rate, the task itself turns.",
-            "the task at {}",
+            "On at least one task, with each budget at its tuned learning rate, the task score "
+            "turns.",
+            "the task score at {}",
             lambda record: tuned(record, "learn"),
         ),
         TUNED,
     ),
     _claim(
         "5c",
-        "Where the tuned rate is the same at all budgets, task and pre-training text degrade.",
+        "If the tuned learning rate is the same at all budgets, both the task score and the keep "
+        "score degrade.",
         '"A constant optimal learning rate across token budgets leads to degradation in both" '
         "(section 3.4.2, figure 7 left)",
         Rule(
-            "On every task whose tuned rate is the same at all budgets, the task and what should "
-            "be kept turn.",
+            "On every task whose tuned learning rate is the same at all budgets, both the task "
+            "score and the keep score turn.",
             constant_rate_harms_both,
         ),
         TUNED,
     ),
     _claim(
         "5d",
-        "Where neither degrades, the tuned rate falls with the budget.",
+        "If neither the task score nor the keep score degrades, the tuned learning rate falls "
+        "with the budget.",
         '"A quickly decreasing optimal learning rate enables improvements in both" (section 3.4.2, '
         "figure 7 right)",
         Rule(
-            "On every task of which neither the test nor what should be kept turns, all rates that "
-            "may be the best at the largest budget are below those at the smallest.",
+            "On every task where neither the task score nor the keep score turns, all learning "
+            "rates that may be best at the largest budget are below all those that may be best "
+            "at the smallest.",
             harmless_rate_falls,
         ),
         TUNED,
@@ -371,33 +381,35 @@ STATEMENTS = (
         '"not exactly, but approximately, directly proportional to the learning rate and '
         'independent of the amount of pre-training" (appendix C.1, figure 8)',
         Rule(
-            "On every task, over the rates that are read, the weights' distance to the checkpoint "
-            "grows with the rate to an exponent within 0.2 of 1, and at one rate is alike within "
-            "20 % at the smallest and the largest budget.",
+            "On every task, over the learning rates that count, the weights' distance to the "
+            "checkpoint grows with the rate to an exponent within 0.2 of 1. At one rate, the "
+            "distances at the smallest and the largest budget are equal within 20 %.",
             distance_follows_the_rate,
         ),
         FIXED,
     ),
     _claim(
         "7a",
-        "The loss along noise is its quadratic approximation near the checkpoint, and lies above "
-        "it far away.",
+        "Along noise, the loss follows its quadratic approximation near the checkpoint, and lies "
+        "above it far away.",
         f"{_SHARP}figure 9)",
         Rule(
-            "Along noise the loss is within 10 % of the quadratic's change at the smallest size, "
-            "and more than 10 % above it at the largest.",
+            "Along noise, the loss differs from the quadratic by at most 10 % of the quadratic's "
+            "change at the smallest size. At the largest size, it lies above the quadratic by "
+            "more than 10 % of that change.",
             quadratic_near_and_far,
         ),
         (OVERTRAINED_LADDER, NEAR_ENOUGH),
     ),
     _claim(
         "7b",
-        "Along a fine-tuning, too, the loss lies above its quadratic approximation.",
+        "Along the direction of a fine-tuning, the loss also lies above its quadratic "
+        "approximation.",
         '"the actual loss is substantially higher than the quadratic approximation" (appendix D, '
         "figure 10)",
         Rule(
-            "At the fine-tuned model the loss is more than 10 % of the quadratic's change above "
-            "it.",
+            "At the fine-tuned model, the loss lies above the quadratic by more than 10 % of the "
+            "quadratic's change.",
             above_the_quadratic,
         ),
         (OVERTRAINED_LADDER,),
@@ -405,11 +417,12 @@ STATEMENTS = (
     _claim(
         "7c",
         "The loss gets sharper with the budget.",
-        'progressive sensitivity as "a generalization of progressive sharpness"; of the Hessian '
-        '"other norms ... such as the trace norm, also exhibit a similar behavior" (appendix D)',
+        'progressive sensitivity is "a generalization of progressive sharpness"; for the '
+        'Hessian, "other norms ... such as the trace norm, also exhibit a similar behavior" '
+        "(appendix D)",
         Rule(
-            "The trace of the Hessian of the largest budget is above that of the smallest by more "
-            "than a tenth.",
+            "The trace of the Hessian is larger at the largest budget than at the smallest, by "
+            "more than a tenth of the trace at the largest.",
             sharpness_grows,
         ),
     ),
@@ -419,47 +432,47 @@ STATEMENTS = (
         '"choosing to train with the smallest learning rate would delay the inflection point", at '
         "the task's expense (section 3.4.2, figure 7)",
         Rule(
-            "On every task that turns at tuned rates, at the smallest rate that is read what "
-            "should be kept turns later.",
+            "On every task that turns at tuned rates, the keep score turns later at the smallest "
+            "learning rate that counts.",
             smallest_rate_turns_later,
         ),
         (*TUNED, RETAINING, something_to_delay(at_fixed_rates=False)),
     ),
     *_retention("label_annealing", "label annealing", "abghm"),
-    *_retention("l2", "L2 to the start", "cdijn"),
+    *_retention("l2", "L2 to the initial model", "cdijn"),
     *_retention("sfa", "SFA", "efklo"),
     _claim(
         "10a",
-        "With the learning rate tuned for it, the VLM score rises with the budget.",
+        "With the learning rate tuned for the VLM score, that score rises with the budget.",
         _SCORE,
         rising(
-            "At the tuned rates the VLM score rises from the smallest to the largest budget by "
-            "more than 0.02, and between no two goes back by more than that.",
+            "At the tuned rates, the VLM score rises from the smallest to the largest budget by "
+            "more than 0.02. Between any two budgets it falls by at most that.",
             at_tuned_rates,
             Direct.scores,
             what="VLM score at {case.at}",
             least=SCORE,
             back=SCORE,
-            along="budget",
+            along="the budget",
         ),
         SEEN_TUNED,
         PICTURES,
     ),
     _claim(
         "10b",
-        "With the learning rate tuned for the VLM score, more language is lost after longer "
-        "pre-training.",
+        "With the learning rate tuned for the VLM score, the model loses more language after "
+        "longer pre-training.",
         _LOST,
         rising(
-            "At the tuned rates the cost in what should be kept rises from the smallest to the "
-            "largest budget by more than a tenth of the largest cost, and between no two goes back "
-            "by more than that.",
+            "At the tuned rates, the cost on keep rises from the smallest to the largest budget "
+            "by more than a tenth of the largest cost. Between any two budgets it falls by at "
+            "most that.",
             at_tuned_rates,
             Direct.costs,
             what="cost in language at {case.at}",
             least=Direct.tenth,
             back=Direct.tenth,
-            along="budget",
+            along="the budget",
         ),
         SEEN_TUNED,
         PICTURES,
@@ -469,32 +482,32 @@ STATEMENTS = (
         "At every fixed learning rate, the VLM score rises with the budget.",
         _ALL_RATES,
         rising(
-            "At every rate that is read the VLM score rises from the smallest to the largest "
-            "budget by more than 0.02, and between no two goes back by more than that.",
+            "At every learning rate that counts, the VLM score rises from the smallest to the "
+            "largest budget by more than 0.02. Between any two budgets it falls by at most that.",
             every_rate,
             Direct.scores,
             what="VLM score at {case.at}",
             least=SCORE,
             back=SCORE,
-            along="budget",
+            along="the budget",
         ),
         SEEN_FIXED,
         PICTURES,
     ),
     _claim(
         "10d",
-        "At every fixed learning rate, more language is lost after longer pre-training.",
+        "At every fixed learning rate, the model loses more language after longer pre-training.",
         _ALL_RATES,
         rising(
-            "At every rate that is read the cost in what should be kept rises from the smallest to "
-            "the largest budget by more than a tenth of the largest cost, and between no two goes "
-            "back by more than that.",
+            "At every learning rate that counts, the cost on keep rises from the smallest to the "
+            "largest budget by more than a tenth of the largest cost. Between any two budgets it "
+            "falls by at most that.",
             every_rate,
             Direct.costs,
             what="cost in language at {case.at}",
             least=Direct.tenth,
             back=Direct.tenth,
-            along="budget",
+            along="the budget",
         ),
         SEEN_FIXED,
         PICTURES,
@@ -504,11 +517,12 @@ STATEMENTS = (
     _equal_score("LoRA", "LoRA", "g"),
     _claim(
         "10h",
-        "On some benchmark language itself gets worse with the budget, once the model sees.",
+        "On some benchmark, the language score of the model with vision gets worse with the "
+        "budget.",
         '"On some datasets such as PIQA, the drop is so severe that extended pre-training actively '
         'hurts performance after post-training" (section 2.2, figure 2 right)',
         turns_somewhere(
-            "At the tuned rates some entry of what should be kept turns.",
+            "At the tuned rates, at least one keep entry turns.",
             "{}",
             lambda record: tuned_benchmarks(record, first_task(record)),
         ),
@@ -517,12 +531,13 @@ STATEMENTS = (
     ),
     _claim(
         "11a",
-        "OLMo-1B tuned on instructions follows them worse beyond 2.5T tokens of pre-training.",
+        "OLMo-1B, tuned on instructions, follows them worse beyond 2.5T tokens of pre-training.",
         '"a base model pre-trained on 3T tokens shows up to 3% lower response rate (AlpacaEval '
         'score) than one pre-trained on just 2.3T tokens" (section 2.2; 3.1, item 1; figure 2)',
         turns(
-            "On every data set, with each budget at its tuned rate, the test (AlpacaEval) turns.",
-            "the test at {}",
+            "On every data set, with each budget at its tuned learning rate, the test score "
+            "(AlpacaEval) turns.",
+            "the test score at {}",
             lambda record: tuned(record, "learn"),
         ),
         PUBLIC,
@@ -530,11 +545,11 @@ STATEMENTS = (
     ),
     _claim(
         "11b",
-        "OLMo-1B tuned on instructions gets worse on general benchmarks, too.",
+        "OLMo-1B, tuned on instructions, also gets worse on general benchmarks.",
         '"We see a similar drop on various OOD tasks"; 2 % on ARC (sections 1, 2.2; figure 2)',
         Rule(
-            "On every data set, with each budget at its tuned rate, some entry of what should be "
-            "kept turns.",
+            "On every data set, with each budget at its tuned learning rate, at least one keep "
+            "entry turns.",
             a_benchmark_turns,
         ),
         PUBLIC,
@@ -542,12 +557,12 @@ STATEMENTS = (
     ),
     _claim(
         "11c",
-        "OLMo-2-7B, tuned alike, does not get worse up to 3T tokens.",
+        "OLMo-2-7B, tuned the same way, does not get worse up to 3T tokens.",
         '"catastrophic overtraining is not observed on OLMo-7B models for pre-training token '
         'budgets up to 3T tokens" (section 3.1, item 3)',
         Rule(
-            "On every data set, with each budget up to 3T at its tuned rate, neither the test nor "
-            "any entry of what should be kept turns, and all are at their best at the largest.",
+            "On every data set, with each budget up to 3T at its tuned learning rate, neither "
+            "the test score nor any keep entry turns. All are best at the largest budget.",
             nothing_turns,
         ),
         PUBLIC,

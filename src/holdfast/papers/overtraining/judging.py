@@ -84,8 +84,8 @@ def turned(what: str, turn: TurningPoint, level: float) -> Part:
     low, high = places_of(turn, level)
     verdict = verdict_of((low, high), len(turn.budgets))
     may_be = tokens_text((turn.budgets[low], turn.budgets[high]))
-    at = f"best at {tokens_text((turn.tokens, turn.tokens))} tokens (may be {may_be})"
-    lost = f"{what}: lost from its best budget to the largest"
+    at = f"best at {tokens_text((turn.tokens, turn.tokens))} tokens (possibly {may_be})"
+    lost = f"{what}: loss from the best budget to the largest"
     figures = [
         ClaimFigure(what=lost, value=turn.after, interval=None, n="the ladder", unit=turn.unit)
     ]
@@ -95,7 +95,7 @@ def turned(what: str, turn: TurningPoint, level: float) -> Part:
         return Part(
             verdict=FAILS, reason=f"{what} gets better up to the largest budget", figures=figures
         )
-    return unknown(f"whether {what} turns cannot be told, {at}", figures)
+    return unknown(f"it is undecided whether {what} turns, {at}", figures)
 
 
 def improves(what: str, turn: TurningPoint, level: float) -> Part:
@@ -115,7 +115,7 @@ def earlier(
         [turn.budgets[index] for index in places_of(turn, each)] for turn in (one, other)
     )
     reason = (
-        f"with {name} the model is best at {tokens_text(best)} tokens, with {than} at "
+        f"with {name}, the model is best at {tokens_text(best)} tokens; with {than}, at "
         f"{tokens_text(other_best)}"
     )
     if best[1] < other_best[0]:
@@ -146,7 +146,7 @@ def turns_somewhere(says: str, what: str, curves: Curves) -> OvertrainingRule:
 
 def first_improves(record: OvertrainingRecord, level: float) -> list[Part]:
     """The checkpoints as they are, on the text that leads."""
-    return [improves("the checkpoint as it is", as_they_are(record)[0], level)]
+    return [improves("the unmodified checkpoint", as_they_are(record)[0], level)]
 
 
 def others_improve(record: OvertrainingRecord, level: float) -> list[Part]:
@@ -154,9 +154,9 @@ def others_improve(record: OvertrainingRecord, level: float) -> list[Part]:
     parts = []
     for turn in as_they_are(record)[1:]:
         name = turn.entry.rpartition("/")[2]
-        parts.append(improves(f"{name} of the checkpoint as it is", turn, level))
+        parts.append(improves(f"{name} of the unmodified checkpoint", turn, level))
     if not parts:
-        raise NotMeasured("what should be kept beside the first text")
+        raise NotMeasured("a second keep entry")
     return parts
 
 
@@ -220,12 +220,12 @@ def constant_rate_harms_both(record: OvertrainingRecord, level: float) -> list[P
         rates = tuned_rates(record, task)
         if len(rates) < len(record.checkpoints) or len({rate.rate for rate in rates}) > 1:
             continue
-        for suite, what in (("keep", "what should be kept"), ("learn", "the task")):
+        for suite, what in (("keep", "the keep score"), ("learn", "the task score")):
             turn = turn_of(record, task, None, leading_key(record, task, suite))
             where = where_of(record, task)
             parts.append(turned(f"{where}: {what}" if where else what, turn, level))
     if not parts:
-        raise NotMeasured("a task whose tuned rate is the same at every budget")
+        raise NotMeasured("a task whose tuned learning rate is the same at every budget")
     return parts
 
 
@@ -243,17 +243,17 @@ def harmless_rate_falls(record: OvertrainingRecord, level: float) -> list[Part]:
         if not all(harmless) or len(rates) < len(record.checkpoints):
             continue
         first, last = rates[0], rates[-1]
-        reason = f"the tuned rate of {task} goes from {first.rate:g} to {last.rate:g}"
+        reason = f"the tuned learning rate of {task} goes from {first.rate:g} to {last.rate:g}"
         if level > CONFIDENCE:
-            parts.append(unknown(f"{reason}, and its interval at this level is not known"))
+            parts.append(unknown(f"{reason}; its interval at this level is unknown"))
         elif last.interval[1] < first.interval[0]:
             parts.append(Part(verdict=HOLDS, reason=reason))
         elif last.interval[0] > first.interval[1]:
             parts.append(Part(verdict=FAILS, reason=reason))
         else:
-            parts.append(unknown(f"{reason}, and whether it falls cannot be told"))
+            parts.append(unknown(f"{reason}; it is undecided whether it falls"))
     if not parts:
-        raise NotMeasured("a task of which neither figure turns")
+        raise NotMeasured("a task where neither the task score nor the keep score turns")
     return parts
 
 
@@ -276,11 +276,11 @@ def moves(kind: str, *, at_fixed_rates: bool) -> OvertrainingRule:
         return parts
 
     which = (
-        "At every learning rate that is read at which direct fine-tuning turns"
+        "At every learning rate that counts and at which direct fine-tuning turns"
         if at_fixed_rates
-        else "Each at its tuned rates, where direct fine-tuning turns"
+        else "At tuned rates, wherever direct fine-tuning turns"
     )
-    return Rule(f"{which}, what should be kept turns later with the method.", judge)
+    return Rule(f"{which}, the keep score turns later with the method.", judge)
 
 
 def costs_grow_less(kind: str, *, at_fixed_rates: bool) -> OvertrainingRule:
@@ -293,22 +293,25 @@ def costs_grow_less(kind: str, *, at_fixed_rates: bool) -> OvertrainingRule:
             shift = shift_of(record, kind, task, rate)
             least = SHARE * growth_of(record, task, rate).value
             at = rate_text(rate)
-            what = f"growth of the cost along the ladder at {at}, less direct fine-tuning's"
+            what = f"growth of the cost along the ladder at {at}, minus direct fine-tuning's"
             figure = shown(what, shift.growth, level, "seeds paired", shift.unit)
-            yes, no = f"at {at} its cost grows less", f"at {at} its cost does not grow less"
+            yes, no = (
+                (f"at {at}, its cost grows less than direct fine-tuning's"),
+                f"at {at}, its cost does not grow less than direct fine-tuning's",
+            )
             parts.append(below(figure, -least, yes=yes, no=no))
         if not parts:
             raise NotMeasured("a cost of direct fine-tuning that grows along the ladder")
         return parts
 
     which = (
-        "At every learning rate that is read at which the cost of direct fine-tuning grows"
+        "At every learning rate that counts and at which the cost of direct fine-tuning grows"
         if at_fixed_rates
-        else "Each at its tuned rates, where the cost of direct fine-tuning grows"
+        else "At tuned rates, wherever the cost of direct fine-tuning grows"
     )
     says = (
-        f"{which} from the smallest to the largest budget, it grows less with the method, by more "
-        "than a tenth of direct fine-tuning's growth."
+        f"{which} from the smallest to the largest budget, the cost grows less with the method, by "
+        "more than a tenth of direct fine-tuning's growth."
     )
     return Rule(says, judge)
 
@@ -361,14 +364,14 @@ def _but_for_noise(score: Figure) -> Figure:
 EQUAL_GAIN = EqualTarget(
     of=gain_of,
     wanted=_most_of,
-    name="gain of the task",
-    text="90 % of what direct fine-tuning gains of the task at its tuned rate",
+    name="task gain",
+    text="90 % of direct fine-tuning's task gain at its tuned rate",
 )
 EQUAL_SCORE = EqualTarget(
     of=score_of,
     wanted=_but_for_noise,
     name="VLM score",
-    text="the VLM score of direct fine-tuning at its tuned rate, less 0.02",
+    text="direct fine-tuning's VLM score at its tuned rate, minus 0.02",
 )
 
 
@@ -383,8 +386,8 @@ def keeps_more(kind: str, equal: EqualTarget) -> OvertrainingRule:
         return parts
 
     says = (
-        f"At the largest budget, where each way reaches {equal.text}, the cost in what should be "
-        "kept is below that of direct fine-tuning by more than a tenth of it."
+        f"At the largest budget, where each arm reaches {equal.text}, the method's cost on keep is "
+        "below direct fine-tuning's by more than a tenth of direct fine-tuning's cost."
     )
     return Rule(says, judge)
 
@@ -400,16 +403,16 @@ def _keeps_more(
     target = equal.wanted(by_tuned)
     by_method = _reach(record, task, arm, target, equal.of)
     by_direct = _reach(record, task, record.direct, target, equal.of)
-    reached = f"the {equal.name} {target.value:.3f}"
+    reached = f"a {equal.name} of {target.value:.3f}"
     if by_method is None or by_direct is None:
         label = arm if by_method is None else record.direct
         return unknown(f"{label} does not reach {reached} in every seed")
-    what = f"kept at {reached}: {arm} - {record.direct}"
+    what = f"keep score at {reached}: {arm} - {record.direct}"
     where, n = where_of(record, task), f"{len(target.by_seed)} seeds, paired"
     difference = by_method - by_direct
     figure = shown(f"{where}: {what}" if where else what, difference, level, n, kept_unit(record))
     least = SHARE * abs(by_direct.value)
-    return above(figure, least, yes="it keeps more", no="it does not keep more")
+    return above(figure, least, yes="the method keeps more", no="the method does not keep more")
 
 
 # --------------------------------------------------------------------------- distance and curvature
@@ -432,7 +435,7 @@ def _distance_of(record: OvertrainingRecord, level: float, task: str) -> list[Pa
     same_seeds = all(set(by_seed) == set(seeds) for by_seed in distances)
     budgets = {len(row) for row in rows}
     if len(rates) < 3 or not seeds or not same_seeds or len(budgets) > 1 or min(budgets) < 2:
-        raise NotMeasured("the distance at three rates, with the same budgets and seeds,")
+        raise NotMeasured("the distance at three learning rates with the same budgets and seeds")
     log_rates = [math.log(rate) for rate in rates]
     exponents, spreads = {}, {}
     for seed in seeds:
@@ -446,13 +449,23 @@ def _distance_of(record: OvertrainingRecord, level: float, task: str) -> list[Pa
         spreads[int(seed)] = statistics.fmean(line[-1] - line[0] for line in away)
     n, where = f"{len(seeds)} seeds", where_of(record, task)
     at = f"{where}: " if where else ""
-    what = f"{at}exponent of the distance in the rate, less 1"
+    what = f"{at}exponent of the distance in the learning rate, minus 1"
     exponent = shown(what, Figure.over_seeds(exponents), level, n, "")
     what = f"{at}log of the distance, largest to smallest budget"
     spread = shown(what, Figure.over_seeds(spreads), level, n, "")
     return [
-        within(exponent, EXPONENT, yes="it is in proportion", no="it is not"),
-        within(spread, ALIKE, yes="it is alike", no="it depends on it"),
+        within(
+            exponent,
+            EXPONENT,
+            yes="the distance is proportional to the learning rate",
+            no="the distance is not proportional to the learning rate",
+        ),
+        within(
+            spread,
+            ALIKE,
+            yes="the distance does not depend on the budget",
+            no="the distance depends on the budget",
+        ),
     ]
 
 
@@ -481,20 +494,20 @@ def quadratic_near_and_far(record: OvertrainingRecord, level: float) -> list[Par
             sizes = sorted(line.losses)[1:]
             near.append(_excess(line, *sizes[0]))
             far.append(_excess(line, *sizes[-1]))
-    smallest = _over_checkpoints("loss less the quadratic, smallest noise", near, level)
-    largest = _over_checkpoints("loss less the quadratic, largest noise", far, level)
+    smallest = _over_checkpoints("loss - quadratic, smallest noise", near, level)
+    largest = _over_checkpoints("loss - quadratic, largest noise", far, level)
     return [
         within(
             smallest,
             NEAR,
             yes="the quadratic holds near the checkpoint",
-            no="it does not hold near the checkpoint",
+            no="the quadratic does not hold near the checkpoint",
         ),
         above(
             largest,
             FAR,
-            yes="the loss lies above it far away",
-            no="the loss does not lie above it far away",
+            yes="the loss lies above the quadratic far away",
+            no="the loss does not lie above the quadratic far away",
         ),
     ]
 
@@ -507,7 +520,7 @@ def above_the_quadratic(record: OvertrainingRecord, level: float) -> list[Part]:
             losses = dict(line.losses)
             if not line.label.startswith("noise") and {0.0, 1.0} <= losses.keys():
                 excess.append(_excess(line, 1.0, losses[1.0]))
-    figure = _over_checkpoints("loss less the quadratic, at the fine-tuned model", excess, level)
+    figure = _over_checkpoints("loss - quadratic, at the fine-tuned model", excess, level)
     return [
         above(
             figure,
@@ -521,9 +534,11 @@ def above_the_quadratic(record: OvertrainingRecord, level: float) -> list[Part]:
 def _over_checkpoints(what: str, values: Sequence[float], level: float) -> ClaimFigure:
     """A figure that each checkpoint has one of."""
     if len(values) < 2:
-        raise NotMeasured("the curvature of two checkpoints, along the way that is followed,")
+        raise NotMeasured("the curvature of two checkpoints along this direction")
     figure = Figure.over_seeds(dict(enumerate(values)))
-    return shown(what, figure, level, f"{len(values)} checkpoints", "share of its change")
+    return shown(
+        what, figure, level, f"{len(values)} checkpoints", "share of the quadratic's change"
+    )
 
 
 def sharpness_grows(record: OvertrainingRecord, level: float) -> list[Part]:

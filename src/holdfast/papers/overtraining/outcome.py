@@ -105,8 +105,8 @@ def overtraining_record(
     )
     if to_the_end:
         notes.append(
-            f"{', '.join(to_the_end)}: all epochs, without early stopping. The weights change "
-            "after the last step, so that no earlier epoch is the result."
+            f"{', '.join(to_the_end)}: trained for all epochs, without early stopping, because the "
+            "weights change after the last step."
         )
     return OvertrainingRecord(
         **state.record_fields(config.resolved, notes),
@@ -274,9 +274,7 @@ class TunedEvaluations:
             evaluation = result.find(entry.suite, entry.name)
             key = f"{entry.suite}/{entry.name}"
             if (entry.suite, entry.name) not in compared:
-                self.notes.append(
-                    f"{task}: {key} has no figures here: it cannot be held against the checkpoint."
-                )
+                self.notes.append(f"{task}: {key} has no scores to compare with the checkpoint.")
             elif evaluation is not None:
                 self._entries[task, key] = evaluation
                 metric = evaluation.metrics[evaluation.primary]
@@ -323,8 +321,8 @@ class TunedEvaluations:
                 )
                 if not comparisons:
                     raise DataError(
-                        f"{scored.key} of {model.checkpoint}, {model.arm}, {model.rate:g} was not "
-                        "compared."
+                        f"{scored.key} was not compared for {model.checkpoint}, {model.arm}, "
+                        f"learning rate {model.rate:g}."
                     )
                 after[seed] = comparisons[0].after
             gain = gain_over_seeds(compared, [metric])
@@ -416,8 +414,8 @@ def _without_high_rates(record: OvertrainingRecord, most: float) -> Overtraining
         unit = lead.unit if lead is not None else "nothing"
         if lead is None or unit not in ("nats/token", "perplexity"):
             notes.append(
-                f"{task}: max_perplexity leaves nothing out, for what should be kept is measured "
-                f"in {unit}."
+                f"{task}: max_perplexity leaves nothing out, because the first keep entry is "
+                f"measured in {unit}."
             )
             continue
         bound = math.log(most) if unit == "nats/token" else most

@@ -69,13 +69,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SHIFT_TONES = {LATER: "good", EARLIER: "bad", CANNOT_TELL: "flat"}
-SUITES = {"validation": "Validation", "learn": "Test", "keep": "Kept"}
+SUITES = {"validation": "Validation", "learn": "Test", "keep": "Keep"}
 SCORE = Measure()
 """Figures of an entry, whose unit stands at the axis or at the head of the column."""
 LITTLE = 0.5
 """Share of what direct fine-tuning gains of a task, below which it is said beside what a way
 keeps."""
-AS_IT_IS = "checkpoint as it is"
+AS_IT_IS = "unmodified checkpoint"
 BASE_STYLE = {"kind": "line", "colour": "ink", "symbol": "star", "dash": "solid", "bars": 0}
 AT_RATES = {
     "turns": "turns at {}",
@@ -86,19 +86,20 @@ AT_RATES = {
 PRIVATE = ("ladder", "output_dir")
 """Keys of the configuration that hold paths: whose folder it was says nothing."""
 READING = (
-    "Tuned: at each budget the learning rate whose validation figure is the best, means over the "
-    "seeds; the test is another part of the data. A rate at an end of what was tried may not be "
-    "the best one there is.",
-    "Best at: the budget at which the fine-tuned model is at its best (the inflection point of "
-    "definition 4.2), with the budgets that are not shown to be worse: seeds and samples "
-    "paired, Bonferroni over the budgets. It does not cover other pre-training runs.",
-    "At one rate, ways are compared where direct fine-tuning is read: without the rates at which "
-    "it diverged, and those that `max_perplexity` leaves out.",
-    "Growth: what fine-tuning costs at the largest budget over what it costs at the smallest. "
-    "Later, earlier: all budgets that may be best lie beyond, or before, all those of direct "
+    "Tuned: at each budget, the learning rate with the best validation score (mean over seeds). "
+    "The test uses other data. If the tuned rate is at an end of the grid, a better one may lie "
+    "beyond it.",
+    "Best at: the budget at which the fine-tuned model is best (the inflection point of "
+    "definition 4.2), with the budgets that are not significantly worse. Seeds and samples are "
+    "paired, with Bonferroni over the budgets. Other pre-training runs are not covered.",
+    "At a fixed rate, arms are compared only at learning rates at which direct fine-tuning did "
+    "not diverge and that `max_perplexity` does not leave out.",
+    "Growth: the cost of fine-tuning at the largest budget minus its cost at the smallest. Later "
+    "(earlier): all budgets that may be best are larger (smaller) than all those of direct "
     "fine-tuning.",
-    "Public ladders are confounded by learning rates that were not annealed. In the paper OLMo-1B "
-    "degrades beyond 2.5T tokens, and OLMo-2-7B does not up to 3T.",
+    "Public ladders are confounded, because their learning rates were not annealed at each "
+    "checkpoint. In the paper, OLMo-1B degrades beyond 2.5T tokens; OLMo-2-7B does not degrade "
+    "up to 3T.",
 )
 
 
@@ -182,7 +183,7 @@ def summary(record: OvertrainingRecord) -> str:
     sentences += _regime_sentence(record) if sentences else []
     if left := sum(model.state != "complete" for model in record.models):
         sentences.append(
-            f"{len(record.models) - left} of {len(record.models)} fine-tunings are there."
+            f"{len(record.models) - left} of {len(record.models)} fine-tunings are complete."
         )
     return " ".join(sentences) or "Nothing was measured yet."
 
@@ -196,7 +197,10 @@ def _regime_sentence(record: OvertrainingRecord) -> list[str]:
     begin, end = (significant(rounded(ratio, 2)) for ratio in ratios)
     text = f"The ladder has {begin} to {end} tokens a parameter"
     if ratios[0] < OVERTRAINED:
-        text += f"; below {OVERTRAINED:g} a model is undertrained, of which the paper says nothing"
+        text += (
+            f"; below {OVERTRAINED:g} a model is undertrained, and the paper says nothing about "
+            "that"
+        )
     return [f"{text}."]
 
 
@@ -215,9 +219,11 @@ def _direct_sentences(record: OvertrainingRecord, task: str) -> list[str]:
         if verdict in by_verdict:
             verdicts.append(text.format(join_and(by_verdict[verdict])))
     if verdicts and of_keep is not None:
-        what = f"what should be kept ({of_keep.name})"
-        sentences.append(f"{task}, {record.direct} at one rate: {what} {'; '.join(verdicts)}.")
-    for suite, what in (("keep", "what should be kept"), ("learn", "the task")):
+        what = f"the keep score ({of_keep.name})"
+        sentences.append(
+            f"{task}, {record.direct} at a fixed learning rate: {what} {'; '.join(verdicts)}."
+        )
+    for suite, what in (("keep", "the keep score"), ("learn", "the task score")):
         for turn in _turns_at(record, task, None, suite):
             entry = turn.entry.rpartition("/")[2]
             sentences.append(
@@ -255,7 +261,7 @@ def _retention_sentences(record: OvertrainingRecord, task: str) -> list[str]:
         for rate in reversed(_rates_read(record, task)):
             for shift in alike(shifts, arm=arm.label, rate=rate):
                 if text := _shift_text(record, shift):
-                    at_rates.append(f"at an equal rate of {rate:g} {text}")
+                    at_rates.append(f"at learning rate {rate:g} {text}")
         texts += at_rates[:1]
         if texts:
             sentences.append(f"{task}, {arm.label}: {'; '.join(texts)}.")
@@ -287,7 +293,7 @@ def _shift_text(record: OvertrainingRecord, shift: Shift) -> str:
         mine, other = number(last[shift.arm], digits), number(last[shift.against], digits)
         unit = f" {shift.unit}" if shift.unit else ""
         budget = count(record.checkpoints[-1].tokens)
-        effects.append(f"at {budget} tokens it costs {mine}{unit}, {shift.against} {other}")
+        effects.append(f"at {budget} tokens it costs {mine}{unit} ({shift.against}: {other})")
     text = " and ".join(effects)
     gain = _gain_of_task(record, shift.task, shift.arm, shift.rate)
     usual = _gain_of_task(record, shift.task, shift.against, shift.rate)
@@ -295,7 +301,7 @@ def _shift_text(record: OvertrainingRecord, shift: Shift) -> str:
         text and gain is not None and usual is not None and gain < LITTLE * usual
     ):  # who learns nothing keeps all
         share = 100 * max(0.0, gain / usual)
-        text += f"; but it learns {share:.0f} % of what {shift.against} does of {shift.task}"
+        text += f"; but it learns only {share:.0f} % of what {shift.against} learns on {shift.task}"
     return text
 
 
@@ -328,22 +334,23 @@ def _is_clear(figure: Figure) -> bool:
 def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | None]:
     """At tuned rates, what retention does, and at fixed rates."""
     target, source = record.leading(task, "learn"), record.leading(task, "keep")
-    target_chart = _tuned_chart(record, task, target, "The task")
-    source_chart = _tuned_chart(record, task, source, "What should be kept")
+    target_chart = _tuned_chart(record, task, target, "Task score")
+    source_chart = _tuned_chart(record, task, source, "Keep score")
     yield section(
         f"{task}: every budget at its tuned rate",
         target_chart,
         source_chart,
         _rate_chart(record, task),
         _tuned_table(record, task),
-        intro="The learning rate is chosen by the validation data, anew at each budget (figures 6 and 7 of the paper).",
+        intro="Validation data chooses the learning rate of each budget (figures 6 and 7 of the "
+        "paper).",
     )
     if alike(record.shifts, task=task):
         yield section(
-            f"{task}: what retention does to it",
+            f"{task}: effect of the retention methods",
             _shift_table(record, _leading_shifts(record, task, "keep", "learn")),
-            intro="The paper expects that regularised fine-tuning delays the inflection point (section 3.4.2), and did "
-            "not try it.",
+            intro="The paper expects that regularised fine-tuning delays the inflection point "
+            "(section 3.4.2), and does not test it.",
         )
     others = []
     for arm in record.arms:
@@ -357,15 +364,15 @@ def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | 
                 f"{task}: {arm.label} at fixed rates",
                 *charts,
                 turns,
-                intro="One learning rate at all budgets (figures 4 and 5): where a line turns, longer pre-training "
-                "makes the fine-tuned model worse.",
+                intro="One learning rate at all budgets (figures 4 and 5). Where a line turns, "
+                "longer pre-training makes the fine-tuned model worse.",
             )
             yield _distance_section(record, task, arm)
         elif any(charts):
             others.append(
                 Fold(arm.label, [*b.side_by_side(charts), *([] if turns is None else [turns])])
             )
-    yield section(f"{task}: the other ways at fixed rates", *others)
+    yield section(f"{task}: the other arms at fixed rates", *others)
 
 
 def _leading_shifts(record: OvertrainingRecord, task: str, *suites: str) -> list[Shift]:
@@ -485,7 +492,7 @@ def _rate_chart(record: OvertrainingRecord, task: str) -> Chart | None:
     for arm in record.arms:
         rates.update(arm.rates)
     axis = _rate_axis(sorted(rates) if len(rates) < 9 else ())
-    caption = "Bars: rates that are not shown to be worse on the validation data."
+    caption = "Bars: learning rates that are not significantly worse on the validation data."
     return _budget_chart(record, "Tuned learning rate", rows, axis, "Rate", caption=caption)
 
 
@@ -526,7 +533,7 @@ def _rates_chart(
     caption = f"Diverged, so not drawn: {join_and(diverged)}." if diverged else ""
     if left_out:
         rates = join_and([f"{rate:g}" for rate in left_out])
-        caption += f" Left out, beyond the perplexity that was allowed: {rates}."
+        caption += f" Left out because they exceed max_perplexity: {rates}."
     title, y, rules = f"{scored.name}: what fine-tuning costs", f"cost, {scored.unit}", list[Rule]()
     if not cost:
         title, y = f"{scored.name}: the fine-tuned model", scored.unit
@@ -573,10 +580,10 @@ def _distance_section(record: OvertrainingRecord, task: str, arm: Arm) -> Sectio
         height=340,
     )
     intro = (
-        "In the paper the distance is approximately in proportion to the rate (an exponent of 1) "
-        "and the same at all budgets."
+        "In the paper, the distance is approximately proportional to the learning rate (exponent "
+        "1) and the same at all budgets."
     )
-    return section(f"{task}: how far the weights go", chart, intro=intro)
+    return section(f"{task}: distance of the weights", chart, intro=intro)
 
 
 # ------------------------------------------------------------------------------------------- tables
@@ -607,7 +614,7 @@ def _rate_text(rate: float | None) -> str:
 
 def _tuned_table(record: OvertrainingRecord, task: str) -> Table:
     """A line a way and budget: the tuned rate, and the leading figures there."""
-    columns = [_words("Way", "arm"), Col("Tokens", lambda rate: _tokens_cell(rate.tokens))]
+    columns = [_words("Arm", "arm"), Col("Tokens", lambda rate: _tokens_cell(rate.tokens))]
     columns.append(
         Col(
             "Tuned rate",
@@ -640,11 +647,11 @@ def _shift_table(record: OvertrainingRecord, shifts: Sequence[Shift]) -> Table:
         return _figure_cell(shift.growth, sign=True, tone=tone if _is_clear(shift.growth) else "")
 
     columns = [
-        _words("Way", "arm"),
+        _words("Arm", "arm"),
         _verdicts("Turning point", SHIFT_TONES),
         Col("Rate", lambda shift: _rate_text(shift.rate)),
         _words("Figure", lambda shift: shift.entry.rpartition("/")[2]),
-        Col("Cost grows more by", growth),
+        Col("Extra growth of cost", growth),
     ]
     return tabulate(shifts, columns, kind="dense", title=f"Against {record.direct}")
 
@@ -677,8 +684,8 @@ def _turn_table(record: OvertrainingRecord, task: str, arm: Arm) -> Table | None
     ]
     columns += [
         Col("Best at, tokens", best),
-        Col("Lost from there on", lost),
-        Col("The cost grows by", growth),
+        Col("Loss from there on", lost),
+        Col("Growth of cost", growth),
     ]
     return tabulate(turns, columns, kind="dense") if turns else None
 
@@ -693,7 +700,7 @@ def _without_training(probed: ProbeRecord) -> Section | None:
     kinds = {s.kind for s in probed.sensitivities}
     meanings = b.Bullets([text for kind, text in KINDS.items() if kind in kinds])
     tables = [noise_chart(probed), *cost_tables(probed)]
-    costs = Fold("What each change costs each checkpoint", [*tables, meanings])
+    costs = Fold("Cost of each change, by checkpoint", [*tables, meanings])
     return section("Without training: noise, few bits, pruning", *along, costs, intro=MEANING)
 
 

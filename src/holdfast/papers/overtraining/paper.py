@@ -9,14 +9,18 @@ PAPER = Paper(
     about="Overtraining: does longer pre-training make a model harder to fine-tune, and does retention help?",
     recipes={
         "budgets": "a ladder of a small world's text, probed and fine-tuned in several ways",
-        "pictures": "the same ladder with a vision tower: pictures are learnt, language is to be kept",
-        "olmo_1b": "OLMo-1B's public checkpoints, tuned on instructions (no twin: for --on)",
-        "olmo_2_7b": "OLMo-2-7B's, tuned alike (no twin: for --on)",
+        "pictures": "the same ladder with a vision tower: it learns pictures and should keep "
+        "language",
+        "olmo_1b": "OLMo-1B's public checkpoints, tuned on instructions (no small version; use "
+        "--on)",
+        "olmo_2_7b": "OLMo-2-7B's public checkpoints, tuned on instructions (no small version; "
+        "use --on)",
     },
     durations={
         "quick": "two minutes a recipe",
-        "small": "an hour and a quarter by estimate, half of it for the ladder and its text",
-        "medium": "eleven hours by estimate: two for the ladder, six for its text, three for pictures",
+        "small": "an estimated hour and a quarter, half of it for the ladder and its text",
+        "medium": "an estimated eleven hours: two for the ladder, six for its text, three for "
+        "pictures",
     },
     rules=3,  # the rates that the paper reads, overtrained ladders, equal rate and equal target
     function="holdfast.papers.overtraining.reproduction:reproduce",

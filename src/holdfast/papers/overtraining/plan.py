@@ -351,7 +351,7 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         texts: tuple[int, ...] = ()
         if self.tunings:
             attributes: dict[str, Any] = {
-                LABEL: "looking for what is measured in what is trained on",
+                LABEL: "looking for evaluation data in the training data",
                 KIND: TEXTS,
             }
             if others := self._other_data_by_task():
@@ -378,7 +378,7 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         if (direction := self.direction) is not None:
             for label in self.rungs:
                 before = (numbers[PROBE, label, ""], numbers[TUNE, label, direction.name])
-                text = f"along {direction.task}, learning rate {direction.rate:g}"
+                text = f"along the direction of {direction.task}, learning rate {direction.rate:g}"
                 add(LINE, label, direction.name, text, *before)
         return jobs
 
@@ -476,22 +476,19 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         first = next((e for e in self.plan(task).entries if e.suite == VALIDATION), None)
         problem, split = "", ""
         if not isinstance(first, DataEntry):
-            problem = (
-                "a file with rows like those that are trained on, which early stopping looks at "
-                "after each epoch"
-            )
+            problem = "a file with rows like the training data, for early stopping after each epoch"
         elif first.config is not None:
             problem = (
                 f"{first.name} is the configuration {first.config} of {first.data}, and early "
-                "stopping reads "
+                "stopping reads only "
             )
             problem += "data without one"
         elif first.max_documents is None:
             split = first.split
         elif "[" in first.split:
             problem = (
-                f"{first.name} is the first {first.max_documents} documents of {first.split}, a "
-                "part of a part"
+                f"{first.name} is the first {first.max_documents} documents of {first.split}, "
+                "which is itself a part of the data"
             )
         else:
             split = f"{first.split}[:{first.max_documents}]"
@@ -560,7 +557,7 @@ def _measuring_problems(request: OvertrainingSettings) -> Sequence[str]:
     for key in request.evaluation:
         if key not in shared:
             near = did_you_mean_key(key, shared)
-            text = f"no such key.{near} What is measured is listed under keep and tasks."
+            text = f"no such key.{near} List what is measured under keep and tasks."
             problems.append(Problem(("evaluation", key), text))
     return problems
 
@@ -573,7 +570,7 @@ def _rate_problems(config: OvertrainingConfig) -> Sequence[str]:
             return [
                 Problem(
                     ("vary", "learning_rate"),
-                    "is missing: every arm needs the rates that are tried.",
+                    "is missing: every arm needs learning rates to try.",
                 )
             ]
         pairs = [(tuning.arm, tuning.rate) for tuning in tunings]
@@ -601,7 +598,7 @@ def _direction_problems(config: OvertrainingConfig) -> Sequence[str]:
         return [
             Problem(
                 ("direction", "learning_rate"),
-                f"expected one of {', '.join(rates)}, at which {config.direct} is tried, got "
+                f"expected a learning rate that {config.direct} tries ({', '.join(rates)}), got "
                 f"{direction.learning_rate:g}.",
             )
         ]
@@ -609,8 +606,8 @@ def _direction_problems(config: OvertrainingConfig) -> Sequence[str]:
         return [
             Problem(
                 "direction",
-                "expected a fine-tuning of all weights, an adapter has no direction of its own. "
-                "Leave it out.",
+                "expected full fine-tuning, because an adapter has no direction of its own. "
+                "Leave this out.",
             )
         ]
     return []
@@ -626,8 +623,8 @@ def _vision_problems(config: OvertrainingConfig, model: str, trusted: bool) -> S
         problems.append(
             Problem(
                 "ladder",
-                f"expected language models, to which `align` puts a tower, but {model} reads "
-                "images.",
+                f"expected language models, to which `align` adds a vision tower, but {model} "
+                "already reads images.",
             )
         )
     for name, task in config.request.tasks.items():
@@ -641,8 +638,8 @@ def _vision_problems(config: OvertrainingConfig, model: str, trusted: bool) -> S
         sees = config.request.tasks[tuning.task].align is not None
         if sees and tuning.settings.get("use_peft") and "all-linear" in targets:
             text = (
-                "all-linear would train the tower, too. Leave lora_target_modules out, or give a "
-                "pattern."
+                "all-linear would also train the vision tower. Leave lora_target_modules out, or "
+                "give a pattern."
             )
             problems.append(Problem((), f"{tuning.task}, {tuning.arm}: {text}"))
     return list(dict.fromkeys(problems))

@@ -52,7 +52,7 @@ OVERTRAINED = 20.0
 PAPERS_BOUND = 6.0
 """Nats a token, beyond which figure 5 has no rates."""
 STEP = 2.0
-"""Table 4: the largest ratio of neighbouring rates."""
+"""Table 4: the largest ratio of neighbouring learning rates."""
 NEAREST = 0.1
 """Of the initial weights' standard deviations."""
 
@@ -127,7 +127,7 @@ def coarsest_step(record: OvertrainingRecord, kind: str) -> float:
     for arm in alike(record.arms, label=label):
         ratios += [larger / smaller for smaller, larger in itertools.pairwise(arm.rates)]
     if not ratios:
-        raise NotMeasured("a second rate")
+        raise NotMeasured("a second learning rate")
     return max(ratios)
 
 
@@ -174,96 +174,98 @@ OVERTRAINED_LADDER = Requirement(
     name="the ladder is overtrained",
     of=tokens_per_parameter,
     at_least=OVERTRAINED,
-    figure="tokens a parameter that the smallest checkpoint has read",
-    advice="leave out the smallest budgets, or take a smaller model",
+    figure="tokens a parameter at the smallest budget",
+    advice="leave out the smallest budgets, or use a smaller model",
 )
 IMPROVING = Requirement(
     name="the checkpoints get better along the ladder",
     of=improvement,
     at_least=IMPROVES,
-    figure="loss of the smallest budget less that of the largest, as they are",
-    advice="take budgets further apart",
+    figure="loss of the unmodified checkpoints, smallest budget - largest",
+    advice="use budgets that are further apart",
 )
 SOUND = Requirement(
-    name="models that see begin with the language of their checkpoints",
+    name="adding vision leaves the language of the checkpoints as it was",
     of=least_step,
     at_least=-WORSE,
-    figure="fall of the loss from one budget to the next before stage 2, at least",
-    advice="a tower that costs a checkpoint language is counted as what fine-tuning costs",
+    figure="smallest fall of the loss from one budget to the next, before stage 2",
+    advice="check the vision tower: language that it costs a checkpoint would count as a cost of "
+    "fine-tuning",
 )
 RETAINING = Requirement(
-    name="rates at which everything is lost are left out",
+    name="learning rates at which everything is lost are left out",
     of=bound_in_nats,
     at_most=PAPERS_BOUND,
-    figure="nats beyond which a rate is left out",
-    advice="set max_perplexity: 403, or less where the vocabulary is smaller than 50,304",
+    figure="limit in nats beyond which a learning rate is left out",
+    advice="set max_perplexity: 403, or less if the vocabulary is smaller than 50,304",
 )
 LEARNING = Requirement(
     name="direct fine-tuning learns the task at every budget",
     of=least_learnt,
     at_least=LEARNS,
-    figure="least gain on a task's test at tuned rates",
-    advice="train longer, or on more rows",
+    figure="smallest gain on a task's test at tuned rates",
+    advice="train longer or on more rows",
 )
 SEEING = Requirement(
-    name="direct fine-tuning sees, at the smallest and at the largest budget",
+    name="direct fine-tuning is above guessing at the smallest and the largest budget",
     of=above_chance,
     at_least=0.0,
-    figure="lower end of the VLM score's interval at tuned rates, less guessing",
-    advice="train longer, or on more pictures",
+    figure="lower end of the VLM score's interval at tuned rates, minus guessing",
+    advice="train longer or on more pictures",
 )
 NEAR_ENOUGH = Requirement(
     name="the smallest noise is near the checkpoint",
     of=smallest_noise,
     at_most=NEAREST,
     figure="smallest noise",
-    advice="probe smaller noise",
+    advice="probe with smaller noise",
 )
 
 
 def inside(kind: str = DIRECT) -> Requirement:
     """Of a way to fine-tune: its tuned rate is no end of the grid."""
     return Requirement(
-        name=f"the tuned rate of {kind} is inside what was tried",
+        name=f"the tuned learning rate of {kind} is inside the grid",
         of=lambda record: edges(record, kind),
         at_most=0.0,
-        figure=f"budgets at which the tuned rate of {kind} is an end of what was tried",
-        advice="try more rates on that side",
+        figure=f"number of budgets at which the tuned learning rate of {kind} is an end of the "
+        "grid",
+        advice="try more learning rates on that side",
     )
 
 
 def fine(kind: str = DIRECT) -> Requirement:
     """Of a way to fine-tune: its rates are as close together as the paper's."""
     return Requirement(
-        name=f"the rates of {kind} are as close together as in table 4",
+        name=f"the learning rates of {kind} are as close together as in table 4",
         of=lambda record: coarsest_step(record, kind),
         at_most=STEP,
-        figure="largest ratio of neighbouring rates",
-        advice="try the rates in between",
+        figure="largest ratio of neighbouring learning rates",
+        advice="try the learning rates in between",
     )
 
 
 def something_to_delay(*, at_fixed_rates: bool) -> Requirement:
     """Direct fine-tuning turns."""
-    at = "some rate that is read" if at_fixed_rates else "its tuned rates"
+    at = "a learning rate that counts" if at_fixed_rates else "its tuned rates"
     return Requirement(
-        name=f"direct fine-tuning turns at {at}, so that there is something to delay",
+        name=f"direct fine-tuning turns at {at}, so there is something to delay",
         of=lambda record: len(turning_settings(record, at_fixed_rates=at_fixed_rates)),
         at_least=1.0,
-        figure="tasks and rates at which it is shown to turn",
-        advice="take larger budgets, or more seeds",
+        figure="number of tasks and learning rates at which it turns",
+        advice="use larger budgets or more seeds",
     )
 
 
 def something_to_lessen(*, at_fixed_rates: bool) -> Requirement:
     """The cost of direct fine-tuning grows."""
-    at = "some rate that is read" if at_fixed_rates else "its tuned rates"
+    at = "a learning rate that counts" if at_fixed_rates else "its tuned rates"
     return Requirement(
         name=f"the cost of direct fine-tuning grows at {at}",
         of=lambda record: len(growing_settings(record, at_fixed_rates=at_fixed_rates)),
         at_least=1.0,
-        figure="tasks and rates at which it is shown to grow",
-        advice="take larger budgets, or more seeds",
+        figure="number of tasks and learning rates at which it grows",
+        advice="use larger budgets or more seeds",
     )
 
 

@@ -81,7 +81,7 @@ def rates_read(record: OvertrainingRecord, task: str) -> list[float]:
         if model.diverged:
             lost.add(model.rate)
     if not rates - lost:
-        raise NotMeasured("a rate at which the model retains what it was pre-trained for")
+        raise NotMeasured("a learning rate at which the model retains its pre-training")
     return sorted(rates - lost)
 
 
@@ -178,7 +178,7 @@ class Noise:
         ):
             changes[change.model] = change
         if any(change.failed for change in changes.values()):
-            raise NotMeasured(f"noise {self.size:g}, which overflows,")
+            raise NotMeasured(f"noise {self.size:g} (the loss overflows)")
         costs = []
         for checkpoint in self.record.checkpoints:
             if checkpoint.label in changes:
@@ -230,7 +230,7 @@ class Direct:
             if figure is not None:
                 line.append((model.checkpoint, figure))
         if len(line) < len(self.record.checkpoints):
-            raise NotMeasured(f"{self.at} at every budget")
+            raise NotMeasured(f"direct fine-tuning at {self.at} at every budget")
         return line
 
 
@@ -271,7 +271,7 @@ Curve = tuple[str, TurningPoint]
 def places_of(turn: TurningPoint, level: float) -> Places:
     """The budgets that may be the best."""
     if not turn.chances:
-        raise NotMeasured("at which level the curve turns (run the study's command again): it")
+        raise NotMeasured("the level at which the curve turns (run the study's command again)")
     return places_at(turn.chances, level)
 
 
@@ -304,7 +304,7 @@ def as_they_are(record: OvertrainingRecord) -> list[Inflection]:
     """The checkpoints as they are, the text that leads what should be kept first."""
     turns, first = alike(record.inflections, kind=AS_IT_IS), kept_entry(record)
     if not alike(turns, entry=first):
-        raise NotMeasured("the checkpoint as it is at three budgets")
+        raise NotMeasured("the unmodified checkpoint at three budgets")
     return sorted(turns, key=lambda turn: turn.entry != first)
 
 
@@ -335,7 +335,7 @@ def tuned_benchmarks(record: OvertrainingRecord, task: str) -> list[Curve]:
         for turn in alike(record.turns, task=task, arm=record.direct, rate=None, entry=scored.key):
             curves.append((_named(record, task, scored.name), turn))
     if not curves:
-        raise NotMeasured("what should be kept, at tuned rates")
+        raise NotMeasured("keep at tuned rates")
     return curves
 
 

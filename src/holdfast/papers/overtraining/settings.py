@@ -95,15 +95,15 @@ class AlignSettings:
     """A CLIP vision model with its image processor: folder, or hub id with `@revision`. It is
     frozen in both stages."""
     layer: int = -2
-    """Of the tower, whose states the projector gets: 0 its patches, -1 the last one. LLaVA takes
-    the last but one."""
+    """Layer of the tower whose states the projector gets: 0 the patches, -1 the last one. LLaVA
+    takes the last but one."""
     train: dict[str, Any] = field(default_factory=dict)
-    """Keys of 'holdfast train' for the projector: its data, and what differs from the common ones
-    (table 2: batch of 256, 1e-3, cosine after 50 steps of warm-up; one epoch)."""
+    """Keys of 'holdfast train' for the projector: its data, and changes to the defaults (table 2:
+    batch 256, 1e-3, cosine after 50 warm-up steps; one epoch)."""
 
     def problems(self) -> list[Problem]:
         """Data that is missing."""
-        text = "is missing: pictures with captions, that the projector learns."
+        text = "is missing: pictures with captions for the projector."
         has_data = isinstance(self.train.get("dataset_name"), str)
         return [] if has_data else [Problem(("train", "dataset_name"), text)]
 
@@ -113,14 +113,14 @@ class TaskSettings:
     """What is learnt."""
 
     train: dict[str, Any] = field(default_factory=dict)
-    """Keys of 'holdfast train' for this task: its data, and what differs from the common ones."""
+    """Keys of 'holdfast train' for this task: its data, and changes to the shared `train`."""
     validation: list[Any] = field(default_factory=list)
     """Entries as in 'holdfast train'; the first one chooses the learning rate."""
     learn: Annotated[list[Any], Meta(former=("test",))] = field(default_factory=list)
     """Entries as in 'holdfast train'; the first one is reported."""
     held_out: str | None = None
-    """Rows like those that are trained on, which early stopping looks at; default: the data of the
-    first validation entry."""
+    """Rows like the training data, for early stopping; default: the data of the first validation
+    entry."""
     align: Annotated[
         AlignSettings | None,
         Meta(
@@ -148,11 +148,11 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
                 Problem((name, "train", "dataset_name"), "is missing: the task's data.")
             )
         for key, what in (
-            ("validation", "what chooses the learning rate"),
-            ("learn", "what is reported"),
+            ("validation", "to choose the learning rate"),
+            ("learn", "to report"),
         ):
             if not getattr(task, key):
-                problems.append(Problem((name, key), f"is missing: entries that say {what}."))
+                problems.append(Problem((name, key), f"is missing: entries {what}."))
     if problems:
         raise Refused(*problems)
     return tasks
@@ -173,10 +173,7 @@ def read_probe(value: Any) -> ChangeSettings | Literal[False]:
         ChangeSettings, {k: v for k, v in value.items() if v not in ((), [])}
     )
     if changes is not None and changes.toward:
-        text = (
-            "the study makes its own fine-tuned models; leave it out, or use 'holdfast probe "
-            "--toward'."
-        )
+        text = "the study trains its own models. Leave this out, or use 'holdfast probe --toward'."
         problems = [*problems, Problem("toward", text)]
     if changes is None or problems:
         raise Refused(*problems)
@@ -190,9 +187,10 @@ class DirectionSettings:
     task: str
     """One of `tasks`."""
     learning_rate: Annotated[float, Meta(gt=0)]
-    """One of those that are tried: of direct fine-tuning, with the first seed."""
+    """A learning rate that direct fine-tuning tries; its first seed is used."""
     steps: Sizes = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-    """Shares of the way; beyond 1 goes past it."""
+    """Points along the direction as shares of its length; above 1 lies beyond the fine-tuned
+    model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,11 +200,12 @@ class _What:
         Meta(
             parse=parse_ladder,
             metavar="FILE",
-            expected="a list of models with their tokens, or a YAML file that has one as 'ladder:'",
+            expected="a list of models with their tokens, or a YAML file with such a list under "
+            "'ladder:'",
             json_schema=lambda: {"type": ["array", "string"]},
         ),
     ] = ()
-    """The checkpoints, the smallest budget first: a list as of 'holdfast probe --ladder', or the
+    """The checkpoints, the smallest budget first: a list as for 'holdfast probe --ladder', or the
     file that a ladder study writes."""
     probe: Annotated[
         ChangeSettings | Literal[False],
@@ -217,10 +216,10 @@ class _What:
         ),
     ] = field(default_factory=ChangeSettings)
     """Changes to every checkpoint without training: options of 'holdfast probe' (noise,
-    noise_seeds, std, quantize, prune); default: its own. false: nothing."""
+    noise_seeds, std, quantize, prune); default: its defaults. false: none."""
     curvature: Annotated[int, Meta(ge=0, section="refinements")] = 0
-    """Documents of the first text under `keep` that the curvature of every checkpoint's loss is
-    measured on (float32 only)."""
+    """Number of documents of the first `keep` text for measuring the curvature of each checkpoint's
+    loss (float32 only)."""
     direction: Annotated[
         DirectionSettings | None,
         Meta(
@@ -229,9 +228,8 @@ class _What:
             json_schema=lambda: {"type": "object"},
         ),
     ] = None
-    """A fine-tuning, {task: NAME, learning_rate: X}, along whose direction the loss of every
-    checkpoint is compared with its quadratic approximation (figure 10 of the paper); needs
-    `curvature`."""
+    """Compares each checkpoint's loss with its quadratic approximation along the direction of a
+    fine-tuning, {task: NAME, learning_rate: X} (figure 10 of the paper). Needs `curvature`."""
     tasks: Annotated[
         dict[str, TaskSettings],
         Meta(
@@ -240,11 +238,11 @@ class _What:
             json_schema=lambda: {"type": "object", "additionalProperties": {"type": "object"}},
         ),
     ] = field(default_factory=dict)
-    """What is learnt, by name: `train` (its data at least), `validation`, whose first entry chooses
-    the learning rate, and `learn`, whose first entry is reported. A task with images: `align`, the
-    vision tower, and how its projector is trained."""
+    """Tasks by name: `train` (at least its data), `validation` (the first entry chooses the
+    learning rate), `learn` (the first entry is reported). A task with images also has `align`: the
+    vision tower and its projector's training."""
     keep: Annotated[list[Any], Meta(former=("generalist",))] = field(default_factory=list)
-    """What should be kept: entries as in 'holdfast train'; the first one leads."""
+    """Entries that should not get worse, as in 'holdfast train'; the first one leads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,32 +250,32 @@ class _How:
     train: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
         default_factory=dict
     )
-    """Keys of 'holdfast train' that all fine-tunings share (4 epochs, batch of 64, cosine after 10
-    % of warm-up, no weight decay)."""
+    """Keys of 'holdfast train' that all fine-tunings share (4 epochs, batch 64, cosine after 10 %
+    warm-up, no weight decay)."""
     arms: list[Any] = field(default_factory=list)
-    """Ways to fine-tune, as in a sweep (direct)."""
+    """Arms to compare, as in a sweep (direct)."""
     vary: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
         default_factory=dict
     )
-    """What is tried of every arm, as in a sweep: `learning_rate`; other keys of 'holdfast train',
-    such as per_device_train_batch_size or lr_scheduler_type, make further arms."""
+    """`learning_rate`: the rates to try with every arm, as in a sweep. Other keys of 'holdfast
+    train', such as per_device_train_batch_size or lr_scheduler_type, make further arms."""
     early_stopping: Annotated[bool, Meta(section="refinements")] = True
     """End a fine-tuning after the epoch that no longer lowers the held-out loss, and use the best
     epoch's model."""
     max_perplexity: Annotated[
         float | None, Meta(gt=1, section="refinements", former=("most_perplexity",))
     ] = None
-    """Leaves out learning rates at which the first text under `keep` exceeds this perplexity at
-    any budget, in charts and in verdicts at one rate. Figure 5 of the paper leaves out values
-    above 6, and its values are in nats (a model of 30 million parameters has about 3 on C4): a
-    perplexity of 403 for its 50,304 tokens, e^(0.554 log V) for V tokens."""
+    """Charts and verdicts at fixed rates leave out learning rates at which the first `keep` text
+    exceeds this perplexity at any budget. Figure 5 of the paper leaves out values above 6, which
+    must be nats (a model of 30 million parameters has about 3 on C4): a perplexity of 403 for its
+    50,304 tokens, e^(0.554 log V) for V tokens."""
     overlap: Annotated[Literal["refuse", "keep"], Meta(section="refinements")] = "refuse"
     """What to do if training text contains evaluation data: refuse, or keep it and report it on
     the page."""
     evaluation: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
         default_factory=dict
     )
-    """What all measuring shares: batch_size, confidence, seed, allow_code_execution."""
+    """Settings of all measurements: batch_size, confidence, seed, allow_code_execution."""
 
 
 def _toy_schema() -> dict[str, Any]:
@@ -293,7 +291,7 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
 
     name: str = "overtraining"
     toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
-    """Make tasks and held-out text offline, for a ladder of the same small world: overtraining,
+    """Makes tasks and held-out text offline, for a ladder of the same small world: overtraining,
     overtraining_long, overtraining_tiny, pictures or pictures_tiny."""
     keep_weights: Literal["all", "none"] = "none"
     """Whether the weights of the fine-tuned models stay on disk."""
@@ -314,18 +312,17 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
         if not self.tasks and not self.probe:
             wrong(
                 "tasks",
-                "is missing: what the checkpoints are fine-tuned on, or `probe` with what they go "
-                "through.",
+                "is missing: tasks to fine-tune on, or changes under `probe`.",
             )
         if self.curvature and not self.probe:
             wrong(
                 "curvature",
-                "is a part of probing, which is off; leave it out, or say what is probed.",
+                "needs `probe`, which is off. Leave this out, or set `probe`.",
             )
         direction = self.direction
         if direction is not None and not self.curvature:
             text = (
-                "is held against the quadratic that `curvature` measures; give that a number of "
+                "needs `curvature`, which measures the quadratic. Set that to a number of "
                 "documents."
             )
             wrong("direction", text)
@@ -339,12 +336,12 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
         if not self.keep:
             wrong(
                 "keep",
-                "is missing: what should be kept, such as held-out text of the pre-training's "
-                "kind.",
+                "is missing: entries that should not get worse, such as held-out text like the "
+                "pre-training's.",
             )
         if self.tasks and RATE not in self.vary and not self.arms:
             text = (
-                "is missing: the rates that are tried, as in {learning_rate: {log: [1.0e-5, "
+                "is missing: the learning rates to try, as in {learning_rate: {log: [1.0e-5, "
                 "1.0e-3], points: 7}}."
             )
             wrong("vary", text)
@@ -353,9 +350,9 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
     def _training_problems(self) -> list[Problem]:
         """Keys of training configurations that the study sets itself."""
         by_study = dict.fromkeys(OWN, "is set by the study; leave it out.")
-        fine_tuning = by_study | {RATE: "is what the study varies; say it under `vary`."}
+        fine_tuning = by_study | {RATE: "is what the study varies; set it under `vary`."}
         if self.early_stopping:
-            text = "is set by early stopping (`early_stopping: false` gives it back); leave it out."
+            text = "is set by early stopping. Leave it out, or set `early_stopping: false`."
             fine_tuning |= dict.fromkeys(EARLY, text)
         projector = by_study | dict.fromkeys(WHICH_PARAMETERS, by_study["seed"])
         parts: list[tuple[tuple[str, ...], Mapping[str, Any], dict[str, str]]]

@@ -144,7 +144,7 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
             if evaluation.failed is not None:
                 problem = f"{evaluation.suite}/{evaluation.name}: {evaluation.failed}"
                 raise NotFinite(
-                    f"{label}: expected finite figures of the checkpoint as it is, got {problem}"
+                    f"{label}: expected finite scores of the unmodified checkpoint, got {problem}"
                 )
         for change in probe.changes:
             task.check()
@@ -167,7 +167,7 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
         if not any(folder.glob("*.safetensors")):
             return JobResult(
                 notes=[
-                    f"{label}: there is no direction to follow, for this fine-tuning has no "
+                    f"{label}: there is no direction to follow, because this fine-tuning has no "
                     "weights."
                 ]
             )
@@ -202,9 +202,9 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
             )
             if wrapped.share > MOST_SHARE:
                 notes.append(
-                    f"{label}: the token that stands for a picture takes {wrapped.share:.2g} of "
-                    "the probability on text, so that what is lost of language is counted from a "
-                    "model that has lost some already. Take a model that was trained for longer."
+                    f"{label}: the image token takes {wrapped.share:.2g} of the probability on "
+                    "text, so the model has already lost some language before fine-tuning. Use a "
+                    "model that was trained longer."
                 )
         trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
         shutil.rmtree(start, ignore_errors=True)
@@ -227,10 +227,12 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
             why = f"stage 1 of {label} with seed {task.seed} failed."
             if RunFolder(start).exists() and RunFolder(start).read().status == "finished":
                 why = (
-                    "stage 1 had ended there, and they were removed since. Begin the study in "
-                    "another output_dir."
+                    "stage 1 had finished there, and its weights were removed since. Use another "
+                    "output_dir."
                 )
-            raise HoldfastError(f"Expected the model that sees in {start}, found no weights: {why}")
+            raise HoldfastError(
+                f"Expected the model with vision in {start}, found no weights: {why}"
+            )
         run = RunFolder(settings["output_dir"])
         try:
             trained = train_model(
@@ -240,9 +242,8 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
             for evaluation in run.evaluated("start").all():
                 if evaluation.failed is not None:
                     raise HoldfastError(
-                        f"{label} itself is not finite on {evaluation.suite}/{evaluation.name}, "
-                        f"before it is fine-tuned: {evaluation.failed} Leave the checkpoint out, "
-                        "or what is measured."
+                        f"{label} is not finite on {evaluation.suite}/{evaluation.name} before "
+                        f"fine-tuning: {evaluation.failed} Leave out the checkpoint or this entry."
                     ) from error
             return JobResult(diverged=str(error).strip().split("\n")[0][:300])
         checkpoint = open_source(config.model(label))

@@ -100,8 +100,8 @@ class _Verdicts:
                 return
             if all(model.diverged for model in models):
                 self.notes.append(
-                    f"{task}, {arm.label}: every rate diverged at {checkpoint.label}; try lower "
-                    "ones."
+                    f"{task}, {arm.label}: every learning rate diverged at {checkpoint.label}. Try "
+                    "lower ones."
                 )
                 continue
             best, low, high = self._best(task, lead, models)
@@ -122,13 +122,14 @@ class _Verdicts:
             )
         if len(arm.rates) == 1:
             self.notes.append(
-                f"{task}, {arm.label}: one rate was tried, so that nothing was tuned. It is no "
-                "tuned rate to hold beside others."
+                f"{task}, {arm.label}: only one learning rate was tried, so it is not tuned. Do "
+                "not compare it with tuned rates."
             )
         if ends := sorted(edges - {""}):
             self.notes.append(
-                f"{task}, {arm.label}: the tuned rate is the {' and the '.join(ends)} that was "
-                "tried at some budget, so a better one may lie beyond it. Try more rates there."
+                f"{task}, {arm.label}: at some budgets the tuned learning rate is the "
+                f"{' or the '.join(ends)} that was tried, so a better one may lie beyond it. Try "
+                "more there."
             )
 
     def _at_rates(self, task: str, arm: Arm, checkpoint: str) -> list[TunedModel]:

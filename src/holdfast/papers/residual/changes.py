@@ -263,7 +263,7 @@ class Study:
             gain = gain_of(self._compared(other, first), following)
             if gain is not None:
                 return families[0], families[1], gain
-        raise NotMeasured("a sibling's instruct model beside the first")
+        raise NotMeasured("a sibling's instruct model")
 
     def _compared(self, later: Sequence[StudiedModel], earlier: Sequence[StudiedModel]) -> Compared:
         seeds = {model.name: model.seed for model in later}

@@ -20,7 +20,7 @@ The rules stand here and were written before any outcome of the study was looked
   but for claim 4: that is over worlds, each of which has every width, and about the share of what
   instruction tuning brings.
 
-What has to be so before a rule may speak: instruction tuning took, continuing taught the new text
+What has to be so before a rule may speak: instruction tuning worked, continuing taught the new text
 and was in the paper's regime, the base knew what it may lose, the siblings differ, the instruct
 model solves problems. `OURS` are not the paper's.
 
@@ -95,18 +95,19 @@ LEAST_KNOWN = 0.4
 LEAST_SOLVED = 0.3
 """Share of word problems that the instruct model solves, judged flexibly."""
 READING = (
-    "A change is taken between two models on the same questions, pair by pair, signed so that more "
-    "is better; the mean over seeds, each of them a world with models of its own.",
-    "Intervals are at 95 % and cover seeds and evaluated samples; with one seed the samples alone.",
-    "Following: instructions that a program checks. Overall: the mean of following, old knowledge "
-    "and word problems, the same for every model. New text: documents held out of what was trained "
-    "on.",
-    "Little: less than a quarter of what is named; most: more than half; at or above, as good as: "
-    "not below by more than a fifth. A change of less than 2 points counts as none.",
+    "A change compares two models on the same questions, pair by pair, signed so that more is "
+    "better. It is the mean over seeds; each seed is a world with its own models.",
+    "95 % intervals cover seeds and evaluated samples, or only the samples if there is one seed.",
+    "Following: share of instructions that are followed, checked by a program. Overall: the mean "
+    "of following, old knowledge and word problems, the same for every model. New text: "
+    "documents held out of the training text.",
+    "Little: less than a quarter of what is named. Most: more than half. At or above, as good "
+    "as: below by at most a fifth. A change of less than 2 points counts as no change.",
     "The paper's regime: the continued instruct model keeps 60 to 90 % of its instruction "
-    "following (74 to 84 % in the paper). Outside it, claims about recovery cannot be judged.",
-    "Claim 4 is about the own pair's residual on the continued base; the paper's figures are of a "
-    "sibling's residual on bases as they were.",
+    "following (74 to 84 % in the paper). Outside this range, claims about recovery cannot be "
+    "judged.",
+    "Claim 4 is about a pair's own residual on its continued base. The paper's figures are about "
+    "a sibling's residual on bases that were not continued.",
 )
 
 
@@ -195,7 +196,7 @@ def each_width(study: Study) -> list[Continued]:
 def instruction_tuning_worked(widths: Callable[[Study], Sequence[int]]) -> Requirement:
     """Instruct models follow better than their bases, at some widths."""
     return Requirement(
-        name="instruction tuning took",
+        name="instruction tuning worked",
         cases=lambda study: [Width(study, width) for width in widths(study)],
         of=lambda case: case.tuning.value,
         at_least=LEAST_TUNING_GAIN,
@@ -212,18 +213,18 @@ def not_destroyed(cases: Callable[[Study], Sequence[Continued]]) -> Requirement:
         of=lambda case: case.kept,
         at_least=LEAST_KEPT,
         figure="share of following that the continued instruct model keeps {case.at}",
-        advice="continue at a lower rate",
+        advice="continue at a lower learning rate",
     )
 
 
 def continuing_cost(measure: Measure) -> Requirement:
     """Continuing cost the instruct model something, after the largest budget."""
     return Requirement(
-        name="continuing cost the instruct model something",
+        name="continuing harms the instruct model",
         of=lambda study: study.change(NEW_INSTRUCT, OLD_INSTRUCT, measure).value,
         at_most=-LEAST,
         figure=f"{WORDS[measure]}, continued instruct - instruct",
-        advice="continue on more text, or at a higher rate",
+        advice="continue on more text or at a higher learning rate",
     )
 
 
@@ -233,7 +234,7 @@ def instruct_model_solves(measure: Measure, words: str) -> Requirement:
         name="the instruct model solves problems",
         of=lambda study: study.change(RESIDUAL, OLD_INSTRUCT, measure).before,
         at_least=LEAST_SOLVED,
-        figure=f"the instruct model's problems solved, {words}",
+        figure=f"share of problems that the instruct model solves, {words}",
         advice="tune on more worked problems",
     )
 
@@ -251,11 +252,11 @@ def nearest_end(study: Study) -> float:
 TUNING_WORKED = instruction_tuning_worked(lambda study: [study.width])
 TUNING_WORKED_AT_EVERY_WIDTH = instruction_tuning_worked(lambda study: study.widths)
 TUNING_WORKED_IN_EVERY_WORLD = Requirement(
-    name="instruction tuning took in every world",
+    name="instruction tuning worked in every world",
     cases=lambda study: [Width(study, width) for width in study.widths],
     of=lambda case: min(case.tuning.by_seed.values()),
     at_least=LEAST_GAIN_OF_A_WORLD,
-    figure="following, instruct - base{case.at}, in the world where it is least",
+    figure="following, instruct - base{case.at}, in the world with the smallest gain",
     advice="tune the instruct models longer",
 )
 NOT_DESTROYED = not_destroyed(each_budget)
@@ -266,7 +267,7 @@ SOMETHING_TO_BRING_BACK = Requirement(
     of=lambda case: case.kept,
     at_most=MOST_KEPT,
     figure="share of following that the continued instruct model keeps {case.at}",
-    advice="continue on more text, or at a higher rate",
+    advice="continue on more text or at a higher learning rate",
 )
 REGIME = (NOT_DESTROYED, SOMETHING_TO_BRING_BACK)
 """Of the paper, on both sides."""
@@ -274,25 +275,25 @@ NEW_TEXT_LEARNT = Requirement(
     name="continuing taught the new text",
     of=lambda study: study.change(NEW_BASE, OLD_BASE, new_text).value,
     at_least=LEAST_LEARNT,
-    figure="nats a token of held-out new text that the continued base is better by",
-    advice="continue on more text, or at a higher rate",
+    figure="gain of the continued base on held-out new text, in nats a token",
+    advice="continue on more text or at a higher learning rate",
 )
 BASE_ABOVE_CHANCE = Requirement(
     name="the base is above chance",
     of=lambda study: study.change(NEW_BASE, OLD_BASE, kept).before,
     at_least=LEAST_KNOWN,
-    figure="the base on what is to be kept",
-    advice="train the base longer, or ask what it knows",
+    figure="the base's score on old knowledge",
+    advice="train the base longer, or ask questions that it can answer",
 )
 TUNING_AGAIN_WORKED = Requirement(
-    name="tuning the continued base took",
+    name="tuning the continued base worked",
     of=lambda study: study.change(TUNED, NEW_BASE, following).value,
     at_least=LEAST_TUNING_GAIN,
     figure="following, continued base + tuning - continued base",
-    advice="give 'retuned: true', or tune longer",
+    advice="set 'retuned: true', or tune longer",
 )
 SIBLINGS_DIFFER = Requirement(
-    name="one sibling is the better one",
+    name="one sibling is better than the other",
     of=nearest_end,
     at_least=LEAST,
     figure="difference in following of the siblings' instruct models (nearer end of its interval)",
@@ -320,17 +321,17 @@ def _claim(
 STATEMENTS = (
     _claim(
         "1a",
-        "Continuing the instruct model on new text loses instruction following.",
+        "The instruct model loses instruction following when it is continued on new text.",
         "IFEval inst-level strict 47.84 to 40.41 / 38.61 / 35.25 after 100M / 500M / 1B tokens "
         "(table 2)",
         changes(
-            "At every budget the continued instruct model follows worse than the instruct model "
+            "At every budget, the continued instruct model follows worse than the instruct model "
             "by more than 2 points.",
             NEW_INSTRUCT,
             OLD_INSTRUCT,
             falls=True,
-            yes="it loses instruction following after {tokens}",
-            no="it does not lose instruction following after {tokens}",
+            yes="the continued instruct model loses instruction following after {tokens}",
+            no="the continued instruct model does not lose instruction following after {tokens}",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -338,11 +339,11 @@ STATEMENTS = (
     ),
     _claim(
         "1b",
-        "It loses more with more tokens.",
+        "The instruct model loses more instruction following with more tokens.",
         "-7.43 / -9.23 / -12.59 after 100M / 500M / 1B (table 2)",
         grows(
-            "Following falls along the budgets: by more than 2 points from the smallest to the "
-            "largest, and between no two does it rise by more.",
+            "Following falls by more than 2 points from the smallest to the largest budget. "
+            "Between any two budgets it rises by at most 2 points.",
             (NEW_INSTRUCT, OLD_INSTRUCT),
             following,
             what="change in following of the continued instruct model",
@@ -354,13 +355,13 @@ STATEMENTS = (
     ),
     _claim(
         "1c",
-        "The base loses little, by the same measures.",
+        "The base loses little by the same measures.",
         "average of the base 51.64 to 51.41 after 1B, of the instruct model 62.94 to 58.00 (table "
         "2; within the base's, GSM8K strict falls from 49.20 to 39.04); 'minimal quality "
         "degradation' (section 4.1)",
         exceeds(
-            "At the largest budget the base loses less than a quarter of what the instruct model "
-            "loses, overall.",
+            "At the largest budget, the base loses less than a quarter of what the instruct "
+            "model loses overall.",
             (NEW_BASE, OLD_BASE),
             measure=overall,
             share=LITTLE,
@@ -379,12 +380,12 @@ STATEMENTS = (
         "Base + residual follows instructions better than the continued instruct model.",
         "inst-level strict 51.68 against 40.41 / 38.61 / 35.25 (table 2)",
         changes(
-            "At every budget base + residual follows better than the continued instruct model by "
-            "more than 2 points.",
+            "At every budget, base + residual follows better than the continued instruct model "
+            "by more than 2 points.",
             RESIDUAL,
             NEW_INSTRUCT,
-            yes="better than continuing the instruct model at {tokens}",
-            no="not better than continuing the instruct model at {tokens}",
+            yes="base + residual follows better than the continued instruct model at {tokens}",
+            no="base + residual does not follow better than the continued instruct model at {tokens}",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -395,14 +396,14 @@ STATEMENTS = (
         "Base + residual is at or above the original instruct model.",
         "51.68 / 51.44 / 51.68 against 47.84 (table 2)",
         exceeds(
-            "At every budget base + residual follows no worse than the instruct model by more than "
-            "a fifth of what that loses by continuing.",
+            "At every budget, base + residual is below the instruct model in following by at "
+            "most a fifth of what the instruct model loses by continuing.",
             (RESIDUAL, OLD_INSTRUCT),
             share=MARGIN,
             of=(NEW_INSTRUCT, OLD_INSTRUCT),
             largest=False,
-            yes="at or above the instruct model at {tokens}",
-            no="below the instruct model at {tokens}",
+            yes="base + residual is at or above the instruct model at {tokens}",
+            no="base + residual is below the instruct model at {tokens}",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -410,34 +411,34 @@ STATEMENTS = (
     ),
     _claim(
         "2c",
-        "It keeps most of what the new text taught.",
+        "Base + residual keeps most of what the new text taught.",
         "no held-out new text was measured; MMLU 67.69 against 63.83 (table 2)",
         exceeds(
-            "At the largest budget base + residual keeps more than half of what continuing taught "
-            "of held-out text.",
+            "At the largest budget, base + residual keeps more than half of the base's gain on "
+            "held-out new text from continuing.",
             (RESIDUAL, OLD_BASE),
             measure=new_text,
             share=MOST,
             of=(NEW_BASE, OLD_BASE),
-            yes="the result keeps more than half of what continuing taught",
-            no="the result keeps less than half of what continuing taught",
+            yes="base + residual keeps more than half of what continuing taught",
+            no="base + residual keeps less than half of what continuing taught",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
     ),
     _claim(
         "2d",
-        "It is as good as tuning the continued base once more.",
+        "Base + residual is as good as tuning the continued base once more.",
         "'no traditional instruction tuning is required' (section 1); no figure of setting S2 is "
         "printed",
         exceeds(
-            "At the largest budget the residual brings the continued base at least four fifths of "
-            "the following that tuning it once more brings.",
+            "At the largest budget, the residual adds to the continued base at least four fifths "
+            "of the following that tuning it once more adds.",
             (RESIDUAL, NEW_BASE),
             share=1 - MARGIN,
             of=(TUNED, NEW_BASE),
-            yes="the residual brings what tuning brings",
-            no="the residual brings less than tuning",
+            yes="the residual adds at least four fifths of what tuning adds",
+            no="the residual adds less than four fifths of what tuning adds",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -446,13 +447,13 @@ STATEMENTS = (
     ),
     _claim(
         "2e",
-        "On worked problems it loses the format of the answer, not the answer.",
-        "GSM8K strict 74.98 to 46.93, flexible 75.06 to 74.83 at 100M (table 2); its text does not "
-        "speak of them",
+        "On worked problems, base + residual loses the format of the answer, not the answer.",
+        "GSM8K strict 74.98 to 46.93, flexible 75.06 to 74.83 at 100M (table 2); the paper's "
+        "text does not discuss them",
         Rule(
-            "At the largest budget, against the instruct model, problems solved by strict "
-            "judgement fall by more than 2 points, and by the flexible one by less than a quarter "
-            "of that.",
+            "At the largest budget, compared with the instruct model, problems solved under "
+            "strict judgement fall by more than 2 points. Under flexible judgement they fall by "
+            "less than a quarter of that.",
             strict_falls,
         ),
         TUNING_WORKED,
@@ -462,15 +463,15 @@ STATEMENTS = (
     ),
     _claim(
         "2f",
-        "Its lead over the continued instruct model grows with the tokens.",
+        "The lead of base + residual over the continued instruct model grows with the tokens.",
         "averages 2.79 / 3.98 / 5.12 points apart after 100M / 500M / 1B (table 2); 'increases "
         "with the number of new tokens' (section 4.2)",
         grows(
-            "The lead overall rises along the budgets: by more than 2 points from the smallest to "
-            "the largest, and between no two does it fall by more.",
+            "The overall lead rises by more than 2 points from the smallest to the largest "
+            "budget. Between any two budgets it falls by at most 2 points.",
             (RESIDUAL, NEW_INSTRUCT),
             overall,
-            what="lead overall of base + residual over the continued instruct model",
+            what="overall lead of base + residual over the continued instruct model",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -481,14 +482,14 @@ STATEMENTS = (
         "Base + residual reasons as well as the instruct model.",
         "sub-average 2 75.97 / 76.12 / 76.00 against 74.79 (table 2, figure 1b)",
         changes(
-            "At every budget reasoning (in a small world: old knowledge) is not below the instruct "
-            "model's by more than 2 points.",
+            "At every budget, reasoning (in a small world: old knowledge) is below the instruct "
+            "model's by at most 2 points.",
             RESIDUAL,
             OLD_INSTRUCT,
             measure=reasoning,
             bound=-LEAST,
-            yes="it reasons as well as the instruct model at {tokens}",
-            no="it reasons worse than the instruct model at {tokens}",
+            yes="base + residual reasons as well as the instruct model at {tokens}",
+            no="base + residual reasons worse than the instruct model at {tokens}",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -500,13 +501,13 @@ STATEMENTS = (
         "Base + residual is more truthful than the instruct model.",
         "TruthfulQA mc2 56.13 / 55.73 / 56.17 against 51.67 (table 2, figure 1c)",
         changes(
-            "At every budget TruthfulQA is above the instruct model's by more than 2 points (a "
-            "small world has nothing like it).",
+            "At every budget, TruthfulQA is above the instruct model's by more than 2 points (a "
+            "small world has no such test).",
             RESIDUAL,
             OLD_INSTRUCT,
             measure=truthfulness,
-            yes="it is more truthful than the instruct model at {tokens}",
-            no="it is no more truthful than the instruct model at {tokens}",
+            yes="base + residual is more truthful than the instruct model at {tokens}",
+            no="base + residual is not more truthful than the instruct model at {tokens}",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -522,7 +523,7 @@ STATEMENTS = (
     ),
     _claim(
         "3b",
-        "So does it to a model derived from the base.",
+        "A sibling's residual also brings instruction following to a model derived from the base.",
         "DocChat inst-level strict 34.65, + 3 residual 46.04, + 3.1 residual 53.12 (table 4)",
         carries(DERIVED, OLD_DERIVED, "a derived model with a residual"),
         TUNING_WORKED,
@@ -533,9 +534,9 @@ STATEMENTS = (
         "Llama 3 base + 3.1 residual 64.25, its own instruct model 62.94; 3.1 base + 3 residual "
         "62.01, its own 64.42 (averages, table 3, section 4.3)",
         Rule(
-            "The weaker base with the better sibling's residual follows better than its own "
-            "instruct model, and the better base with the weaker sibling's follows worse than its "
-            "own, each by more than 2 points.",
+            "With the better sibling's residual, the weaker base follows better than its own "
+            "instruct model. With the weaker sibling's residual, the better base follows worse "
+            "than its own. Each difference is more than 2 points.",
             better_sibling,
         ),
         TUNING_WORKED,
@@ -543,7 +544,7 @@ STATEMENTS = (
     ),
     _claim(
         "3d",
-        "The better sibling's residual brings a derived model more, too.",
+        "The better sibling's residual also adds more to a derived model.",
         "DocChat + 3.1 residual 53.12, + 3 residual 46.04 (averages 63.80 and 62.14); 'more "
         "pronounced with the LLaMa 3.1 residuals' (table 4, section 4.4)",
         Rule(
@@ -556,12 +557,12 @@ STATEMENTS = (
     ),
     _claim(
         "3e",
-        "With a sibling's residual a base is better on every data set.",
+        "With a sibling's residual, a base is better on every data set.",
         "'a consistent gain over the base model for all the datasets' of Llama 3 and 3.1 (section "
         "4.3); by table 3 HellaSwag is 1.12 and 1.77, PIQA 0.54 and 0.93 points lower",
         Rule(
-            "Every base with a sibling's residual gains more than 2 points on each data set on "
-            "which it leaves room (below 90 %), and falls by more than 2 points on none.",
+            "Every base with a sibling's residual gains more than 2 points on each data set that "
+            "leaves room (base below 90 %). It falls by more than 2 points on none.",
             better_on_every_data_set,
         ),
         TUNING_WORKED,
@@ -570,11 +571,12 @@ STATEMENTS = (
         "4",
         "The gain shrinks for smaller models.",
         "8B: 51.64 to 64.25; Qwen 2 1.5B 48.07 to 48.54, Qwen 2.5 1.5B 51.24 to 51.35 (averages, "
-        "table 3); of tuning's gain in inst-level strict 114 %, against 8 and -7 %",
+        "table 3); as a share of tuning's gain in inst-level strict: 114 %, against 8 and -7 %",
         Rule(
-            "Of what tuning brings, the share that the residual brings the continued base rises "
-            "with the width, over at least three worlds that each have every width: by more than a "
-            "tenth from end to end, and between no two widths does it fall by more than a fifth.",
+            "The residual's gain on the continued base, as a share of instruction tuning's gain, "
+            "rises with the width by more than a tenth from the smallest to the largest. Between "
+            "any two widths it falls by at most a fifth. At least three worlds must each have "
+            "every width.",
             small_models,
         ),
         TUNING_WORKED_AT_EVERY_WIDTH,

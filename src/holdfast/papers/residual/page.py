@@ -98,8 +98,8 @@ MOST_SCORES = 9
 TITLES = {2: "Continued on new text", 3: "Residuals of siblings", 4: "Derived models"}
 """Of the paper's tables."""
 READING = (
-    "Below each figure: its interval over the samples of the model alone and, of several seeds, "
-    "over seeds. An empty cell was not measured."
+    "Below each figure: the model's own interval over samples and, with several seeds, over "
+    "seeds. An empty cell was not measured."
 )
 
 
@@ -406,7 +406,7 @@ def _figures(r: StudyResults) -> Section:
     if r.paper_rows and 0 < max(m.parameters for m in r.models) < printed_figures.SMALL:
         notes.append(printed["small_models"])
     parts.append(
-        b.Bullets(notes) if parts else Paragraph("No evaluation of any model is there yet.", "note")
+        b.Bullets(notes) if parts else Paragraph("No model has been evaluated yet.", "note")
     )
     return Section("What was measured", parts, anchor="measured")
 
@@ -466,9 +466,9 @@ def cell_text(metric: Metric, *, paper: bool) -> tuple[str, str]:
 def _tokens_section(r: StudyResults) -> Section | None:
     charts = [*token_charts(r), *compute_charts(r)]
     text = (
-        "What more new text does to base and instruct model, and to the base with the residual put "
-        "back. A token of new text counts once, whatever the epochs; in compute every repetition "
-        "counts."
+        "How scores change with more new text: the base, the instruct model, and the base with "
+        "the residual added back. A token of new text counts once, however many epochs; compute "
+        "counts every repetition."
     )
     return (
         Section("Scores against new tokens", b.side_by_side(charts), intro=text, anchor="tokens")
@@ -537,7 +537,7 @@ def _chart(
         marks=marks,
         x=x,
         y=Axis(title=score.unit + lower(score)),
-        caption="Bars: intervals as in the tables. Hollow: as the paper prints it.",
+        caption="Bars: intervals as in the tables. Hollow points: the paper's printed figures.",
         legend=True,
         height=320,
     )

@@ -10,8 +10,8 @@ PAPER = Paper(
     recipes={"residual": "instruction residual"},
     durations={
         "quick": "two minutes",
-        "small": "10 minutes and, the first time, 25 for its models",
-        "medium": "an hour and, the first time, six hours for its models",
+        "small": "10 minutes, plus 25 the first time for its models",
+        "medium": "an hour, plus six the first time for its models",
     },
     rules=1,
     function="holdfast.papers.residual.reproduction:reproduce",

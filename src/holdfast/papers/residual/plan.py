@@ -36,9 +36,9 @@ class StudyConfig(UpdateConfig):
     settings_class: ClassVar[type[Any]] = StudySettings
     kind: ClassVar[str] = "study"
     is_part: bool = False
-    """Whether it is one small world of one width, of a study of small worlds."""
+    """Whether this is one world at one width, as part of a study of small worlds."""
     where: str = ""
-    """Which one, behind a label: ", width 64, world 2"."""
+    """Appended to labels: ", width 64, world 2"."""
 
     @staticmethod
     def normalised(request: StudySettings) -> StudySettings:  # type: ignore[override]

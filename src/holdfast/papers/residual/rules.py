@@ -121,7 +121,7 @@ def exceeds(
             )
             paired(gain, other, than)
             rest = figure_of(
-                gain - other * share, f"{what}, less {share:g} x ({than})", level, gain
+                gain - other * share, f"{what}, minus {share:g} x ({than})", level, gain
             )
             tokens = f"{shown_tokens(budget)} tokens"
             judged = above(rest, 0.0, yes=yes.format(tokens=tokens), no=no.format(tokens=tokens))
@@ -147,7 +147,7 @@ def grows(
         for budget, gain in zip(budgets, gains, strict=True):
             paired(gain, gains[0], title(*change, measure, budget))
             line.append((f"{shown_tokens(budget)} tokens", over_worlds(study, gain)))
-        trend = Trend(least=LEAST, margin=LEAST, rises=rises, along="new tokens")
+        trend = Trend(least=LEAST, margin=LEAST, rises=rises, along="more new tokens")
         n = behind(line[0][1], gains[0].samples)
         return [monotone(line, trend, what=what, level=level, n=n, unit=gains[0].unit)]
 
@@ -173,7 +173,7 @@ def strict_falls(study: Study, level: float) -> list[Part]:
     falls = figure_of(
         hard, "problems solved, strict: base + new text + residual against instruct", level, hard
     )
-    keeps = figure_of(soft - hard * LITTLE, f"flexible, less {LITTLE:g} x strict", level, hard)
+    keeps = figure_of(soft - hard * LITTLE, f"flexible - {LITTLE:g} x strict", level, hard)
     first = below(falls, -LEAST, yes="strict answers fall", no="strict answers do not fall")
     second = above(
         keeps,
@@ -191,7 +191,7 @@ def carries(start: str, before: Kind, missing: str) -> Rule[Study]:
         parts = []
         for model, gain in study.carried_following(start, before):
             name = model.repeated
-            figure = figure_of(gain, f"following, {name} against without", level, gain)
+            figure = figure_of(gain, f"following, {name} against the model without it", level, gain)
             parts.append(
                 above(
                     figure, LEAST, yes=f"{name} follows better", no=f"{name} does not follow better"
@@ -202,7 +202,8 @@ def carries(start: str, before: Kind, missing: str) -> Rule[Study]:
         return parts
 
     return Rule(
-        "Every one follows better with the residual than without, by more than 2 points.", judge
+        "Every such model follows better with the residual than without it, by more than 2 points.",
+        judge,
     )
 
 
@@ -215,7 +216,10 @@ def better_sibling(study: Study, level: float) -> list[Part]:
     for model, gain in study.carried_following(BASE, OLD_INSTRUCT):
         name = model.repeated
         figure = figure_of(gain, f"following, {name} against its own instruct model", level, gain)
-        better, worse = f"{name} is better than its own", f"{name} is worse than its own"
+        better, worse = (
+            (f"{name} is better than its own instruct model"),
+            f"{name} is worse than its own instruct model",
+        )
         if (model.residual == other) == (lead.value > 0):
             parts.append(above(figure, LEAST, yes=better, no=worse))
         else:
@@ -241,8 +245,10 @@ def better_for_derived(study: Study, level: float) -> list[Part]:
             what = f"following, {name} + {better} residual against {name} + {weaker} residual"
             difference = over_worlds(study, gains[better]) - over_worlds(study, gains[weaker])
             figure = figure_of(difference, what, level, gains[better])
-            yes = f"{better}'s residual brings {name} more"
-            parts.append(above(figure, LEAST, yes=yes, no=f"{yes[:-4]}no more"))
+            yes = f"{better}'s residual adds more to {name}"
+            parts.append(
+                above(figure, LEAST, yes=yes, no=f"{better}'s residual does not add more to {name}")
+            )
     if not parts:
         raise NotMeasured("a derived model with two residuals")
     return parts
@@ -259,10 +265,10 @@ def better_on_every_data_set(study: Study, level: float) -> list[Part]:
             if gain is None:
                 raise NotMeasured(what)
             has_room = gain.before <= NO_ROOM
-            yes = f"{what}: {'better' if has_room else 'not worse'}"
+            good, bad = ("better", "not better") if has_room else ("not worse", "worse")
             figure = figure_of(gain, what, level, gain)
             bound = LEAST if has_room else -LEAST
-            parts.append(above(figure, bound, yes=yes, no=f"{what}: no gain"))
+            parts.append(above(figure, bound, yes=f"{what}: {good}", no=f"{what}: {bad}"))
     if not parts:
         raise NotMeasured("a sibling's residual")
     return parts
@@ -277,7 +283,7 @@ def share_brought(study: Study, width: int) -> tuple[Figure, Gain]:
     shares = {}
     for world, gain in tuning.by_seed.items():
         if gain <= 0:
-            raise NotMeasured(f"a gain by instruction tuning at width {width} in world {world}")
+            raise NotMeasured(f"a gain from instruction tuning at width {width} in world {world}")
         shares[world] = brings.by_seed[world] / gain
     return Figure.over_seeds(shares), brings
 
@@ -287,22 +293,22 @@ def small_models(study: Study, level: float) -> list[Part]:
     more than `LEAST_SHARE`, and between no two widths is there a way back beyond a fifth. (The
     paper's figures are of siblings; every width here has its own pair's residual.)"""
     if len(study.widths) < 2:
-        raise NotMeasured("a model of another size beside it")
+        raise NotMeasured("a model of another size")
     line, beside, worlds = [], [], set()
     for width in study.widths:
         share, brings = share_brought(study, width)
         line.append((f"width {width}", share))
-        what = f"following, what the residual brings at width {width}"
+        what = f"gain in following from the residual at width {width}"
         beside.append(figure_of(brings, what, level, brings))
         worlds.add(frozenset(share.by_seed))
     if len(worlds) > 1 or len(*worlds) < FEWEST_WORLDS:
-        raise NotMeasured(f"every width in the same {FEWEST_WORLDS} worlds or more")
+        raise NotMeasured(f"every width in the same {FEWEST_WORLDS} or more worlds")
     judged = monotone(
         line,
-        Trend(least=LEAST_SHARE, margin=MARGIN, along="width"),
-        what="share of what instruction tuning brings that the residual brings",
+        Trend(least=LEAST_SHARE, margin=MARGIN, along="the width"),
+        what="the residual's gain as a share of instruction tuning's",
         level=level,
         n=f"{len(*worlds)} worlds",
-        unit="share of the gain by tuning",
+        unit="share of tuning's gain",
     )
     return [with_beside(judged, *beside)]

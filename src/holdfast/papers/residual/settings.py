@@ -33,7 +33,7 @@ def _world_schema() -> dict[str, Any]:
     schema["properties"]["quick"] = {
         "type": "boolean",
         "default": False,
-        "description": "Sizes of seconds.",
+        "description": "Sizes that take seconds.",
     }
     return schema
 
@@ -46,26 +46,26 @@ class StudySettings(GridSettings, BaseStudySettings):
 
     name: str = "residual"
     continued: tuple[str, ...] | None = None
-    """Families that are continued on the new text (the first)."""
+    """Families to continue on the new text (the first)."""
     budgets: tuple[Tokens, ...] = ()
     """Tokens of the new text, such as [100M, 500M, 1B]."""
     retuned: Annotated[bool | dict[str, Any], Meta(metavar="'{dataset_name: FILE}'")] = False
-    """Also tunes the continued base on conversations, after the largest budget: what the residual
-    saves (the paper's setting S2). Keys of 'holdfast train' for it, over those of the continuation;
-    true in a small world, which has conversations of its own."""
+    """Also tunes the continued base on conversations, after the largest budget (the paper's setting
+    S2): the residual saves this step. Keys of 'holdfast train' that change those of the
+    continuation; in a small world true, which uses its own conversations."""
     widths: Annotated[tuple[int, ...], Meta(ge=1, section="toy_world")] = ()
-    """Hidden sizes of the small worlds' models; every world has each. The first has the whole grid,
-    the others the largest budget and the residual at scale 1 alone."""
+    """Hidden sizes of the small worlds' models; every world has all of them. The first has the
+    whole grid; the others have only the largest budget and the residual at scale 1."""
     toy: Annotated[Literal["world"] | None, Meta(former=("small",))] = None
-    """Build small models and new facts offline, for a study of minutes: each seed is a world of its
-    own."""
+    """Builds small models and new facts offline, for a study of minutes. Each seed is its own
+    world."""
     world: Annotated[
         dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema, section="toy_world")
     ] = field(default_factory=dict)
-    """Settings of that small world, as 'holdfast reproduce --world' has them; 'quick: true' takes
-    sizes of seconds."""
+    """Settings of that small world, as for 'holdfast reproduce --world'; 'quick: true' takes
+    seconds."""
     keep_weights: Literal["all", "result", "none"] = "none"
-    """Whose weights stay on disk."""
+    """Models whose weights stay on disk."""
 
     def problems(self) -> list[Problem | str]:
         """Models and files that are not there, and keys that do not go together."""
@@ -73,7 +73,7 @@ class StudySettings(GridSettings, BaseStudySettings):
         problems += self.corpus_problems(needed=bool(self.budgets) and not self.toy)
         problems += self.restore_problems(given=not self.toy)
         if self.restore is not None and INSTRUCT not in self.starts:
-            text = "begins with the continued instruct model: add it to starts."
+            text = "needs the continued instruct model. Add instruct to starts."
             problems.append(Problem("restore", text))
         if self.toy:
             return [*problems, *self._toy_problems()]
@@ -106,18 +106,21 @@ class StudySettings(GridSettings, BaseStudySettings):
         if tuning is True or not (tuning.get("dataset_name") or tuning.get("datasets")):
             text = (
                 "expected keys of 'holdfast train' with your conversations, as in "
-                f"'{{dataset_name: FILE}}'; {show(tuning)} names none."
+                f"'{{dataset_name: FILE}}'; {show(tuning)} names no data."
             )
             return [Problem("retuned", text)]
         problems = []
         for key in ("model_name_or_path", "output_dir", "seed", "evaluation", "keep", "learn"):
             if key in tuning:
-                problems.append(Problem(("retuned", key), "is this job's own; leave it out."))
+                problems.append(Problem(("retuned", key), "is set by the study; leave it out."))
         if BASE not in self.starts or not self.budgets:
-            text = "tunes the continued base: add base to starts, and budgets of new text."
+            text = "needs the continued base. Add base to starts, and set budgets of new text."
             problems.append(Problem("retuned", text))
         if self.train.get("use_peft"):
-            text = "expected whole weights to go on from, got use_peft. Leave one out."
+            text = (
+                "needs a continued model with full weights, but train has use_peft. Leave one of "
+                "them out."
+            )
             problems.append(Problem("retuned", text))
         return problems
 
@@ -131,7 +134,7 @@ class StudySettings(GridSettings, BaseStudySettings):
             return [problem.below("world") for problem in error.problems]
         problems = []
         if isinstance(self.retuned, dict):
-            text = "expected true or false with toy: world, which has conversations of its own."
+            text = "expected true or false with toy: world, which has its own conversations."
             problems.append(Problem("retuned", text))
         for width in self.widths:
             for problem in at_width(recipe_of(self.world), width).problems():
@@ -156,5 +159,5 @@ def named_problems(key: str, name: str, taken: tuple[str, ...]) -> Sequence[str]
     """What is wrong with a name that folders are called by."""
     if _NAME.fullmatch(name) and name not in taken:
         return []
-    text = f"expected a name of its own of letters, digits, '.', '_' and '-', got {name!r}."
+    text = f"expected a unique name of letters, digits, '.', '_' and '-', got {name!r}."
     return [Problem(key, text)]

@@ -111,7 +111,7 @@ class Pair:
             if arm.kind == MERGE or len(arm.retention) == 1:
                 arms.append(arm)
         if not arms:
-            raise NotMeasured(f"{NAMES[kind]} by itself")
+            raise NotMeasured(f"{NAMES[kind]} without other methods")
         return arms
 
     def averaging(self, **fixed: float) -> list[ArmResult]:
@@ -219,7 +219,7 @@ class Curve(Pair):
             if model.name == name and curve:
                 by_seed[model.seed] = curve[0 if first else -1][1]
         if not by_seed:
-            raise NotMeasured(f"the held-out loss of {self.old} along later training")
+            raise NotMeasured(f"the held-out loss of {self.old} during later training")
         return Figure.over_seeds(by_seed)
 
     def never_saw(self) -> ArmResult:
@@ -372,5 +372,5 @@ def correlation(pair: Pair, arms: Sequence[ArmResult]) -> Figure:
         if len(scores) >= 4 and len(set(distances)) > 1 and len(set(scores)) > 1:
             by_seed[seed] = statistics.correlation(distances, scores)
     if not by_seed:
-        raise NotMeasured("the distance of four arms")
+        raise NotMeasured("the distance of at least four arms")
     return Figure.over_seeds(by_seed)

@@ -25,16 +25,16 @@ RECIPE, IN_A_ROW, FIGURE_1, CLASSES = "tasks", "three_tasks", "figure_1", "class
 """The studies: pairs of language tasks, three in a row, figure 1's small networks in the paper's
 protocol, and the same with an output for every digit."""
 READING = (
-    "Old: a task before the last one; new: the last one. Learnt: the gain of training a task alone "
-    "over the base. Forgotten: what sequential fine-tuning loses of that.",
-    "Arms are compared with sequential fine-tuning, paired by seed and sample; intervals are at "
-    "95 % and cover both.",
-    "Better: by at least a tenth of what is forgotten. As good: not off by more than a fifth of "
-    "what is forgotten, or learnt. One arm beats another where it is better on the old task and as "
-    "good on the new one.",
-    "Trade-off: the mean of the tasks' scores, each as a share of what training that task alone "
-    "gains, so that all weigh alike whatever their units.",
-    "A task's score is its first entry, as in the paper's figures; claim 2b looks at all entries.",
+    "Old task: a task before the last one. New task: the last one. Learnt: the gain over the "
+    "base from training a task alone. Forgotten: what sequential fine-tuning loses of that gain.",
+    "Arms are compared with sequential fine-tuning, paired by seed and sample. 95 % intervals "
+    "cover both.",
+    "Better: by at least a tenth of what is forgotten. As good: worse by at most a fifth of what "
+    "is forgotten (old task) or learnt (new task). An arm beats another if it is better on the "
+    "old task and as good on the new one.",
+    "Trade-off: the mean of the tasks' scores, each as a share of the gain from training that "
+    "task alone. So all tasks weigh the same, whatever their units.",
+    "A task's score is its first entry, as in the paper's figures. Claim 2b uses all entries.",
 )
 
 
@@ -104,7 +104,7 @@ FIGURE_1_CURVES = "curves of figure 1, without printed figures (section 4.1)"
 STATEMENTS = (
     _claim(
         "1",
-        "Sequential fine-tuning drops the old task to the base's level.",
+        "Sequential fine-tuning takes the old task back to the base's level.",
         "GSM8K 0.38 to 0 (Pythia) and 0.42 to 0 (Llama 2) after law (section 6.1, figures 2, 3)",
         verdicts.TO_THE_BASE,
     ),
@@ -117,7 +117,7 @@ STATEMENTS = (
     ),
     _claim(
         "2b",
-        "It costs little of the new task.",
+        "SFA costs little of the new task.",
         '"minimal loss to the potential learning of task 2" (section 6.2); printed: CaseHOLD 0.76 '
         "sequential, 0.59 at p = 0.25 (Pythia); Terms of Service 0.86 to 0.13 (Llama 2)",
         verdicts.LITTLE_LOST,
@@ -125,7 +125,7 @@ STATEMENTS = (
     ),
     _claim(
         "3a",
-        "SFA at some p matches rehearsal without old data.",
+        "SFA at some p matches rehearsal, without using old data.",
         "(CaseHOLD, GSM8K) 0.48, 0.48 at p = 0.17 against 0.46, 0.49 (section 6.2; Llama 2)",
         verdicts.MATCHES,
         FORGETS_MOST,
@@ -148,7 +148,7 @@ STATEMENTS = (
     ),
     _claim(
         "3d",
-        "L2 beats EWC on language models, which the paper shows on split MNIST.",
+        "L2 beats EWC on language models (the paper shows this on split MNIST).",
         FIGURE_1_CURVES,
         beats("l2", "ewc"),
         FORGETS_MOST,
@@ -176,8 +176,8 @@ STATEMENTS = (
     ),
     _claim(
         "4a",
-        "Averaging on the way (p < 1, beta 0.5) is at least as good a trade-off as averaging once "
-        "at the end with any weight.",
+        "Averaging during training (p < 1, beta 0.5) gives at least as good a trade-off as "
+        "averaging once at the end with any weight.",
         '"performs the same if not better than a sweep of weighting parameter β for SFA (p = 1)" '
         "(section 6.4, figures 6, 7)",
         verdicts.OFTEN,
@@ -185,8 +185,8 @@ STATEMENTS = (
     ),
     _claim(
         "4b",
-        "Averaging once at the end, over its weights, is a better trade-off than task arithmetic, "
-        "over its own.",
+        "For every weight of task arithmetic, averaging once at the end with some weight gives a "
+        "better trade-off.",
         'task arithmetic shows "even worse combined performance" (section 6.4, figures 6, 7)',
         verdicts.ONCE_BEATS_MERGING,
         FORGETS_MOST,
@@ -194,8 +194,8 @@ STATEMENTS = (
     ),
     _claim(
         "4c",
-        "Averaging once at the end with half of the weight or more on the new model loses the old "
-        "task.",
+        "Averaging once at the end loses the old task if the new model has half of the weight or "
+        "more.",
         '"for SFA (p = 1) with β ≥ 0.50 ... the complete failure to retain math" (section 6.4), '
         "where β is the weight on the new model: GSM8K 0.048 (Pythia), 0.0015 and 0 (Llama 2)",
         verdicts.ONCE_FAILS,
@@ -203,7 +203,7 @@ STATEMENTS = (
     ),
     _claim(
         "5",
-        "The nearer the weights stay to the model before, the more of the old task is kept.",
+        "The closer the weights stay to the previous model, the more of the old task is kept.",
         "distances 90.99 / 45.50 / 35.38 / 24.16 with GSM8K 0 / 0.048 / 0.13 / 0.31 (section 6.3, "
         "figure 5, Pythia)",
         verdicts.ALONG_SFA,
@@ -211,16 +211,17 @@ STATEMENTS = (
     ),
     _claim(
         "5b",
-        "The same over all methods.",
-        "not claimed: in its table 2 multitask training (178.96) and rehearsal (82.21) are far off "
-        "and keep GSM8K at 0.40 and 0.33",
+        "Across all methods, the closer the weights stay to the previous model, the more of the "
+        "old task is kept.",
+        "not claimed: in table 2 multitask training (178.96) and rehearsal (82.21) are far from "
+        "the previous model and keep GSM8K at 0.40 and 0.33",
         verdicts.OVER_METHODS,
         FORGETS_MOST,
         ours=True,
     ),
     _claim(
         "1s",
-        "On a small network, performance on the old task drops as the new one is learnt.",
+        "On a small network, performance on the old task drops while the new one is learnt.",
         '"performance rapidly drops on Task A" (figure 1, section 4.1); in the post that its '
         "protocol is from, 0.985 to 0.221",
         verdicts.DROPS,
@@ -228,7 +229,7 @@ STATEMENTS = (
     ),
     _claim(
         "6a",
-        "On a small network L2 has the better trade-off than EWC.",
+        "On a small network, L2 gives a better trade-off than EWC.",
         FIGURE_1_CURVES,
         best_beats("l2", "ewc"),
         FORGETS_MOST,
@@ -238,7 +239,7 @@ STATEMENTS = (
     ),
     _claim(
         "6b",
-        "On a small network SFA has a better one than L2.",
+        "On a small network, SFA gives a better trade-off than L2.",
         FIGURE_1_CURVES,
         best_beats("sfa", "l2"),
         FORGETS_MOST,
@@ -247,7 +248,7 @@ STATEMENTS = (
     ),
     _claim(
         "6c",
-        "On a small network SFA has a better one than EWC.",
+        "On a small network, SFA gives a better trade-off than EWC.",
         FIGURE_1_CURVES,
         best_beats("sfa", "ewc"),
         FORGETS_MOST,
@@ -256,7 +257,7 @@ STATEMENTS = (
     ),
     _claim(
         "6d",
-        "On a small network a higher beta keeps more of the old task and learns less of the new "
+        "On a small network, a higher beta keeps more of the old task and learns less of the new "
         "one.",
         '"placing a higher β ... results in a model that performs better on Task A, and vice '
         'versa" (section 4.1, figure 1 left)',
@@ -266,8 +267,8 @@ STATEMENTS = (
     ),
     _claim(
         "6e",
-        "On a small network averaging more often keeps more of the old task and learns less of the "
-        "new one.",
+        "On a small network, averaging more often keeps more of the old task and learns less of "
+        "the new one.",
         '"lower number of batches before averaging results in a model that performs better on Task '
         'A, and vice versa" (section 4.1, figure 1 right)',
         verdicts.TRADES_BY_P,
@@ -276,7 +277,7 @@ STATEMENTS = (
     ),
     _claim(
         "7a",
-        "With an output for every digit (class-incremental) L2 has the better trade-off than EWC.",
+        "With an output for every digit (class-incremental), L2 gives a better trade-off than EWC.",
         "not the paper's protocol",
         best_beats("l2", "ewc"),
         FORGETS_MOST,
@@ -287,7 +288,7 @@ STATEMENTS = (
     ),
     _claim(
         "7b",
-        "With an output for every digit SFA has a better one than L2.",
+        "With an output for every digit, SFA gives a better trade-off than L2.",
         "not the paper's protocol",
         best_beats("sfa", "l2"),
         FORGETS_MOST,
@@ -297,7 +298,7 @@ STATEMENTS = (
     ),
     _claim(
         "7c",
-        "With an output for every digit SFA has a better one than EWC.",
+        "With an output for every digit, SFA gives a better trade-off than EWC.",
         "not the paper's protocol",
         best_beats("sfa", "ewc"),
         FORGETS_MOST,
@@ -307,7 +308,7 @@ STATEMENTS = (
     ),
     _claim(
         "8a",
-        "Of three tasks in a row SFA keeps the first two and learns the third.",
+        "In a sequence of three tasks, SFA keeps the first two and learns the third.",
         '"maintain high performance on the previous 2 domains while also learning an additional '
         'domain" (section 6.2, figure 4, table 6)',
         verdicts.KEEPS_TWO,
@@ -316,7 +317,8 @@ STATEMENTS = (
     ),
     _claim(
         "8b",
-        "Of three tasks in a row SFA keeps more than task arithmetic and sequential fine-tuning.",
+        "In a sequence of three tasks, SFA keeps more than task arithmetic and sequential "
+        "fine-tuning.",
         '"outperforms Task Arithmetic, and sequential finetuning" (section 6.2, figure 4)',
         verdicts.BEATS_IN_A_ROW,
         FORGETS_MOST,
@@ -325,7 +327,7 @@ STATEMENTS = (
     ),
     _claim(
         "9a",
-        "Loss on the first task rises with every further task.",
+        "The loss on the first task rises with every further task.",
         '"evaluation loss on Simpl continues to increase", "gets worse as more tasks are added" '
         "(appendix A.3, figure 8; T0 of 3 and 11 billion parameters)",
         verdicts.GETS_WORSE,
@@ -333,7 +335,7 @@ STATEMENTS = (
     ),
     _claim(
         "9b",
-        "In the end it is that of a model that never saw the first task.",
+        "In the end, the loss on the first task is that of a model that never saw it.",
         '"degrades to that of a model that has never seen Simpl" (appendix A.3, figure 9)',
         verdicts.AS_IF_NEVER_SEEN,
         recipe=IN_A_ROW,

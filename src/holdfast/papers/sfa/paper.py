@@ -11,12 +11,13 @@ PAPER = Paper(
         "tasks": "tasks one after another",
         "three_tasks": "three tasks in a row (figures 4, 8 and 9)",
         "figure_1": "small networks on even and odd digits, five outputs for both (figure 1)",
-        "class_incremental": "the same with an output for every digit (class-incremental, ours)",
+        "class_incremental": "small networks with an output for every digit (class-incremental, "
+        "ours)",
     },
     durations={
         "quick": "two minutes",
-        "small": "20 minutes and, the first time, 20 for its base",
-        "medium": "three hours by estimate and, the first time, 20 minutes for its base",
+        "small": "20 minutes, plus 20 the first time for its base",
+        "medium": "an estimated three hours, plus 20 minutes the first time for its base",
     },
     function="holdfast.papers.sfa.reproduction:reproduce",
     rules=2,

@@ -37,15 +37,15 @@ LEARNS = Requirement(
     cases=every_task,
     of=lambda pair: lower_end(pair.gained(pair.old)),
     at_least=lambda pair: least(pair.unit),
-    figure="gain of training {case.old} alone over the base (lower end of its interval)",
-    advice="train it longer, or at a higher rate; the arm 'single' has to be there",
+    figure="gain over the base from training {case.old} alone (lower end of the interval)",
+    advice="train it longer or at a higher learning rate; the study needs the arm 'single'",
 )
 FORGETS = Requirement(
     name="{case.old} is forgotten ({case.where})",
     cases=measured_pairs,
     of=lambda pair: lower_end(pair.forgotten),
     at_least=lambda pair: least(pair.unit),
-    figure="what sequential fine-tuning loses of it (lower end of its interval)",
+    figure="what sequential fine-tuning loses of it (lower end of the interval)",
     advice="train the later task longer, or choose tasks that are less alike",
 )
 FORGETS_MOST = Requirement(
@@ -53,18 +53,19 @@ FORGETS_MOST = Requirement(
     cases=measured_pairs,
     of=lambda pair: pair.share(pair.forgotten, pair.old).value,
     at_least=REGIME,
-    figure="what sequential fine-tuning loses of it, as a share of what was learnt",
-    advice="train the later task longer or at a higher rate, or choose tasks that are less alike",
+    figure="the share of what was learnt that sequential fine-tuning loses",
+    advice="train the later task longer or at a higher learning rate, or choose tasks that are "
+    "less alike",
 )
 
 
 def brackets(kind: str) -> Requirement:
     """The grid of a method reaches beyond its best setting on both sides."""
     return Requirement(
-        name=f"the grid of {NAMES[kind]} reaches beyond its best ({{case.path}})",
+        name=f"the best setting of {NAMES[kind]} is inside its grid ({{case.path}})",
         cases=lambda record: orders(record) if record.tasks else [],
         of=lambda pair: settings_beyond(pair, kind),
         at_least=1,
-        figure="settings beyond the best trade-off, on the side that has fewer",
-        advice="add settings at that end",
+        figure="the number of settings beyond the best one, on the side with fewer",
+        advice="add settings on that side",
     )

@@ -53,13 +53,13 @@ Options = list[tuple[ArmResult, Sequence[ArmResult]]]
 
 
 KEEPS_MORE = Check(
-    what="{case.old}: {arm.arm} - {other.arm}, less the least that counts",
+    what="{case.old}: {arm.arm} - {other.arm}, minus the smallest difference that counts",
     of=lambda pair, arm, other: (
         pair.against(arm, pair.old) - pair.against(other, pair.old) - pair.forgotten * BETTER
     ),
     above=0.0,
     yes="{arm.arm} keeps more of {case.old} than {other.arm}",
-    no="{arm.arm} keeps no more than {other.arm}",
+    no="{arm.arm} does not keep more of {case.old} than {other.arm}",
 )
 
 
@@ -94,7 +94,7 @@ AS_GOOD_A_TRADE_OFF = Check(
     unit="share of what is learnt",
 )
 A_BETTER_TRADE_OFF = Check(
-    what="trade-off: {arm.arm} - {other.arm}, less the least that counts",
+    what="trade-off: {arm.arm} - {other.arm}, minus the smallest difference that counts",
     of=lambda pair, arm, other: (
         pair.trade_off(arm) - pair.trade_off(other) - pair.forgotten_share * BETTER
     ),
@@ -108,8 +108,8 @@ A_BETTER_TRADE_OFF = Check(
 def beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
     """One method beats another."""
     says = (
-        f"For every arm of {NAMES[theirs]} one of {NAMES[mine]} is better on the old task by a "
-        "tenth of what is forgotten, and as good on the new one."
+        f"For every arm of {NAMES[theirs]}, at least one arm of {NAMES[mine]} is better on the old "
+        "task by a tenth of what is forgotten, and as good on the new task."
     )
 
     def options(pair: Pair) -> Options:
@@ -126,17 +126,19 @@ def best_beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
         return difference - pair.forgotten_share * BETTER
 
     check = Check(
-        what=f"trade-off: {NAMES[mine]} - {NAMES[theirs]}, less the least that counts",
+        what=f"trade-off: {NAMES[mine]} - {NAMES[theirs]}, minus the smallest difference that "
+        "counts",
         of=rest,
         above=0.0,
-        yes=f"{NAMES[mine]} at its best is above {NAMES[theirs]}",
-        no=f"{NAMES[mine]} at its best is not above {NAMES[theirs]}",
+        yes=f"the best arm of {NAMES[mine]} beats the best arm of {NAMES[theirs]}",
+        no=f"the best arm of {NAMES[mine]} does not beat the best arm of {NAMES[theirs]}",
         unit="share of what is learnt",
     )
     says = (
-        f"The trade-off of {NAMES[mine]}'s best arm (the mean of old and new task, each as a share "
-        f"of what training it alone gains) is above that of {NAMES[theirs]}'s by at least a tenth "
-        "of half of what is forgotten; the best arms are chosen for each seed by the others."
+        f"The best arm of {NAMES[mine]} has a better trade-off than the best arm of "
+        f"{NAMES[theirs]}, by at least a tenth of half of what is forgotten. The trade-off is the "
+        "mean of old and new task, each as a share of the gain from training it alone. For each "
+        "seed, the other seeds choose the best arms."
     )
     return rule(says, pairs, check)
 
@@ -149,7 +151,7 @@ TO_THE_BASE = rule(
     "was learnt.",
     pairs,
     Check(
-        what=f"{{case.old}} left, less {MARGIN:g} x learnt",
+        what=f"gain left on {{case.old}} - {MARGIN:g} x learnt",
         of=lambda pair: pair.gained(pair.old, SEQUENTIAL) - pair.gained(pair.old) * MARGIN,
         below=0.0,
         yes="{case.old} is at the base's level",
@@ -157,10 +159,10 @@ TO_THE_BASE = rule(
     ),
 )
 DROPS = rule(
-    "After sequential training less than half of what was learnt of the old task is left.",
+    "After sequential training, less than half of what was learnt of the old task is left.",
     pairs,
     Check(
-        what=f"{{case.old}} left, less {HALF:g} x learnt",
+        what=f"gain left on {{case.old}} - {HALF:g} x learnt",
         of=lambda pair: pair.gained(pair.old, SEQUENTIAL) - pair.gained(pair.old) * HALF,
         below=0.0,
         yes="most of {case.old} is lost",
@@ -178,14 +180,15 @@ def along_p(pair: Pair) -> list[tuple[str, Figure]]:
 
 
 RISES = rising(
-    "Along falling p, at beta 0.5, the old task's score rises by at least a tenth of what is "
-    "forgotten, and no way back is larger than a fifth of it.",
+    "As p falls at beta 0.5, the old task's score rises by at least a tenth of what is "
+    "forgotten. Between any two values of p it falls by at most a fifth of what is forgotten.",
     pairs,
     along_p,
     what="score of {case.old}",
     points=3,
     least=lambda pair: BETTER * pair.forgotten.value,
     back=lambda pair: MARGIN * pair.forgotten.value,
+    along="falling p",
 )
 
 
@@ -196,12 +199,12 @@ def little_lost(pair: Pair) -> Figure:
 
 
 LITTLE_LOST = rule(
-    "At p = 0.25 and beta 0.5 the new task's score is below sequential fine-tuning's by less than "
-    "a quarter of what is learnt of it: its first entry, and every other one that training the "
-    "task alone improves by the least that counts.",
+    "At p = 0.25 and beta 0.5, the new task's score is below sequential fine-tuning's by less "
+    "than a quarter of what is learnt of it. This holds for its first entry and for every other "
+    "entry that training the task alone improves by the smallest change that counts.",
     new_entries,
     Check(
-        what=f"{{case.new}} beside sequential, plus {LITTLE:g} x learnt",
+        what=f"{{case.new}}: SFA - sequential, plus {LITTLE:g} x learnt",
         of=little_lost,
         above=0.0,
         yes="little of {case.new} is lost",
@@ -210,7 +213,7 @@ LITTLE_LOST = rule(
     ),
 )
 MATCHES = some(
-    "Some SFA arm is as good as rehearsal on the old task and on the new one.",
+    "At least one SFA arm is as good as rehearsal on both the old task and the new one.",
     pairs,
     lambda pair: [(pair.arms("replay")[0], pair.averaging())],
     AS_GOOD_ON_OLD,
@@ -250,27 +253,27 @@ def once_for_the_new(pair: Pair) -> Options:
 
 
 OFTEN = some(
-    "For every beta tried at p = 1, some p < 1 at beta 0.5 is as good a trade-off (the mean of old "
-    "and new task, each as a share of what training it alone gains): not worse by more than a "
-    "fifth of half of what is forgotten.",
+    "For every beta tried at p = 1, some p < 1 at beta 0.5 gives a trade-off that is worse by at "
+    "most a fifth of half of what is forgotten. The trade-off is the mean of old and new task, "
+    "each as a share of the gain from training it alone.",
     orders,
     often_beside_once,
     AS_GOOD_A_TRADE_OFF,
 )
 ONCE_BEATS_MERGING = some(
-    "For every weight of task arithmetic some beta at p = 1 is a better trade-off, by at least a "
-    "tenth of half of what is forgotten.",
+    "For every weight of task arithmetic, some beta at p = 1 gives a better trade-off, by at "
+    "least a tenth of half of what is forgotten.",
     orders,
     once_beside_merging,
     A_BETTER_TRADE_OFF,
 )
 ONCE_FAILS = some(
-    "At every beta of 0.5 or less on the old model and p = 1, the old task's gain over the base is "
-    "less than a fifth of what was learnt.",
+    "At p = 1 and every beta (the weight on the old model) of 0.5 or less, the old task's gain "
+    "over the base is less than a fifth of what was learnt.",
     pairs,
     once_for_the_new,
     Check(
-        what=f"{{case.old}} left by {{arm.arm}}, less {MARGIN:g} x learnt",
+        what=f"gain on {{case.old}} left by {{arm.arm}} - {MARGIN:g} x learnt",
         of=lambda pair, arm, other: pair.gained_by(arm, pair.old) - pair.gained(pair.old) * MARGIN,
         below=0.0,
         yes="{arm.arm} leaves {case.old} at the base's level",
@@ -289,13 +292,13 @@ def nearer_keeps_more(
         what="correlation of distance and {case.old}",
         of=lambda pair: correlation(pair, arms(pair)),
         below=CORRELATED,
-        yes="what moves less keeps more",
-        no="they are not negatively correlated",
+        yes="arms that move less keep more",
+        no="arms that move less do not keep more",
         unit="correlation",
     )
     return rule(
-        f"Over {says}, the correlation of the distance to the model before with the old task's "
-        "score lies below -0.3 with its whole interval over the seeds.",
+        f"Over {says}, the correlation between the distance to the previous model and the old "
+        "task's score is below -0.3, with its whole interval over the seeds.",
         pairs,
         check,
     )
@@ -307,7 +310,7 @@ ALONG_SFA = nearer_keeps_more(
 )
 OVER_METHODS = nearer_keeps_more(
     lambda pair: pair.record.of(pair.order),
-    "all arms that have a distance, rehearsal and multitask training among them",
+    "all arms that have a distance, including rehearsal and multitask training",
 )
 
 # ------------------------------------------------------------------------------------------ figure 1
@@ -352,7 +355,7 @@ def sweep(key: str, *, old: bool, says: str) -> Rule[SequenceRecord]:
         points=3,
         least=lambda pair: BETTER * scale(pair),
         back=lambda pair: MARGIN * scale(pair),
-        along=key,
+        along=f"{'falling' if key == 'p' else 'rising'} {key}",
     )
 
 
@@ -367,18 +370,22 @@ def both(first: Rule[SequenceRecord], second: Rule[SequenceRecord]) -> Rule[Sequ
 def trades(key: str, words: str) -> Rule[SequenceRecord]:
     """A parameter of SFA goes from the new task to the old one."""
     keeps = (
-        f"Along {words} the old task's score rises by at least a tenth of what is forgotten, and "
-        "no way back is larger than a fifth of it."
+        f"As {words}, the old task's score rises by at least a tenth of what is forgotten, and "
+        "falls by at most a fifth of it between any two points."
     )
     costs = (
-        "The new task's falls by at least a tenth of what is learnt of it, and no way back is "
-        "larger than a fifth of that."
+        "The new task's score falls by at least a tenth of what is learnt of it, and rises by at "
+        "most a fifth of that between any two points."
     )
     return both(sweep(key, old=True, says=keeps), sweep(key, old=False, says=costs))
 
 
-TRADES_BY_BETA = trades("beta", "rising beta, at the p (the largest) with the most of them,")
-TRADES_BY_P = trades("p", "falling p, at the beta (the smallest) with the most of them,")
+TRADES_BY_BETA = trades(
+    "beta", "beta rises (at the p with the most values of beta; of several, the largest)"
+)
+TRADES_BY_P = trades(
+    "p", "p falls (at the beta with the most values of p; of several, the smallest)"
+)
 
 # -------------------------------------------------------------------- figure 4: three tasks in a row
 
@@ -392,11 +399,11 @@ def _has_most_of(number: int) -> Check:
 
     name = f"{{case.order[{number}]}}"
     return Check(
-        what=f"{name} by {{arm.arm}}, less {HALF:g} x learnt",
+        what=f"gain on {name} by {{arm.arm}} - {HALF:g} x learnt",
         of=rest,
         above=0.0,
-        yes=f"{{arm.arm}} has most of {name}",
-        no=f"{{arm.arm}} has less than half of {name}",
+        yes=f"{{arm.arm}} reaches most of the gain on {name}",
+        no=f"{{arm.arm}} reaches less than half of the gain on {name}",
         unit="share of what is learnt",
     )
 
@@ -418,7 +425,8 @@ def averaged_beside_others(pair: Pair) -> Options:
 
 
 KEEPS_TWO = some(
-    "One SFA arm has, of each of the three tasks, more than half of what training it alone gains.",
+    "At least one SFA arm reaches, on each of the three tasks, more than half of the gain from "
+    "training that task alone.",
     of_three,
     averaged,
     _has_most_of(0),
@@ -426,9 +434,10 @@ KEEPS_TWO = some(
     _has_most_of(2),
 )
 BEATS_IN_A_ROW = some(
-    "For sequential fine-tuning, and for every weight of task arithmetic, some SFA arm is a better "
-    "trade-off over the three tasks (the mean of their scores, each as a share of what training it "
-    "alone gains), by at least a tenth of what is forgotten in it.",
+    "For sequential fine-tuning and for every weight of task arithmetic, at least one SFA arm "
+    "has a better trade-off over the three tasks. It is better by at least a tenth of what "
+    "forgetting costs in the trade-off. The trade-off is the mean of the tasks' scores, each as "
+    "a share of the gain from training that task alone.",
     of_three,
     averaged_beside_others,
     A_BETTER_TRADE_OFF,
@@ -438,16 +447,16 @@ BEATS_IN_A_ROW = some(
 
 
 GETS_WORSE = rising(
-    "From its own training on, the first task's held-out loss rises by at least 0.05 nats a token "
-    "over the later tasks of sequential fine-tuning, and no later task takes it back by more than "
-    "a fifth of that rise.",
+    "Over the later tasks of sequential fine-tuning, the first task's held-out loss rises by at "
+    "least 0.05 nats a token above its level after the first task. Between any two tasks it "
+    "falls by at most a fifth of that rise.",
     curves,
     Curve.losses,
     what="held-out loss of {case.old}",
     points=3,
     least=LEAST_NATS,
     back=lambda curve: MARGIN * abs((curve.losses()[-1][1] - curve.losses()[0][1]).value),
-    along="number of later tasks",
+    along="the number of later tasks",
 )
 
 
@@ -460,15 +469,15 @@ def beyond_never_saw(curve: Curve) -> Figure:
 
 
 AS_IF_NEVER_SEEN = rule(
-    "After all tasks, sequential fine-tuning is better on the first one than multitask training "
-    "without it by less than a fifth of what was learnt.",
+    "After all tasks, sequential fine-tuning is better on the first task than multitask training "
+    "without that task by less than a fifth of what was learnt.",
     lambda record: [curve for curve in curves(record) if len(curve.order) > 2],
     Check(
-        what=f"{{case.old}}: sequential - never saw it, less {MARGIN:g} x learnt",
+        what=f"{{case.old}}: sequential - model that never saw it, minus {MARGIN:g} x learnt",
         of=beyond_never_saw,
         below=0.0,
-        yes="{case.old} is as if it had never been seen",
-        no="{case.old} is better known than by a model that never saw it",
+        yes="sequential fine-tuning knows {case.old} no better than a model that never saw it",
+        no="sequential fine-tuning knows {case.old} better than a model that never saw it",
         unit=lambda curve: curve.record.score_of(curve.old).unit,
     ),
 )

@@ -16,9 +16,9 @@ WIDE, NARROW, OTHER = "world-", "narrow-", "other-"
 """What the studies' names begin with: the models of the claims, smaller ones for claims 5 and 7a,
 and the same models tuned on other conversations for claim 7b."""
 GROUPS = {
-    WIDE: "studies of the models",
-    NARROW: "studies of a smaller model in the same worlds (the recipes narrow-6, ...)",
-    OTHER: "studies of other instruction data (the recipes other-6, ...)",
+    WIDE: "a study of the models",
+    NARROW: "a study of a smaller model in the same worlds (recipes narrow-6, ...)",
+    OTHER: "a study of other instruction data (recipes other-6, ...)",
 }
 FEW = 0.05
 """Of all steps of fine-tuning: half of the first of ten epochs."""
@@ -156,7 +156,7 @@ def least_mass(record: StagesRecord) -> Figure:
             if f"{evaluation.suite}/{evaluation.name}" == entry and mass is not None:
                 figures.append(Figure(value=mass.value, over_samples=mass.interval))
     if not figures or not all(math.isfinite(figure.value) for figure in figures):
-        raise NotMeasured("the mass on the letters along fine-tuning, as finite figures,")
+        raise NotMeasured("a finite mass on the letters during fine-tuning")
     return min(figures, key=lambda figure: figure.value)
 
 
@@ -171,7 +171,7 @@ def changing(record: StagesRecord) -> Figure:
         if figure is not None and before.step >= FEW * last and after.step <= last / 2:
             shares.append(figure)
     if not shares:
-        raise NotMeasured("which answers change from point to point along fine-tuning")
+        raise NotMeasured("the change of answers from point to point during fine-tuning")
     mean = statistics.fmean(figure.value for figure in shares)
     half = statistics.fmean(figure.half_over_samples for figure in shares)
     return Figure(value=mean, over_samples=(mean - half, mean + half))
@@ -184,7 +184,7 @@ def dose_of(record: StagesRecord) -> float:
     if tokens is None:  # the study takes an epoch where nothing is said
         return epochs
     if not record.epoch_tokens:
-        raise NotMeasured("tokens of an epoch of the fine-tuning")
+        raise NotMeasured("the number of tokens in an epoch of the fine-tuning")
     return epochs * float(tokens) / record.epoch_tokens
 
 
@@ -279,7 +279,7 @@ class Checkpoint:
         known = self.over(lambda record: above_guessing(record, BASE_MODEL, measure)).value
         tuned = self.over(lambda record: above_guessing(record, self.tuned, measure)).value
         if known <= 0:
-            raise NotMeasured("a base that does better than guessing")
+            raise NotMeasured("a base that is better than guessing")
         return tuned / known
 
     def earlier_than_smaller(self) -> Figure:
@@ -292,7 +292,7 @@ class Checkpoint:
             except (KeyError, NotMeasured):
                 continue
         if not by_world:
-            raise NotMeasured("the transition to actual forgetting, of both models in one world,")
+            raise NotMeasured("the transition to actual forgetting of both models in one world")
         return Figure.over_seeds(by_world)
 
 
@@ -349,7 +349,7 @@ def greatest(worlds: Worlds) -> list[Checkpoint]:
 def several_doses(worlds: Worlds) -> list[Checkpoint]:
     """The same where there is more than one dose."""
     if len(worlds.doses()) < 2:
-        raise NotMeasured("what restoring does at several doses (doses: [1, 4, 16])")
+        raise NotMeasured("restoring at several doses (doses: [1, 4, 16])")
     return greatest(worlds)
 
 

@@ -95,16 +95,17 @@ the paper's models lose a few points of MMLU and ARC."""
 DOSE = 1.25
 """Of the tokens of one epoch of the fine-tuning, restoring reads at most so many (section 3.1)."""
 READING = (
-    "A study is a world with people, texts and a base of its own; figures are means over worlds, "
-    "with intervals over them. With one world they cover its questions alone.",
-    "Restored: with as many tokens of plain text as one epoch of the fine-tuning has. Restored "
-    "models are held against the base, as in the paper, and against the control, the base after "
-    "the same restoring, which is ours.",
-    "A change of less than 2 points, or of 0.05 nats a token, counts as none.",
-    "The small model is taught lettered answers, which Llama 2 knows from its pre-training: its "
-    "fine-tuning has lettered questions among the others.",
-    "Rates and batches are chosen on world 0 by the preconditions alone; worlds from 6 on were "
-    "looked at by nobody before. Earlier worlds were judged by other rules and are withdrawn.",
+    "Each study is a world with its own people, texts and base. Figures are means over worlds, "
+    "and intervals cover the worlds. With one world, intervals cover only its questions.",
+    "Restored: trained on as many tokens of plain text as one epoch of the fine-tuning has. "
+    "Restored models are compared with the base, as in the paper, and with the control: the base "
+    "after the same restoring. The control is ours.",
+    "A change of less than 2 points or 0.05 nats a token counts as no change.",
+    "The small model learns to answer with letters from lettered questions in its fine-tuning "
+    "data. Llama 2 learnt this in pre-training.",
+    "Learning rates and batch sizes were chosen on world 0, by the preconditions alone. Nobody "
+    "had looked at worlds 6 and later before. Verdicts on earlier worlds used other rules and "
+    "are withdrawn.",
 )
 
 
@@ -175,7 +176,10 @@ def all_rules(says: str, *rules: Rule[Worlds]) -> Rule[Worlds]:
 
 def near(measure: Measure, what: str) -> tuple[Check, Check]:
     """Restored, the score is not below the base, nor below the control, by what counts."""
-    yes, no = "what the first epoch cost comes back", "what the first epoch cost does not come back"
+    yes, no = (
+        "the loss from the first epoch comes back",
+        "the loss from the first epoch does not come back",
+    )
     against_base = Check(
         what=f"{what}, restored first checkpoint - base",
         of=lambda at: at.change(at.restored, BASE_MODEL, measure),
@@ -187,8 +191,8 @@ def near(measure: Measure, what: str) -> tuple[Check, Check]:
         what=f"{what}, restored first checkpoint - control",
         of=lambda at: at.change(at.restored, at.control, measure),
         above=-LEAST,
-        yes=f"{yes} as far as restoring lets it",
-        no=f"{no}, whatever restoring costs",
+        yes=f"{yes}, compared with the control",
+        no=f"{no}, compared with the control",
     )
     return against_base, against_control
 
@@ -207,8 +211,8 @@ def left(measure: Measure, what: str) -> tuple[Check, Check]:
         what=f"{what}, restored last checkpoint - control",
         of=lambda at: at.change(at.restored, at.control, measure),
         below=-LEAST,
-        yes=f"{yes} that restoring does not cost the base itself",
-        no=f"{no} but what restoring costs the base itself",
+        yes=f"{yes}, compared with the control",
+        no=f"{no}, compared with the control",
     )
     return against_base, against_control
 
@@ -229,11 +233,11 @@ LEAST_MASS = Check(
     no="the format is not learnt within a few steps, or does not stay",
 )
 CHANGING = Check(
-    what="lettered questions answered otherwise from point to point, first half",
+    what="share of lettered questions whose answer changes from point to point, first half",
     of=lambda at: at.over(changing),
     above=LEAST,
-    yes="the answers go on changing after the format is learnt",
-    no="the answers do not go on changing after the format is learnt",
+    yes="the answers keep changing after the format is learnt",
+    no="the answers do not keep changing after the format is learnt",
 )
 
 
@@ -248,7 +252,7 @@ def lost(name: str, cases: Cases, measure: Measure = knowledge) -> Requirement:
         of=lambda at: at.change(BASE_MODEL, at.tuned, measure).value,
         at_least=COSTS,
         figure="base - checkpoint, share of right answers",
-        advice="fine-tune for longer, or at a higher rate",
+        advice="fine-tune longer or at a higher learning rate",
     )
 
 
@@ -259,27 +263,28 @@ def moderate(cases: Cases, measure: Measure = knowledge) -> Requirement:
         cases=cases,
         of=lambda at: at.share_kept(measure),
         at_least=KEPT,
-        figure="last checkpoint / base, both above guessing",
-        advice="fine-tune at a lower rate",
+        figure="accuracy above guessing, last checkpoint / base",
+        advice="fine-tune at a lower learning rate",
     )
 
 
 def back(name: str, cases: Cases) -> Requirement:
     """The pattern of a checkpoint is back after restoring."""
     return Requirement(
-        name=f"the pattern of the {name} checkpoint is back",
+        name=f"the text pattern of the {name} checkpoint is back",
         cases=cases,
         of=lambda at: at.pattern_left().value,
         at_most=TOLERANCE,
-        figure="plain text, restored - the dearer of base and control",
-        advice="restore at a higher rate or in smaller batches, or fine-tune at a lower rate",
+        figure="loss on plain text, restored - the higher of base and control",
+        advice="restore at a higher learning rate or in smaller batches, or fine-tune at a lower "
+        "learning rate",
     )
 
 
 def knows(cases: Cases, measure: Measure = knowledge) -> Requirement:
     """The base knows what is asked."""
     return Requirement(
-        name="the base knows what is asked",
+        name="the base knows the answers",
         cases=cases,
         of=lambda at: at.over(lambda record: above_guessing(record, BASE_MODEL, measure)).value,
         at_least=KNOWN,
@@ -296,19 +301,19 @@ def cheap(cases: Cases, measure: Measure = knowledge) -> Requirement:
         of=lambda at: at.change(BASE_MODEL, at.control, measure).value,
         at_most=LEAST,
         figure="base - control, share of right answers",
-        advice="restore at a lower rate, or on text that is nearer to the base's own",
+        advice="restore at a lower learning rate, or on text that is closer to the base's own",
     )
 
 
 def dose(cases: Cases) -> Requirement:
     """Restoring reads no more than an epoch of the fine-tuning."""
     return Requirement(
-        name="restoring reads as much as an epoch of the fine-tuning",
+        name="restoring reads about one epoch of the fine-tuning or less",
         cases=cases,
         of=lambda at: at.over(lambda record: Figure(value=dose_of(record))).value,
         at_most=DOSE,
         figure="tokens of restoring / tokens of an epoch",
-        advice="leave `tokens` out, so that an epoch's is taken",
+        advice="leave `tokens` out; the default is one epoch",
     )
 
 
@@ -330,11 +335,11 @@ FIRST_LOST, LAST_LOST, MODERATE = lost("first", first), lost("last", last), mode
 FIRST_BACK, LAST_BACK = back("first", first), back("last", last)
 KNOWS, CHEAP, ONE_EPOCH = knows(first), cheap(first), dose(first)
 ROOM = Requirement(
-    name="there is room above the base",
+    name="the base leaves room for a gain",
     cases=first,
     of=lambda at: at.figure(BASE_MODEL, knowledge).value,
     at_most=0.95,
-    figure="its accuracy",
+    figure="the base's accuracy",
     advice="ask harder questions",
 )
 LETTERS = Requirement(
@@ -350,8 +355,8 @@ SHIFTED = Requirement(
     cases=last,
     of=lambda at: at.change(at.tuned, BASE_MODEL, plain).value,
     at_least=LEAST_NATS,
-    figure="plain text, last checkpoint - base",
-    advice="fine-tune for longer, or at a higher rate",
+    figure="loss on plain text, last checkpoint - base",
+    advice="fine-tune longer or at a higher learning rate",
 )
 
 
@@ -386,22 +391,22 @@ def _claim(
 STATEMENTS = (
     _claim(
         "1a",
-        "The perplexity of plain text rises through fine-tuning.",
+        "The perplexity of plain text rises during fine-tuning.",
         "'a continuing upward trend along with the instruction tuning process' (section 4.1, "
         "figure 3b)",
         all_rules(
-            "Plain text costs the last checkpoint at least 0.05 nats more than the base, and from "
-            "the first checkpoint to the last it rises: between no two of them does it fall by "
-            "0.05 nats or more.",
+            "The last checkpoint's loss on plain text is at least 0.05 nats above the base's. "
+            "The loss rises from the first checkpoint to the last, and falls by less than 0.05 "
+            "nats between any two.",
             rule(
                 "",
                 last,
                 Check(
-                    what="plain text, last checkpoint - base",
+                    what="loss on plain text, last checkpoint - base",
                     of=lambda at: at.change(at.tuned, BASE_MODEL, plain),
                     above=LEAST_NATS,
-                    yes="fine-tuning makes plain text dearer",
-                    no="fine-tuning does not make plain text dearer",
+                    yes="fine-tuning raises the loss on plain text",
+                    no="fine-tuning does not raise the loss on plain text",
                     unit=NATS,
                 ),
             ),
@@ -409,28 +414,28 @@ STATEMENTS = (
                 "",
                 last_in_nats,
                 along_checkpoints(plain),
-                what="plain text",
+                what="loss on plain text",
                 least=0.0,
                 back=LEAST_NATS,
-                along="epochs",
+                along="the epochs",
             ),
         ),
     ),
     _claim(
         "1b",
-        "Restoring brings it back to the base's from every epoch.",
+        "Restoring brings the perplexity of plain text back to the base's level from every epoch.",
         "restored models 'have all returned to convergence with the base LLM no matter how large "
         "the perplexity is' (section 4.1, figures 3a, 3b)",
         rule(
-            f"After restoring, plain text costs every checkpoint less than {TOLERANCE:g} nats more "
-            "than the base.",
+            f"After restoring, every checkpoint's loss on plain text is less than {TOLERANCE:g} "
+            "nats above the base's.",
             every,
             Check(
-                what="plain text, restored checkpoint {case.place} - base",
+                what="loss on plain text, restored checkpoint {case.place} - base",
                 of=lambda at: at.change(at.restored, BASE_MODEL, plain),
                 below=TOLERANCE,
-                yes="the pattern comes back from every checkpoint",
-                no="the pattern of checkpoint {case.place} does not come back",
+                yes="restoring brings the pattern back",
+                no="restoring does not bring the pattern of checkpoint {case.place} back",
                 unit=NATS,
             ),
         ),
@@ -439,12 +444,12 @@ STATEMENTS = (
     ),
     _claim(
         "2a",
-        "Early on forgetting is pseudo: restored, the model is at the base's score again.",
+        "Early forgetting is pseudo: after restoring, the model is at the base's score again.",
         "'performance is restored near or above the baseline' (section 4.1; Llama 2 7B on Alpaca "
         "before epoch 4, figures 3c, 3d)",
         rule(
-            "The first checkpoint, restored, is not below the base by 2 points or more, nor below "
-            "the control.",
+            "After restoring, the first checkpoint is not below the base by 2 points or more, "
+            "nor below the control by 2 points or more.",
             first,
             *near(knowledge, "knowledge"),
         ),
@@ -456,12 +461,13 @@ STATEMENTS = (
     ),
     _claim(
         "2b",
-        "Late it is actual: restored, the model is below the base although the pattern is back.",
+        "Late forgetting is actual: after restoring, the model is below the base although the "
+        "pattern is back.",
         "'notably below the original LLMs even though text patterns are restored' (section 4.1; "
         "Llama 2 7B from epoch 4 on, 13B from epoch 2 on, figures 3c, 3d, 6c, 6d)",
         rule(
-            "The last checkpoint, restored, is below the base by 2 points or more, and below the "
-            "control.",
+            "After restoring, the last checkpoint is below both the base and the control by 2 "
+            "points or more.",
             last,
             *left(knowledge, "knowledge"),
         ),
@@ -495,11 +501,11 @@ STATEMENTS = (
     ),
     _claim(
         "2d",
-        "Early on the restored model even exceeds the base.",
+        "Early on, the restored model even exceeds the base.",
         "'the performance of LLMs exceeds original base LLMs when their familiar text patterns "
         "have been restored' (section 4.1, figures 3c, 3d)",
         rule(
-            "The first checkpoint, restored, is above the base by 2 points or more.",
+            "After restoring, the first checkpoint is above the base by 2 points or more.",
             first,
             Check(
                 what="knowledge, restored first checkpoint - base",
@@ -520,7 +526,7 @@ STATEMENTS = (
         "Both stages are found on a second benchmark.",
         "'performances of LLMs on both benchmarks', MMLU and ARC (section 4.1, figures 3c, 3d)",
         both_stages(
-            "Claims 2a and 2b on the next task that has no letters.",
+            "Claims 2a and 2b hold on the next task without letters.",
             (first, last),
             second,
             "second benchmark",
@@ -529,20 +535,21 @@ STATEMENTS = (
     ),
     _claim(
         "2f",
-        "What is left after the last epoch is lost, and not merely not restored yet.",
-        "none: its one dose of restoring leaves it open",
+        "What does not come back after the last epoch is lost: more restoring does not bring it "
+        "back.",
+        "none: the paper restores with one dose only, which leaves this open",
         rule(
-            "At the greatest of several doses of restoring, the last checkpoint is below the base "
-            "and below the control of that dose by 2 points or more, and the step to that dose "
-            "brings back less than 2 points against the control.",
+            "At the largest of several doses of restoring, the last checkpoint is below both the "
+            "base and that dose's control by 2 points or more. The step to that dose brings back "
+            "less than 2 points, compared with the control.",
             several_doses,
-            *left(knowledge, "knowledge, greatest dose"),
+            *left(knowledge, "knowledge, largest dose"),
             Check(
-                what="what the step to the greatest dose brings back, against the control",
+                what="gain from the step to the largest dose, compared with the control",
                 of=coming_back,
                 below=LEAST,
-                yes="more restoring brings nothing more back",
-                no="more restoring brings more back",
+                yes="more restoring brings back nothing more",
+                no="more restoring brings back more",
             ),
         ),
         KNOWS,
@@ -559,7 +566,7 @@ STATEMENTS = (
         "95%', 'throughout the entire training process' (section 5.2, finding 1, figure 4)",
         rule(
             f"From {FEW:.0%} of the steps on, the mean mass on the letters stays at {MASS:g} or "
-            "more at every point that was measured.",
+            "more at every measured point.",
             last,
             LEAST_MASS,
         ),
@@ -585,7 +592,7 @@ STATEMENTS = (
     ),
     _claim(
         "3c",
-        "Late in fine-tuning entropy and accuracy fall together: over-confidence.",
+        "Late in fine-tuning, entropy and accuracy fall together: over-confidence.",
         "'as the model's confidence in its answers intensifies, the precision of its responses to "
         "these questions concomitantly deteriorates' (section 5.2, finding 2)",
         rule(
@@ -612,12 +619,12 @@ STATEMENTS = (
     ),
     _claim(
         "3d",
-        "After the format is learnt the answers go on changing: knowledge alignment.",
+        "After the format is learnt, the answers keep changing: knowledge alignment.",
         "'a dynamic alteration in the responses' while the format stays (section 5.2, finding 1, "
         "figure 4)",
         rule(
-            f"From {FEW:.0%} of the steps to half of them, 2 % or more of the lettered questions "
-            "are answered otherwise from one point to the next, and the mass on the letters stays "
+            f"From {FEW:.0%} of the steps to half of them, the answers to 2 % or more of the "
+            "lettered questions change from one point to the next. The mass on the letters stays "
             f"at {MASS:g} or more.",
             last,
             CHANGING,
@@ -626,36 +633,38 @@ STATEMENTS = (
     ),
     _claim(
         "4a",
-        "Exact memorisation of the fine-tuning data rises through the run.",
+        "Exact memorisation of the fine-tuning data rises during the run.",
         "'a ascending trend along with the training process' (section 5.2, finding 3, figure 5)",
         rising(
-            "The last checkpoint has memorised more of the fine-tuning's outputs than the first by "
-            "2 points or more, and between no two checkpoints does it fall by 2 points or more.",
+            "The last checkpoint has memorised more of the fine-tuning's outputs than the first, "
+            "by 2 points or more. Between no two checkpoints does memorisation fall by 2 points "
+            "or more.",
             last,
             along_checkpoints(memorised),
             what="exact memorisation",
             least=LEAST,
             back=LEAST,
-            along="epochs",
+            along="the epochs",
         ),
     ),
     _claim(
         "4b",
-        "What was memorised survives restoring.",
+        "Memorised data survives restoring.",
         "'these data remains even after restoring the original pattern' (section 5.2, finding 3)",
         rule(
-            "Of what the last checkpoint has memorised beyond the base, more than half is there "
-            "after restoring.",
+            "After restoring, the last checkpoint still has more than half of what it had "
+            "memorised beyond the base.",
             last,
             Check(
-                what="exact memorisation beyond the base after restoring - half of that before",
+                what="exact memorisation beyond the base, after restoring - half of that before "
+                "restoring",
                 of=lambda at: (
                     at.change(at.restored, BASE_MODEL, memorised)
                     - at.change(at.tuned, BASE_MODEL, memorised) * 0.5
                 ),
                 above=0.0,
-                yes="most of what was memorised stays",
-                no="less than half of what was memorised stays",
+                yes="most of the memorised data stays",
+                no="less than half of the memorised data stays",
             ),
         ),
         SHIFTED,
@@ -664,18 +673,19 @@ STATEMENTS = (
     ),
     _claim(
         "5",
-        "A larger model turns to actual forgetting earlier.",
+        "A larger model reaches actual forgetting earlier.",
         "13B after 2 epochs, 7B after 4 (section 6, finding 2, figure 6)",
         rule(
-            "In the same worlds the transition to actual forgetting comes more than one checkpoint "
-            "earlier than with the smaller model.",
+            "In the same worlds, the larger model reaches actual forgetting more than one "
+            "checkpoint earlier than the smaller model.",
             first,
             Check(
                 what="checkpoint of the transition, larger model - smaller",
                 of=Checkpoint.earlier_than_smaller,
                 below=-1.0,
-                yes="the larger model turns earlier",
-                no="the larger model does not turn earlier by more than a checkpoint",
+                yes="the larger model reaches actual forgetting more than one checkpoint earlier",
+                no="the larger model does not reach actual forgetting more than one checkpoint "
+                "earlier",
                 unit="checkpoints",
             ),
         ),
@@ -689,12 +699,12 @@ STATEMENTS = (
     ),
     _claim(
         "6",
-        "Early in fine-tuning the tuned model itself is above the base.",
+        "Early in fine-tuning, the tuned model itself is above the base.",
         "'an initial surge, surpassing the baseline, before subsequently diminishing' (section "
         "4.2)",
         Rule(
-            "One of the first three checkpoints is above the base by 2 points or more, with "
-            "intervals widened for three chances.",
+            "At least one of the first three checkpoints is above the base by 2 points or more. "
+            "Intervals are widened for the three tests.",
             one_tuned_above,
         ),
         KNOWS,
@@ -706,7 +716,7 @@ STATEMENTS = (
         "'the transition of forgetting keeps its consistency across the different LLMs' (section "
         "6, finding 1, figure 6: 13B; here the smaller model)",
         both_stages(
-            "Claims 2a and 2b of the smaller model.",
+            "Claims 2a and 2b hold for the smaller model.",
             (first_narrow, last_narrow),
             knowledge,
             "smaller model",
@@ -719,7 +729,7 @@ STATEMENTS = (
         "Format and knowledge alignment are found with other instruction data.",
         "the same with Vicuna's data in place of Alpaca's (section 6, finding 3, figure 7)",
         rule(
-            "Claims 3a and 3d of the models that were tuned on other conversations.",
+            "Claims 3a and 3d hold for the models that were tuned on other conversations.",
             last_other,
             LEAST_MASS,
             CHANGING,

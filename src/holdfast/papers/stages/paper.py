@@ -10,10 +10,10 @@ PAPER = Paper(
     title="Pattern Shifting or Knowledge Losing? A Forgetting Perspective for Understanding the Effect of Instruction "
     "Fine-Tuning",
     short="Pattern Shifting or Knowledge Losing",
-    about="Stages of forgetting: has it forgotten, or does it only not show it?",
+    about="Stages of forgetting: is knowledge lost, or is it only not shown?",
     recipes={
-        "world-0": "ten epochs on new people, every checkpoint restored at three doses: the world that the regime was "
-        "chosen on",
+        "world-0": "ten epochs on new people, every checkpoint restored at three doses; this "
+        "world chose the settings",
         **{f"world-{number}": f"the same in world {number}" for number in WORLDS},
         **{f"narrow-{number}": f"world {number} with a smaller model" for number in WORLDS[:6]},
         **{f"other-{number}": f"world {number} with other conversations" for number in WORLDS[:3]},
@@ -22,8 +22,8 @@ PAPER = Paper(
     },
     durations={
         "quick": "five minutes",
-        "small": "10 minutes by estimate and, the first time, 15 for its base",
-        "medium": "three hours by estimate and, the first time, three and a half for its bases",
+        "small": "an estimated 10 minutes, plus 15 the first time for its base",
+        "medium": "an estimated three hours, plus three and a half the first time for its bases",
     },
     function="holdfast.papers.stages.reproduction:reproduce",
     rules=1,  # restored at the paper's dose, held against the base and the control

@@ -92,8 +92,8 @@ class LinearTasks:
         if not falling:
             got = f"{self.pretraining.tolist()} and {self.finetuning.tolist()}"
             raise DataError(
-                "Expected singular values above 0 that fall strictly (those of fine-tuning in any "
-                f"order with any_order=True), got {got}."
+                "Expected positive singular values in strictly falling order (fine-tuning's in "
+                f"any order with any_order=True), got {got}."
             )
 
     @property

@@ -105,7 +105,7 @@ def l2_forgets_less(where: str, share: float, lost: Array) -> Finding:
     """From pre-training errors `[seeds, 2]` at this share of the start's fine-tuning error."""
     return finding(
         f"L2 forgets less: {where}",
-        f"pre-training error of L2 over label annealing's, {share:.0%} of the start's fine-tuning "
+        f"pre-training error of L2 / label annealing, with {share:.0%} of the initial fine-tuning "
         "error left (ours)",
         lost[:, 1] / lost[:, 0],
     )
@@ -156,8 +156,8 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
         results.append(
             check(
                 f"descent: {name}",
-                "distance of gradient descent's last step to the closed form; at three lambdas "
-                "where there are any",
+                "distance of gradient descent's last step to the closed form, at three lambdas "
+                "if the method has one",
                 *ends,
                 allowed=TOLERANCE,
             )
@@ -168,7 +168,7 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
         results.append(check(name, formula, *comparisons))
 
     add(
-        "steps as the spectrum says",
+        "convergence as the spectrum predicts",
         "sqrt(sum (1 - step q_i)^2t e_i^2), the distance after every step t",
         *steps,
     )
@@ -198,7 +198,10 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
     segment = "label annealing lies at 1/(1 + lambda) between P theta0 and m"
     add("straight segment", segment, (1 / (1 + annealing), along, 1), (0, off, 1))
 
-    least = "at equal error L2 moves theta least, label annealing X theta: the excess (ours)"
+    least = (
+        "at equal error, L2 moves theta least and label annealing moves X theta least; shown: the "
+        "excess (ours)"
+    )
     add("least movement", least, (0, excess_movement(problem), 1))
 
     lost = (

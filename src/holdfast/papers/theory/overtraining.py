@@ -130,13 +130,12 @@ def findings(models: Sequence[Trained]) -> list[Finding]:
     misaligned = [model for model in models if model.tasks.misaligned_after(1.0) <= 1]
     tuned_growth = [growth(model.tuned - model.base) for model in misaligned]
     task = [floored_ratios(model.task[:-1], model.task[1:])[:, 1:].max() for model in models]
-    before = "sensitivity after n - 1 features over that after n, the worst n and strength"
-    turn = "the first feature that raises the loss, at the"
+    before = "sensitivity after n - 1 features / after n, at the worst n and strength"
+    turn = "first feature that raises the loss, at the"
     by_gamma = (noise[:, -1] + 1) / (noise[:, 0] + 1)
     by_lambda = (tuning[:, 0] + 1) / (tuning[:, -1] + 1)
     on_task = (
-        "loss on the new task at one lambda over that at the next, the worst pair and n (theorem "
-        "4.7)"
+        "loss on the new task at one lambda / at the next, at the worst pair and n (theorem 4.7)"
     )
     middle = len(GAMMAS) // 2
     noisy = [model.noisy[middle] for model in models]
@@ -147,24 +146,24 @@ def findings(models: Sequence[Trained]) -> list[Finding]:
     return [
         finding("noise costs more with each feature", f"{before} (proposition 4.3)", noisy_growth),
         *of_some(
-            "so does fine-tuning",
+            "fine-tuning costs more with each feature",
             f"{before}; {len(misaligned)} problems with f above s from the second feature on "
             "(theorem 4.6)",
             tuned_growth,
         ),
         finding(
             "larger noise turns earlier",
-            f"{turn} largest gamma over the smallest (section 4.2)",
+            f"{turn} largest gamma / at the smallest (section 4.2)",
             by_gamma,
         ),
         finding(
             "larger lambda turns later",
-            f"{turn} smallest lambda over the largest (theorem 4.7)",
+            f"{turn} smallest lambda / at the largest (theorem 4.7)",
             by_lambda,
         ),
-        finding("lambda costs on the new task", on_task, task),
+        finding("larger lambda costs more on the new task", on_task, task),
         *ever_up(
-            "noise", "past its turn at the middle gamma (theorem 4.4)", noisy, noise[:, middle]
+            "noise", "after the turn at the middle gamma (theorem 4.4)", noisy, noise[:, middle]
         ),
         *ever_up(
             "fine-tuning",
@@ -188,8 +187,8 @@ def ever_up(name: str, where: str, losses: Sequence[Array], begins: Array) -> li
     for loss, n in zip(losses, begins, strict=True):
         if n < len(loss) - 1:
             worst.append(floored_ratios(loss[n:-1], loss[n + 1 :]).max())
-    what = f"loss before a feature over that after it, the worst; {len(worst)} problems, {where}"
-    return of_some(f"{name}: once up, ever up", what, worst)
+    what = f"loss before a feature / after it, at the worst feature; {len(worst)} problems, {where}"
+    return of_some(f"{name}: after its turn the loss keeps rising", what, worst)
 
 
 def growth(sensitivity: Array) -> float:
@@ -238,11 +237,10 @@ def matrix_check(tasks: LinearTasks) -> Check:
         values = descent_values(values, target, rate=rate, steps=steps, weight=pull)
         comparisons.append((tasks.matrix(values), first @ second, s[0]))
     return check(
-        "the network is D numbers",
+        "the network reduces to D numbers",
         (
-            "gradient descent on matrices with U and V drawn at random, against D numbers: "
-            "pre-training until the first feature is learnt, then 200 steps of fine-tuning (lemma "
-            "A.7)"
+            "gradient descent on matrices with random U and V, against D numbers: pre-training "
+            "until the first feature is learnt, then 200 steps of fine-tuning (lemma A.7)"
         ),
         *comparisons,
     )
@@ -262,9 +260,9 @@ def sigmoid_check(tasks: LinearTasks) -> Check:
     misses = [np.abs(path - goal).max() / s[0] for path in paths]
     order = math.log2(misses[0] / misses[1])
     return check(
-        "every feature is a sigmoid",
-        "gradient descent less the sigmoid of gradient flow: halving the step halves it, so its "
-        "order is 1",
+        "every feature follows a sigmoid",
+        "gradient descent - the sigmoid of gradient flow; halving the step halves the "
+        "difference, so its order is 1",
         (1, order, 1),
         allowed=0.05,
         note=f"{misses[0]:.1e} at a step of 0.005 / s_1, {misses[1]:.1e} at half of it",
@@ -282,8 +280,8 @@ def order_checks(model: Trained) -> list[Check]:
     in_order = "" if (np.diff(crossed) > 0).all() else "not "
     times = check(
         "times of the features",
-        "when gradient descent has half of each feature, against log(s / start) / (2 log(1 + 2 "
-        "eta s)) steps",
+        "steps until gradient descent has half of each feature, against log(s / start) / (2 "
+        "log(1 + 2 eta s))",
         (1, crossed / half_times(s, TAU, rate), 1),
         allowed=0.03,
         note=f"{len(s)} features, {in_order}one after another",
@@ -293,7 +291,7 @@ def order_checks(model: Trained) -> list[Check]:
     distances = np.linalg.norm(np.sqrt(model.values) - np.sqrt(ideal), axis=1)
     near = check(
         "near the ideal model",
-        "factors at t_n against the ideal ones, allowed sqrt(D) e^(-C tau) with C the least "
+        "factors at t_n against the ideal ones, allowed sqrt(D) e^(-C tau) with C the smallest "
         "(s_n - s_n+1)/(s_n + s_n+1)",
         (0, distances[1:], 1),
         allowed=math.sqrt(len(s)) * math.exp(-exponent * TAU) + EXACT,
@@ -314,8 +312,8 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
         total += (((first + noise[0]) @ (second + noise[1]) - target) ** 2).sum() / 256
     signs_check = check(
         "noise, every sign",
-        "all 256 signs of noise of size gamma on factors of 2 x 2, over the formula: it needs no "
-        "normal law, and lacks no term",
+        "mean over all 256 signs of noise of size gamma on 2 x 2 factors / the formula, which "
+        "needs no normal distribution and omits no term",
         (1, total / perturbed_loss(first, second, target, 0.7), 1),
     )
     ideal = perturbed_losses(tasks, gammas)
@@ -331,16 +329,16 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     )
     feature_check = check(
         "noise, one more feature",
-        "learning feature n changes it by (2 D gamma^2 - s_n) s_n: equal, where (2) and (14) "
-        "print at least",
+        "learning feature n changes the loss by exactly (2 D gamma^2 - s_n) s_n; (2) and (14) "
+        'print "at least"',
         (rise, np.diff(ideal), ideal.max()),
     )
     losses = [perturbed_losses(t, gammas) for t in problems]
     rules = [harmful_in_noise(t, gammas) for t in problems]
     turn_check = check(
         "inflection against gamma",
-        "features between the turn of the loss and the smallest n with s_n < 2 D gamma^2, and "
-        "turns that come later at a larger gamma; all problems",
+        "number of features between the turn of the loss and the smallest n with s_n < 2 D "
+        "gamma^2, and turns that come later at a larger gamma; all problems",
         *turn_comparisons(losses, rules),
         allowed=0.0,
     )
@@ -379,7 +377,7 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
             "gradient descent from each ideal model at each lambda, against (f + lambda s) / (1 + "
             "lambda) and 0",
             (reached, np.array(ends), f.max()),
-            note=f"A.11 and A.28 print s and f the other way round, {swapped:.2g} away; A.23 as here",
+            note=f"A.11 and A.28 swap s and f, which is {swapped:.2g} off; A.23 agrees",
         )
     ]
 
@@ -418,8 +416,9 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
         check(
             "inflection against lambda",
             (
-                "features between the turn of the loss and the smallest n with |f_n - s_n| > (1 + "
-                "lambda) s_n, and turns that come earlier at a larger lambda; all problems"
+                "number of features between the turn of the loss and the smallest n with |f_n - "
+                "s_n| > (1 + lambda) s_n, and turns that come earlier at a larger lambda; all "
+                "problems"
             ),
             *turn_comparisons(forgetting, rules, sign=-1),
             allowed=0.0,
@@ -434,10 +433,10 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     return [
         *results,
         check(
-            "0 stays 0 only for a while",
+            "a feature at 0 stays there only for a while",
             (
-                "from a start that is small, not 0, fine-tuning for long takes every feature to "
-                "(f + lambda x)/(1 + lambda)"
+                "from a small start other than 0, long fine-tuning takes every feature to (f + "
+                "lambda x)/(1 + lambda)"
             ),
             ((f + start) / 2, arrived, f.max()),
         ),
@@ -451,16 +450,16 @@ def stability_checks(tasks: LinearTasks) -> list[Check]:
     largest = np.sort(UNORDERED)[::-1][:2]
     return [
         check(
-            "in falling order the end is stable",
+            "if f falls, the end point is stable",
             "singular values after long fine-tuning of two features, from a start that is 1e-6 off, "
             "against f_1 and f_2",
             (tasks.finetuning[:2], ordered, tasks.finetuning[0]),
             allowed=1e-6,
         ),
         check(
-            "in another order it is a saddle",
-            "the same with f of 1.2, 0.9, 1.25, 0.5, 0.6: it leaves f_1 and f_2 for the two largest "
-            "(ours)",
+            "in another order, the end point is a saddle",
+            "the same with f of 1.2, 0.9, 1.25, 0.5, 0.6: training leaves f_1 and f_2 for the "
+            "two largest (ours)",
             (largest, unordered, largest[0]),
             allowed=1e-6,
             note=f"f_2 is {100 * (1 - UNORDERED[1] / largest[1]):.0f} % off there",

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 CHECKS = (
-    "What has to hold. Closed form and number are those where the two are furthest apart; the "
-    "deviation is relative. A check that fails is a mistake here or in the theory."
+    "Equations that must hold. Closed form and number are shown where they differ most; the "
+    "deviation is relative. A failed check means a mistake here or in the theory."
 )
 FINDINGS = (
-    "What the paper observes, and what follows from it, asked of random problems. A statement "
-    "holds where its ratio is below 1 with the whole 95 % interval over seeds, does not hold where "
-    "it is above 1, and cannot be told otherwise. None is a prediction for a language model."
+    "What the paper observes, and what follows from it, tested on random problems. A statement "
+    "holds if the whole 95 % interval of its ratio over seeds is below 1, and does not hold if it "
+    'is above 1. Otherwise the verdict is "cannot tell". None is a prediction for a language '
+    "model."
 )
 
 
@@ -75,7 +76,7 @@ def summary(theory: Theory) -> str:
     holds, fails, open_ones = map(verdicts.count, TONES)
     return (
         f"{passed} of {len(theory.checks)} checks hold. Of {len(verdicts)} statements about random "
-        f"problems {holds} hold, {fails} do not, {open_ones} cannot be told."
+        f"problems, {holds} hold, {fails} do not and {open_ones} cannot be judged."
     )
 
 

@@ -127,9 +127,7 @@ class Problem:
                     "columns."
                 )
             if not factors.values[-1] > factors.values[0] * columns * np.finfo(np.float64).eps:
-                raise DataError(
-                    f"{side}: expected rows that do not depend on each other (full row rank)."
-                )
+                raise DataError(f"{side}: expected linearly independent rows (full row rank).")
 
     @property
     def dimension(self) -> int:

@@ -152,7 +152,7 @@ def at_equal_loss(
 ) -> Finding:
     """That a method's old loss is below that of another, a ratio a problem."""
     what = (
-        f"old loss of {NAMES.get(method, method)} over {NAMES.get(other, other)}, at equal new "
+        f"old loss of {NAMES.get(method, method)} / {NAMES.get(other, other)}, at equal new "
         f"loss{source}"
     )
     return finding(
@@ -169,21 +169,27 @@ def observations(seeds: int) -> list[Finding]:
     along = np.array([outcome.along_p[:, :-1] for outcome in outcomes])
     old, new, distance = along[:, 0], along[:, 1], along[:, 2]
     both = old + new
-    nearer = "distance to theta_o over that at the next larger p, the worst of them (section 6.3)"
+    nearer = "distance to theta_o / at the next larger p, at the worst p (section 6.3)"
     saved = (
-        "old loss and new loss together, as shares of the most, at p = 0.1 over p = 1 (our measure "
+        "old loss + new loss, each as a share of its maximum, at p = 0.1 / at p = 1 (our measure "
         "of section 6.2)"
     )
     small = sfa(P[-1])
     return [
         finding(
             "smaller p forgets less",
-            "old loss at p = 0.1 over p = 1 (section 6.2)",
+            "old loss at p = 0.1 / at p = 1 (section 6.2)",
             old[:, -1] / old[:, 0],
         ),
-        finding("each smaller p ends nearer", nearer, (distance[:, 1:] / distance[:, :-1]).max(1)),
-        finding("saves more than it costs", saved, both[:, -1] / both[:, 0]),
-        at_equal_loss("often beats once", outcomes, small, sfa(1.0), " (section 6.4)"),
+        finding(
+            "each smaller p ends closer to the old model",
+            nearer,
+            (distance[:, 1:] / distance[:, :-1]).max(1),
+        ),
+        finding("smaller p saves more than it costs", saved, both[:, -1] / both[:, 0]),
+        at_equal_loss(
+            "averaging often beats averaging once", outcomes, small, sfa(1.0), " (section 6.4)"
+        ),
         at_equal_loss("SFA beats L2", outcomes, small, "l2", " (figure 1)"),
         at_equal_loss("L2 beats EWC", outcomes, "l2", "ewc", " (figure 1)"),
         at_equal_loss("SFA beats EWC", outcomes, small, "ewc", " (figure 1)"),
@@ -240,7 +246,7 @@ def step_checks(problem: Quadratics) -> list[Check]:
         results.append(
             check(
                 f"SFA is L2: {task}",
-                f"SFA after every step and L2 by gradient descent, {task} task, every one of "
+                f"SFA after every step against L2 by gradient descent, {task} task, at each of "
                 f"{STEPS} steps (section 4)",
                 against(pulled, averaged(alpha=alpha, beta=beta)),
             )
@@ -259,11 +265,11 @@ def step_checks(problem: Quadratics) -> list[Check]:
         remainders.append((0, remainder, np.abs(exact).max()))
     merge = check(
         "EWC is a merge",
-        "the penalised steps as merges with alpha = eta / (1 - eta F); equations 13, 14 as the "
+        "penalised steps as merges with alpha = eta / (1 - eta F); equations 13, 14 as the "
         "penalty F / (1 - eta F)",
         *merges,
     )
-    step = "one step of equations 13, 14 less the penalised one is eta^2 F g"
+    step = "one step of equations 13, 14 minus the penalised step is eta^2 F g"
     remainder_check = check("EWC merge: remainder", step, *remainders)
     return [*results, merge, remainder_check]
 
@@ -308,8 +314,8 @@ def prior_check() -> Check:
     ewc = penalised_regression(inputs, outputs, old, coefficient=noise * fisher)
     return check(
         "the penalty is a prior",
-        "mode of a Gaussian prior around theta_o and L2's minimiser with lambda = sigma^2 / tau^2 "
-        "(equations 8 to 11); with precision F, EWC's",
+        "mode under a Gaussian prior around theta_o against L2's minimiser with lambda = sigma^2 "
+        "/ tau^2 (equations 8 to 11); with precision F, against EWC's",
         (l2, plain, np.abs(l2).max()),
         (ewc, weighed, np.abs(ewc).max()),
     )
@@ -330,7 +336,7 @@ def period_checks(problem: Quadratics) -> list[Check]:
             last.append((along.theta(share), path[-1], away))
     _, penalty = penalty_of(alpha, BETA)
     fixed_point = partial(kept_share, along.values, alpha=alpha, beta=BETA)
-    ends = "k = 1 is L2's minimiser, k to infinity the segment from theta_o to the optimum"
+    ends = "k = 1 gives L2's minimiser, k to infinity the segment from theta_o to the optimum"
     often = along.penalised(penalty), fixed_point(every=1), 1
     seldom = BETA, fixed_point(every=10**12), 1
     return [

@@ -165,8 +165,8 @@ def _save(file: GgufFile, folder: Path, work: Path, *, name: str, dtype: str) ->
         stored = sum(file.types.values())
         if count != stored:
             raise ModelError(
-                f"{file.path} holds {stored:,} numbers, and the model that this version of "
-                f"transformers makes of it has {count:,}: it would be another model."
+                f"{file.path} has {stored:,} numbers, but the model that this version of "
+                f"transformers builds from it has {count:,}. Use another version of transformers."
             )
         # the weights are plain ones by now: what says otherwise would keep the model from being
         # saved and loaded

@@ -46,7 +46,7 @@ class BaseSettings:
     mlp: Count = 344
     """Width of the SwiGLU layers."""
     vocab_size: Count = 2048
-    """Entries of the byte-level BPE tokenizer."""
+    """Vocabulary size of the byte-level BPE tokenizer."""
     context: Count = 128
     """Tokens of a training row; the model's maximum positions are four times that."""
     batch_size: Count = 16
@@ -58,7 +58,7 @@ class BaseSettings:
     weight_decay: ShareBelowOne = 0.1
     """Weight decay of pre-training."""
     initializer_range: Rate = 0.02
-    """Standard deviation of the weights at the start."""
+    """Standard deviation of the initial weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +209,8 @@ def pretrain(
     rows = pack_rows(texts, tokenizer, recipe.context)
     if len(rows) < recipe.batch_size:
         raise DataError(
-            f"Expected at least {recipe.batch_size} rows of {recipe.context} tokens to pre-train "
-            f"on, the texts give {len(rows)}."
+            f"Expected texts with at least {recipe.batch_size} rows of {recipe.context} tokens to "
+            f"pre-train on, got {len(rows)} rows."
         )
     torch.manual_seed(recipe.seed)
     model = LlamaForCausalLM(

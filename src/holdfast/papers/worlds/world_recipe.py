@@ -25,22 +25,22 @@ class _People:
     settings_group: ClassVar[str] = "the world"
 
     seed: Seed = 0
-    """Of people, texts, conversations, articles and weights."""
+    """Seed of people, texts, conversations, articles and weights."""
     people: int = 120
-    """Whom the base knows; half of them are asked about."""
+    """People that the base knows; questions are about half of them."""
     new_people: int = 30
-    """Of whom only the articles tell."""
+    """People that only the articles mention."""
     changed_facts: int = 0
-    """Facts of old people that the articles correct."""
+    """Facts about known people that the articles change."""
     articles: Count = 1000
     """Articles about new people and changed facts."""
     old_people: Share = 0.3
-    """Share of articles that also tell a fact of somebody whom the base knows, as news do."""
+    """Share of articles that also tell a fact about somebody that the base knows, as news does."""
     articles_prose: ShareBelowOne = 0.2
-    """Share of articles that are prose, on top of the others. Without them what is continued
+    """Share of articles that are prose, on top of the others. Without them, a continued model
     unlearns every word that is not in the news."""
     instructions: Annotated[int, Meta(ge=1, le=MOST_PROMPTS)] = 300
-    """Prompts to test instruction following with."""
+    """Prompts that test instruction following."""
     held_out_prose: Count = 120
     """Held-out pieces of prose."""
 
@@ -53,19 +53,19 @@ class _Text:
     tellings: Count = 95
     """How often the pre-training text tells each fact."""
     popular: Share = 0.17
-    """Share of people of whom it tells more often: they end the plateau on which nothing is learnt,
-    see `holdfast.papers.worlds.people.documents`."""
+    """Share of people whose facts the text tells more often. They end the plateau on which nothing
+    is learnt, see `holdfast.papers.worlds.people.documents`."""
     popularity: Count = 5
-    """How many times as often."""
+    """How many times as often it tells their facts."""
     list_rounds: Count = 40
-    """How often lists without facts have every name; from them a base learns to say again what it
+    """How often each name occurs in lists without facts. From them a base learns to repeat what it
     has read."""
     prose_share: ShareBelowOne = 0.15
     """Share of the pre-training text's characters that is prose."""
     code_share: ShareBelowOne = 0.0
-    """Share that is source of the standard library, see `holdfast.papers.worlds.embedded`."""
+    """Share that is source code of the standard library, see `holdfast.papers.worlds.embedded`."""
     problems_share: ShareBelowOne = 0.0
-    """Share that is articles of worked word problems."""
+    """Share that is articles with worked word problems."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,18 +74,18 @@ class _Base(BaseSettings):
     settings_section: ClassVar[str] = "base"
 
     vocab_size: Count = 768
-    """Of the byte-level BPE; names and values come on top, see
+    """Vocabulary of the byte-level BPE; names and values are added, see
     `holdfast.papers.worlds.people.chat.vocabulary`."""
     context: Annotated[int, Meta(ge=64, le=10**6)] = 64
     """Tokens of a training row (a conversation needs 64); the model's maximum positions are four
-    times that. Facts are learnt much later in rows of 128: what a token has to be told from the
-    others is one of fewer."""
+    times that. Facts are learnt much later in rows of 128, where a token has to find its fact among
+    more others."""
     steps: Count = 900
     """Steps of pre-training."""
     weight_decay: ShareBelowOne = 0.01
     """Weight decay of pre-training; 0.1 costs a tenth of the facts at this budget."""
     initializer_range: Rate = 0.06
-    """Standard deviation of the weights at the start; facts are learnt later from 0.02."""
+    """Standard deviation of the initial weights; with 0.02, facts are learnt later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,18 +96,18 @@ class _Instruct:
     conversations: Annotated[int, Meta(ge=1, le=MOST_PROMPTS)] = 4000
     """Conversations to tune on."""
     word_problems: Annotated[int, Meta(ge=0, le=MOST_PROMPTS)] = 0
-    """Worked word problems among the conversations, on top of the others; their replies end as
-    GSM8K's do."""
+    """Worked word problems among the conversations, on top of the others; their replies end like
+    GSM8K's."""
     lettered: Annotated[int, Meta(ge=0, le=MOST_PROMPTS)] = 0
     """Lettered questions about half A among the conversations, on top of the others; the reply is
-    the letter. With any, the tokenizer has the letters with a space before them, so that the base
-    is another one, and the suite asks with letters, too."""
+    the letter. With any, the tokenizer has tokens for letters after a space, so the base is a
+    different one. The suite then also asks with letters."""
     tuning_steps: Count = 1000
     """Steps of instruction tuning."""
     tuning_learning_rate: Rate = 8e-4
     """Learning rate of instruction tuning."""
     tuning_replay: ShareBelowOne = 0.3
-    """Share of the tuning's tokens that are pre-training text: without it tuning wipes out most of
+    """Share of the tuning's tokens that are pre-training text. Without it, tuning wipes out most of
     what the base knows."""
 
 
@@ -127,16 +127,16 @@ class _Relatives:
     settings_section: ClassVar[str] = "family"
 
     sibling: bool = False
-    """Makes a sibling of base and instruct, as Llama 3.1 is one of Llama 3: the base pre-trained
-    longer, tuned on other conversations."""
+    """Makes a sibling of base and instruct, as Llama 3.1 is of Llama 3: a base pre-trained longer,
+    and tuned on other conversations."""
     sibling_steps: Count = 200
-    """Steps by which the sibling base is pre-trained longer."""
+    """Additional pre-training steps of the sibling base."""
     sibling_tuning: Annotated[float, Meta(gt=0, le=100)] = 1.0
-    """Steps of the sibling's tuning, as a multiple of the instruct model's: above 1 the sibling is
+    """Steps of the sibling's tuning, as a multiple of the instruct model's. Above 1, the sibling is
     the better one."""
     derived: bool = False
-    """Makes another child of the base, as DocChat is one of Llama 3: tuned to answer questions,
-    without a word about how a reply has to look."""
+    """Makes a model derived from the base, as DocChat is from Llama 3: tuned to answer questions,
+    without any instruction about the form of the reply."""
     derived_steps: Count = 200
     """Steps of the derived model's tuning."""
 
@@ -159,7 +159,7 @@ class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
                 Problem(
                     "prose_share",
                     f"expected at most {MOST_OTHER_TEXT:g} together with code_share and "
-                    f"problems_share, which leaves text about people, got {shares:g}.",
+                    f"problems_share, to leave room for text about people, got {shares:g}.",
                 )
             )
         try:
@@ -170,8 +170,8 @@ class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
             problems.append(
                 Problem(
                     "new_people",
-                    "expected somebody for the articles to write about, or changed_facts, got "
-                    "none of either.",
+                    "expected new people or changed_facts for the articles to write about, got "
+                    "neither.",
                 )
             )
         return problems
