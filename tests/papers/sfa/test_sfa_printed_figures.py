@@ -42,10 +42,10 @@ def test_the_papers_own_figures_fail_some_of_its_claims():
 def test_the_page_of_the_paper_has_these_verdicts():
     page = (Path(__file__).parents[3] / "docs" / "paper_sfa.md").read_text(encoding="utf-8")
     shown: dict[str, dict[str, str]] = {}
-    for model, verdicts in re.findall(r"^- \*\*(.+?)\*\*: (holds .+)\.$", page, re.MULTILINE):
+    for model, verdicts in re.findall(r"^- \*\*(.+?)\*\*: (holds: .+)\.$", page, re.MULTILINE):
         of_model = shown.setdefault(model, {})
         for part in verdicts.split("; "):
-            verdict, numbers = re.fullmatch(r"([a-z ]+?) (\d.*)", part).groups()
+            verdict, numbers = re.fullmatch(r"([a-z ]+?): (\d.*)", part).groups()
             of_model.update(dict.fromkeys(numbers.split(", "), verdict))
     expected: dict[str, dict[str, str]] = {}
     for number, by_table in printed_verdicts().items():
