@@ -9,14 +9,14 @@ from pathlib import PurePosixPath
 import pytest
 
 BUDGETS = {
-    "runs": 130,
     "laws": 113,
-    "cli": 60,
+    "runs": 86,
     "papers": 52,
     "studies": 50,
     "evaluation": 46,
     "checkpoints": 37,
     "training": 36,
+    "cli": 28,
     "retention": 24,
     "data": 19,
     "ops": 15,

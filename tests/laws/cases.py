@@ -131,7 +131,7 @@ known before it is made."""
 SEEING = [(name, ARCHITECTURES[number % 2]) for number, name in enumerate(("direct", *CASES))]
 """Every method on one of the vision-language models, turn by turn."""
 SEEING_ALL = [(name, images) for name in ("direct", *CASES) for images in ARCHITECTURES]
-SEEING_TOO = [("label_annealing", images) for images in WITH_VIDEOS]
+SEEING_TOO = [(name, images) for name in ("direct", "label_annealing") for images in WITH_VIDEOS]
 """Architectures that most tests leave out."""
 
 

@@ -85,7 +85,11 @@ def test_an_active_method_changes_the_run_keeps_what_it_declares_and_leaks_no_st
 
 @pytest.mark.parametrize(
     ("name", "images"),
-    [pytest.param(*case, marks=[] if case[0] in KINDS else pytest.mark.slow) for case in (*SEEING[1:], *SEEING_TOO)],
+    [
+        pytest.param(*case, marks=[] if case[0] in KINDS else pytest.mark.slow)
+        for case in (*SEEING[1:], *SEEING_TOO)
+        if case[0] != "direct"
+    ],
 )
 def test_an_active_method_changes_the_run_on_images(name, images, tmp_path):
     make = maker(tmp_path, images=images)

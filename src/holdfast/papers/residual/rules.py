@@ -216,10 +216,8 @@ def better_sibling(study: Study, level: float) -> list[Part]:
     for model, gain in study.carried_following(BASE, OLD_INSTRUCT):
         name = model.repeated
         figure = figure_of(gain, f"following, {name} against its own instruct model", level, gain)
-        better, worse = (
-            (f"{name} is better than its own instruct model"),
-            f"{name} is worse than its own instruct model",
-        )
+        better = f"{name} is better than its own instruct model"
+        worse = f"{name} is worse than its own instruct model"
         if (model.residual == other) == (lead.value > 0):
             parts.append(above(figure, LEAST, yes=better, no=worse))
         else:
