@@ -79,7 +79,10 @@ def call(*words: str) -> int:
         (["two:bse", "two:tuned"], ["two has no model 'bse'. Did you mean 'base'? It has: two:base, two:tuned"]),
         (
             ["runs/dircet", "twoo:base"],
-            ["no such folder: runs/dircet. Did you mean 'direct'", "no such folder: twoo:base. Did you mean 'two'"],
+            [
+                "no such file or folder: runs/dircet. Did you mean 'direct'",
+                "no such file or folder: twoo:base. Did you mean 'two'",
+            ],
         ),
         (["runs", "two:base"], ["found neither. Inside are: runs/direct, runs/kept, runs/late"]),
     ],

@@ -100,8 +100,21 @@ def step_of(
             "the loss on text does not show whether knowledge was lost",
         ),
         ([KEPT, OPEN], {}, "keep/riddles: not decided yet. Measure about 2,400 samples instead of 400"),
+        ([dataclasses.replace(OPEN, at_chance=("after",))], {}, "keep/riddles: not decided yet"),
     ],
-    ids=["questions", "turns", "form", "both readings", "chance", "to chance", "text", "text alone", "mean", "samples"],
+    ids=[
+        "questions",
+        "turns",
+        "form",
+        "both readings",
+        "chance",
+        "to chance",
+        "text",
+        "text alone",
+        "mean",
+        "samples",
+        "one guesses",
+    ],
 )
 def test_the_first_case_that_fits(comparisons: list[Comparison], kinds: dict[str, str], said: str) -> None:
     step = step_of(comparisons, kinds)
@@ -111,8 +124,13 @@ def test_the_first_case_that_fits(comparisons: list[Comparison], kinds: dict[str
 
 @pytest.mark.parametrize(
     "comparisons",
-    [[KEPT], [LOST, compared("broken", 0, failed="acc is nan")], [dataclasses.replace(OPEN, needed=None)]],
-    ids=["kept", "not finite", "chance on both sides"],
+    [
+        [KEPT],
+        [LOST, compared("broken", 0, failed="acc is nan")],
+        [dataclasses.replace(OPEN, needed=None)],
+        [dataclasses.replace(OPEN, at_chance=("before", "after"))],
+    ],
+    ids=["kept", "not finite", "no number of samples", "chance on both sides"],
 )
 def test_no_step_where_none_fits(comparisons: list[Comparison]) -> None:
     assert step_of(comparisons) is None

@@ -218,8 +218,13 @@ def _text(found: _Found) -> NextStep | None:
 
 
 def _samples(found: _Found) -> NextStep | None:
-    """What more samples would decide, the entry that needs the fewest."""
-    open_ = [c for c in found.comparisons if c.primary and c.verdict == NOT_SHOWN and c.needed]
+    """What more samples would decide, the entry that needs the fewest. Where both models guess, more
+    samples do not help."""
+    open_ = []
+    for c in found.comparisons:
+        both_guess = len(c.at_chance) == 2
+        if c.primary and c.verdict == NOT_SHOWN and c.needed and not both_guess:
+            open_.append(c)
     if not open_:
         return None
     nearest = min(open_, key=lambda c: (c.needed or 0) / c.n)

@@ -200,7 +200,7 @@ def find_models(word: str, *, only: bool) -> list[Side]:
             else ""
         )
         raise ConfigError(
-            f"no such folder: {word}.{nearest_sibling(path, accept=Path.is_dir)}{hub}"
+            f"no such file or folder: {word}.{nearest_sibling(path, accept=Path.is_dir)}{hub}"
         )
     if RunFolder(path).exists():
         return _of_run(path, label, only=only)
