@@ -132,7 +132,8 @@ def _turns(found: _Found) -> NextStep | None:
         if c.metric == "turn_ended":
             text = (
                 f"{_name(c)}: replies end differently than before. Perhaps training gives the "
-                "end-of-turn token no loss. 'holdfast check' on the training configuration tells."
+                "end-of-turn token no loss. Run 'holdfast check' on the training configuration "
+                "to find out."
             )
             return NextStep(text=text)
     return None
