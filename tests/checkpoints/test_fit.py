@@ -111,6 +111,15 @@ def test_what_does_not_fit_is_named_at_either_depth(damage: str, llama: Path) ->
         assert failed[0].startswith(NAMED[damage])
 
 
+@pytest.mark.parametrize(
+    ("prefix", "wrapper"), [("module.", "DistributedDataParallel"), ("_orig_mod.", "torch.compile")]
+)
+def test_names_that_a_wrapper_prefixed_are_said_to_be_so(prefix: str, wrapper: str, llama: Path) -> None:
+    reshape(llama, lambda t: [t.update({prefix + name: t.pop(name)}) for name in list(t)])
+    with pytest.raises(ModelError, match=f"begin with '{prefix}', which {wrapper} adds. Save the wrapped model"):
+        open_source(llama)
+
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "fewer layers": {"num_hidden_layers": 2},
     "more layers": {"num_hidden_layers": 4},

@@ -156,7 +156,7 @@ def test_a_figure_is_that_of_all_rows_where_clusters_differ_in_size(tmp_path):
 def test_a_sample_in_another_cluster_does_not_pair(tmp_path):
     rows = [{**row, "cluster": number // 2} for number, row in enumerate(right_or_wrong(0))]
     other = [*rows[:-1], {**rows[-1], "cluster": 0}]
-    with pytest.raises(DataError, match="1 of 60 samples were asked in another cluster"):
+    with pytest.raises(DataError, match=r"1 of 60 samples changed .*now in another cluster"):
         compare(table(tmp_path / "a.csv", rows), table(tmp_path / "b.csv", other))
 
 
@@ -169,10 +169,10 @@ def test_a_sample_in_another_cluster_does_not_pair(tmp_path):
         ("name,score\na,1\n", r"columns id and score, separated by commas, semicolons, tabs; got 'name,score'"),
         ("", r"expected a header"),
         ("id,score\n", r"expected one row per sample under the header, got none"),
-        ("id,score\na,1\nb,\n", r"line 3: expected a value as score, got none"),
-        ("id,score\na,1\n,1\n", r"line 3: expected a value as id, got none"),
-        ("id,score\na,good\n", r"line 2: expected a number as score, got 'good' \(str\)"),
-        ("id;score\na;0,5\n", r"line 2: expected a number as score, got '0,5'"),
+        ("id,score\na,1\nb,\n", r"line 3: expected a value in the column score, got none"),
+        ("id,score\na,1\n,1\n", r"line 3: expected a value in the column id, got none"),
+        ("id,score\na,good\n", r"line 2: expected a number for score, got 'good' \(str\)"),
+        ("id;score\na;0,5\n", r"line 2: expected a number for score, got '0,5'"),
         ("id,score,metric\na,57,accuracy\n", r"accuracy between 0 and 1, because it is a share, got 57"),
         ("id,score\na,1\na,0\nb,1\nb,1\n", r"got 2 ids several times: a, b"),
         ("id,score,cluster\na,1,x\na,0,y\n", r"got 1 ids several times: a"),
@@ -192,7 +192,7 @@ def test_tables_that_are_wrong(tmp_path, text, said):
 def test_rows_of_json_that_are_wrong(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": 1, "score": "0.5"}\n')
-    with pytest.raises(DataError, match=r"row 1: expected a number as score, got '0.5' \(str\)"):
+    with pytest.raises(DataError, match=r"row 1: expected a number for score, got '0.5' \(str\)"):
         read(path)
     path.write_text('{"id": 1, "value": 0.5}\n')
     with pytest.raises(DataError, match="expected the columns id and score, got id, value"):
@@ -206,6 +206,32 @@ def test_a_table_that_is_no_utf8_is_refused(tmp_path):
         read(path)
 
 
+@pytest.mark.parametrize("scale", [100, -1], ids=["percent", "negative"])
+@pytest.mark.parametrize("swapped", [False, True], ids=["after", "before"])
+def test_shares_are_not_compared_with_scores_on_another_scale(tmp_path, scale, swapped):
+    other = [{**row, "score": scale * row["score"]} for row in right_or_wrong(1)]
+    files = [table(tmp_path / "shares.csv", right_or_wrong(0)), table(tmp_path / "other.csv", other)]
+    with pytest.raises(DataError, match=r"score is a share in \[0, 1\] for one model.*the same scale"):
+        compare(*(files[::-1] if swapped else files))
+
+
+@pytest.mark.parametrize("after", [0.5, 0], ids=["parts of a point", "all 0"])
+def test_shares_are_compared_with_every_score_that_may_be_one(tmp_path, after):
+    other = [{**row, "score": after} for row in right_or_wrong(1)]
+    result = compare(table(tmp_path / "a.csv", right_or_wrong(0)), table(tmp_path / "b.csv", other))
+    [c] = result.comparisons
+    assert c.after == after
+
+
+def test_percentages_are_compared_with_a_model_that_scores_0_throughout(tmp_path):
+    percentages = [{**row, "score": 100 * row["score"]} for row in right_or_wrong(1)]
+    nothing = [{**row, "score": 0} for row in percentages]
+    result = compare(table(tmp_path / "a.csv", percentages), table(tmp_path / "b.csv", nothing))
+    [c] = result.comparisons
+    assert c.before > 1
+    assert c.after == 0
+
+
 def test_nan_is_a_failure_of_the_entry(tmp_path):
     rows = right_or_wrong(0)
     broken = [{**rows[0], "score": "nan"}, *rows[1:]]
@@ -217,10 +243,10 @@ def test_questions_and_right_answers_must_be_the_same(tmp_path):
     rows = [{**row, "question": "Why?", "output": "so", "answer": "yes"} for row in right_or_wrong(0)]
     first = table(tmp_path / "a.csv", rows)
     asked = table(tmp_path / "b.csv", [{**row, "question": "Where?"} for row in rows])
-    with pytest.raises(DataError, match="60 of 60 samples were asked with another prompt"):
+    with pytest.raises(DataError, match=r"60 of 60 samples changed .*now with another prompt"):
         compare(first, asked)
     marked = table(tmp_path / "c.csv", [{**row, "answer": "no"} for row in rows])
-    with pytest.raises(DataError, match="60 of 60 samples were asked with another right answer"):
+    with pytest.raises(DataError, match=r"60 of 60 samples changed .*now with another right answer"):
         compare(first, marked)
 
 

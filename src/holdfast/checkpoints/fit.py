@@ -19,7 +19,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,6 +51,12 @@ _OUTSIDE = (*_EMBEDDINGS, *_HEADS, *_NORMS, "wpe", "embed_positions", "rotary_em
 _COMPUTED = re.compile(r"\.(?:masked_bias|inv_freq|position_ids|causal_mask|attn\.bias)$")
 """What models computed themselves and stored nevertheless, in older versions of transformers."""
 _PLAIN_ERRORS = (OSError, ValueError)
+_WRAPPERS = {
+    "module.": "DistributedDataParallel",
+    "_orig_mod.": "torch.compile",
+    "_fsdp_wrapped_module.": "FSDP",
+}
+"""Prefixes that names get where a wrapped model was saved instead of the model inside."""
 
 
 VISION = (
@@ -107,7 +113,7 @@ def language_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ModelError(
             f"Expected a language model inside {folder} that transformers can load as a causal "
-            f"language model, got {kind!r}. Use the whole model."
+            f"language model, got {kind!r}. Use the whole model instead."
         )
     known = AutoConfig.for_model(kind).to_dict()
     settings = {
@@ -199,7 +205,7 @@ def _fit_of(folder: str, files: tuple[tuple[str, int, int], ...], trust_remote_c
     if not config:
         return Fit(unknown="there is no config.json")
     if config.get("quantization_config"):
-        return Fit(unknown="the weights are quantised. Load the model to find out")
+        return Fit(unknown="the weights are quantised. Load the model to check them")
     if damage := absurd(config):
         return Fit(problem=damage)
     if "model_type" not in config:
@@ -266,6 +272,12 @@ def loading_problem(info: Mapping[str, Any], model: Any = None) -> str:
         )
         if not is_computed:
             unexpected.append(name)
+    prefix = _wrapper_prefix(unexpected)
+    if prefix:
+        return (
+            f"names such as {unexpected[0]} begin with {prefix!r}, which {_WRAPPERS[prefix]} adds. "
+            "Save the wrapped model itself, without the wrapper"
+        )
     shapes = []
     for name, stored, expected in sorted(info.get("mismatched_keys") or ()):
         shapes.append(f"{name} is {list(stored)} and should be {list(expected)}")
@@ -278,8 +290,18 @@ def loading_problem(info: Mapping[str, Any], model: Any = None) -> str:
     misfits = []
     for kind, names in kinds.items():
         if names:
-            misfits.append(f"{_tensors(len(names))} {kind}: {listing(names, _NAMED)}")
+            verb = "tensor is" if len(names) == 1 else "tensors are"
+            misfits.append(f"{len(names)} {verb} {kind}: {listing(names, _NAMED)}")
     return "; ".join(misfits)
+
+
+def _wrapper_prefix(names: Iterable[str]) -> str:
+    """What a wrapper put before one of these names; "" where none did."""
+    for name in names:
+        for prefix in _WRAPPERS:
+            if name.startswith(prefix):
+                return prefix
+    return ""
 
 
 def unbuildable(error: BaseException) -> str:
@@ -305,7 +327,7 @@ def looks_whole(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> bool
     """
     if not config:
         return True
-    if not entries or absurd(config):
+    if not entries or absurd(config) or _wrapper_prefix(entries):
         return False
     layers = {layer_of(name) for name in entries}
     numbers = sorted(int(layer) for layer in layers if layer.isdigit())
@@ -375,10 +397,6 @@ def _stated(config: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
     return next(
         (value for key in keys if isinstance(value := config_value(config, key), int)), None
     )
-
-
-def _tensors(count: int) -> str:
-    return f"{count} tensor{' is' if count == 1 else 's are'}"
 
 
 def completed_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

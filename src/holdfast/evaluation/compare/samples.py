@@ -50,16 +50,16 @@ class ComparisonOptions:
     """How two models are compared."""
 
     confidence: float = CONFIDENCE
-    """Level of the intervals, in (0, 1)."""
+    """Confidence level of the intervals, in (0, 1)."""
     margins: Margins = field(default_factory=Margins)
     """Margins: the largest losses that do not matter."""
     family_wise: FamilyWise = "holm"
     """How p-values of many entries are adjusted (`statistics.family_wise`)."""
     allow_unpaired: float = 0.0
-    """Share of an entry's samples, in [0, 1], that may lack a partner. These are left out; a larger
-    share is an error."""
+    """Largest share of an entry's samples, in [0, 1], that may be unpaired (measured on one model
+    only). Unpaired samples are left out. A larger share is an error."""
     resamples: int = 4000
-    """Draws of `max_t`."""
+    """Number of resampling draws if `family_wise` is max_t."""
     seed: int = 0
     """Random seed of the draws."""
 
@@ -138,7 +138,7 @@ def failed_comparisons(
     shared = [name for name in before.metrics if name in after.metrics]
     if not shared:
         raise DataError(
-            f"{before.suite}/{before.name}: no metric was measured for both, and {reason}"
+            f"{before.suite}/{before.name}: no metric was measured for both models, and {reason}"
         )
     shared.sort(key=lambda name: name != before.primary)
     comparisons = []
@@ -210,7 +210,7 @@ def sheet_of(
     first, *others = evaluations
     for name, metric in sorted(first.metrics.items(), key=lambda item: item[0] != first.primary):
         if not all(name in evaluation.metrics for evaluation in others):
-            left_out[name] = "was not measured for both"
+            left_out[name] = "was not measured for every model"
             continue
         ratios, parts = [], []
         for rows_of_model in rows:
@@ -228,7 +228,14 @@ def sheet_of(
             np.array_equal(denominators[0], other) for other in denominators
         ):
             left_out[name] = (
-                f"counts {ratios[0].denominator} differently in the same text (another tokenizer)"
+                f"divides by {ratios[0].denominator}, which the two tokenizers count differently"
+            )
+            continue
+        are_shares = [is_share(e.metrics[name].unit, name) for e in evaluations]
+        if _on_other_scales(parts, are_shares):
+            left_out[name] = (
+                "is a share in [0, 1] for one model, and below 0 or above 1 for the other. Write "
+                "both on the same scale"
             )
             continue
         figures[name] = ratios[0]
@@ -237,12 +244,31 @@ def sheet_of(
     return Sheet(n=n, figures=figures, columns=columns, left_out=left_out)
 
 
+def _on_other_scales(parts: Sequence[np.ndarray], are_shares: Sequence[bool]) -> bool:
+    """Whether one model's scores are shares and another's cannot be: percentages, or sums.
+
+    Args:
+        parts: `[n, 2]` a model: numerator and denominator of each sample.
+        are_shares: of each model, whether the metric's name or unit is that of a share. Scores that
+            are all 0 have no scale.
+    """
+    one_is_share = False
+    one_is_beyond = False
+    for columns, is_share_by_name in zip(parts, are_shares, strict=True):
+        numerators, denominators = columns.T
+        if numerators.min() < 0 or (numerators > denominators).any():
+            one_is_beyond = True
+        elif is_share_by_name and numerators.any():
+            one_is_share = True
+    return one_is_share and one_is_beyond
+
+
 def _why_no_pairs(metric: str, rows: Sequence[Rows]) -> str:
     """Why a metric is no ratio of sums over samples."""
     column = TEXT_FIGURES[metric].numerator if metric in TEXT_FIGURES else metric
     for rows_of_model in rows:
         if any(column in row for row in rows_of_model):
-            return "is not a number in every sample"
+            return "has no number for some samples"
     return "is not a mean over samples, so it cannot be paired"
 
 
@@ -442,7 +468,7 @@ def join_allowing(
     joined = _without_changed(earlier, later, only_before, only_after)
     if joined.unpaired > allow_unpaired * joined.n:
         limit = (
-            f" At most {100 * allow_unpaired:.3g} % may have no partner (--allow_unpaired)."
+            f" At most {100 * allow_unpaired:.3g} % of samples may be unpaired (--allow_unpaired)."
             if allow_unpaired
             else ""
         )
@@ -482,15 +508,15 @@ def _why_not_joined(joined: Joined, before: int, after: int) -> str:
     if joined.only_before or joined.only_after:
         return (
             f"the two evaluations did not answer the same samples: {joined.only_before} of "
-            f"{before} occur only before, {joined.only_after} of {after} only after. {advice}"
+            f"{before} occur only before, and {joined.only_after} of {after} only after. {advice}"
         )
     for column, count in joined.changed.items():
         if count:
             return (
-                f"{count} of {before} samples were asked {ASKED[column]} after than before. "
-                f"{advice}"
+                f"{count} of {before} samples changed between the evaluations (now "
+                f"{ASKED[column]}). {advice}"
             )
-    raise AssertionError("samples were refused although all have a partner")
+    raise AssertionError("this is only called if some samples of the two evaluations are unpaired")
 
 
 def _samples(rows: Rows) -> list[tuple[Any, ...]]:
