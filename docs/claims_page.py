@@ -104,9 +104,9 @@ def _of_which(scale: str, outcome: Outcome, statements: Sequence[Statement[Any]]
 
 def _section(statement: Statement[Any], outcomes: Mapping[str, Sequence[Outcome]]) -> str:
     """A claim: the statement, the paper's figure, the rule, and what came out at every scale."""
-    ours = " (Ours, not the paper's.)" if statement.ours else ""
     lines = [
-        f"### {statement.number}. {statement.text}{ours}\n",
+        f"### {statement.number}. {statement.text}\n",
+        *(["- This claim is ours, not the paper's."] if statement.ours else []),
         _wrapped(f"- Study: {statement.recipe.replace('_', ' ')}"),
         _wrapped(f"- The paper: {statement.paper or 'no figure'}"),
         _wrapped(f"- Holds where: {statement.rule.says}"),
