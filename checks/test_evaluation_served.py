@@ -169,7 +169,7 @@ def test_a_server_that_adds_tokens_to_prompts_is_refused(desk: Path, served: Com
     """Its log-probabilities would be those of the places beside."""
     served.adds = 1
     assert main(["evaluate", served.url, "--suite", "suite.yaml", "--output_dir", "out"]) == 2
-    assert "tokens unchanged, got one that reads" in capsys.readouterr().err
+    assert "tokens in the prompt, as sent, but it counted" in capsys.readouterr().err
     assert not (desk / "out").exists()
 
 

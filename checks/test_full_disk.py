@@ -56,7 +56,7 @@ def test_the_disk_fills_up_while_a_checkpoint_is_written(
     assert code == 1
     assert "error: No space left on the disk of " in err and "The run was in stage 'train'" in err
     assert "Free some space and run the same command to continue." in err
-    assert "Everything that was written before is complete, the last checkpoint is checkpoint-2." in err
+    assert "Everything written before this error is complete, the last checkpoint is checkpoint-2." in err
     assert [p.name for p in (place / "out").glob("checkpoint-*")] == ["checkpoint-2"]
     assert not (place / "out" / ".saving").exists()  # half a checkpoint would only take the space that is missing
     assert RunFolder("out").read().status == "failed"

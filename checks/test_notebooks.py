@@ -50,7 +50,7 @@ EXPECTED = {
         "'report.html'",
     ],
     "gate": ["] 3\n", "keep/prose drop > 0.5%", "fail"],
-    "own_method": ["'holds the memory that it declares']\n", "my_method.py:Dropback", "'sha256'", "'gained')"],
+    "own_method": ["'holds no more memory than it declares']\n", "my_method.py:Dropback", "'sha256'", "'gained')"],
 }
 """What the cells show, by notebook."""
 

@@ -87,7 +87,8 @@ def test_an_outcome_stands_beside_the_paper(tmp_path):
     found = section(page, "2a")
     assert "- The paper: " in found and "- Holds where: " in found
     [line] = [row for row in found.splitlines() if row.startswith("| medium ")]
-    assert line.startswith("| medium | **holds** | label annealing at 90 % of the learn gain: keep loss avoided: ")
+    figure = "label annealing at 90 % of direct fine-tuning's gain: share of forgetting avoided: "
+    assert line.startswith(f"| medium | **holds** | {figure}")
     [claim] = [c for c in check_claims(dict.fromkeys(RECIPES, paper_like())) if c.number == "2a"]
     for figure in claim.figures:
         assert f"{figure.n}; {figure.unit}" in line and figure.needs in line
@@ -136,6 +137,6 @@ def test_claims_that_were_judged_apart_stand_in_one_list(tmp_path):
     page = claims_page({"sfa": ("Soup", statements)}, tmp_path)
     assert ["**holds**" in section(page, number) for number in "123"] == [True, True, False]
     assert "Small, r 1: Of 1 claim of the paper 1 holds" in page and "Small, r 2: Of 1 claim of ours 1 holds" in page
-    assert "### 2. t (Ours, not the paper's.)" in page
+    assert "### 2. t\n\n- This claim is ours, not the paper's.\n" in page
     told = add_verdicts("<!-- verdict: sfa -->\n<!-- /verdict -->", tmp_path)
     assert "holds 2" in told and "of the paper" in told and "of ours" in told

@@ -83,9 +83,9 @@ def test_the_base_writes_its_own_text(tmp_path: Path, monkeypatch: pytest.Monkey
     record = execute_study(StagesStudy(config), workers=1)
     assert record.status == "finished" and all(v.verdict in VERDICTS for v in record.verdicts)
     assert record.texts["generated"]["tokens"] >= 2000
-    assert any("may have taught the lost answers again" in note for note in record.notes)
+    assert any("may have taught these answers again" in note for note in record.notes)
     page = Path("study/report.html").read_text()
-    assert "the base itself:" in page and "may have taught the lost answers again" in page
+    assert "the base itself:" in page and "may have taught these answers again" in page
 
 
 def test_a_restoring_that_is_killed_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

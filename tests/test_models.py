@@ -209,7 +209,8 @@ def test_no_tokenizer(copied: Path) -> None:
     for file in copied.glob("tokenizer*"):
         file.unlink()
     with pytest.raises(
-        ModelError, match=r"Expected a tokenizer beside the model at model, .*Copy the tokenizer files of the model"
+        ModelError,
+        match=r"Expected a tokenizer beside the model at model, .*Copy the tokenizer files of the original model",
     ):
         load("model")
     with pytest.raises(ModelError, match=r"Check the name and the network, or give a local folder\.") as caught:

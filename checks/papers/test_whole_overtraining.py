@@ -78,7 +78,7 @@ def test_every_checkpoint_is_probed_and_fine_tuned_alike(asked: dict[str, Any]) 
     labels = [job.attributes["label"] for job in config.jobs()]
     assert labels[:4] == [
         "looking for evaluation data in the training data",
-        *(f"{name}: noise, few bits, pruning" for name in BUDGETS),
+        *(f"{name}: noise, quantisation, pruning" for name in BUDGETS),
     ]
     assert labels[4:7] == [f"{name}: new, {DIRECT}, learning rate 0.001" for name in BUDGETS]
     assert len(labels) == 1 + 3 + 3 * 2 * 2 and config.direct == DIRECT
@@ -88,7 +88,7 @@ def test_every_checkpoint_is_probed_and_fine_tuned_alike(asked: dict[str, Any]) 
     assert [s["retention"] for s in settings] == ["none"] * 2 + [[{"label_annealing": {"weight": 3}}]] * 2
     first = OvertrainingConfig.read(with_validation(asked, max_documents=3))
     assert first.training("m", next(iter(first.tunings)), 0)["eval_dataset_split"] == "train[:3]"
-    with pytest.raises(ConfigError, match=r"tasks\.new\.held_out: is missing: valid is the first 3 documents of train"):
+    with pytest.raises(ConfigError, match=r"held_out: is missing: valid is limited to the first 3 documents of train"):
         OvertrainingConfig.read(with_validation(asked, max_documents=3, split="train[:4]"), check=False).held_out("new")
     with pytest.raises(ConfigError, match=r"tasks\.new\.held_out: is missing: valid is the configuration one of"):
         OvertrainingConfig.read(with_validation(asked, config="one"), check=False).held_out("new")
@@ -115,12 +115,12 @@ def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None
         ({"ladder": [{"model": "s", "toks": 1.0}]}, r"ladder\[0\]: unknown key 'toks'"),
         (
             {"ladder": [{"model": "l", "tokens": 2.0}, {"model": "s", "tokens": 1.0}]},
-            "ladder: expected budgets that rise",
+            "ladder: expected rising budgets",
         ),
         ({"ladder": ["s", "l"]}, "ladder: expected the number of pre-training tokens of each checkpoint"),
         ({"ladder": "no.yaml"}, "ladder: .*no.yaml"),
         ({"probe": {"prune": [1.0]}}, r"probe\.prune\[0\]: expected a number above 0 and below 1"),
-        ({"probe": {"toward": ["l"]}}, r"probe\.toward: the study makes its own"),
+        ({"probe": {"toward": ["l"]}}, r"probe\.toward: the study trains its own models"),
         ({"tasks": {"new": {"train": {"dataset_name": "train.jsonl"}}}}, r"tasks\.new\.validation: is missing"),
         ({"tasks": {"new": {"validation": [1], "learn": [1]}}}, r"tasks\.new\.train\.dataset_name: is missing"),
         ({"keep": []}, "keep: is missing"),
@@ -142,7 +142,7 @@ def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None
         ({"direction": {"task": "nw", "learning_rate": 1e-3}, "curvature": 4}, "direction: task: .*Did you mean 'new'"),
         (
             {"direction": {"task": "new", "learning_rate": 2e-3}, "curvature": 4},
-            r"direction\.learning_rate: expected one of 0\.001, 0\.01, at which direct fine-tuning is tried",
+            r"direction\.learning_rate: expected a learning rate that direct fine-tuning tries \(0\.001, 0\.01\), got",
         ),
     ],
 )

@@ -108,7 +108,7 @@ def test_the_small_study_and_its_claims(tmp_path):
     tuned = {p.before for p in record.pairs if models[p.after].tuned and models[p.after].seed == 0}
     assert tuned == {f"first-{what}-32-world0" for what in ("base", "instruct", "base-600", "instruct-600")}
     asked = {p.question for p in record.pairs if models[p.after].given}
-    assert asked == {"What did instruction tuning bring?", SIBLINGS}
+    assert asked == {"What did instruction tuning change?", SIBLINGS}
     assert (tmp_path / "again" / "claims.html").is_file() and (
         tmp_path / "again" / "residual" / "report.html"
     ).is_file()

@@ -155,7 +155,7 @@ def test_without_letters_a_world_is_what_it_was():
         ({"width": 31}, "width: expected a multiple of the heads"),
         ({"people": 1}, "people: expected at least 2"),
         ({"prose_share": 1.5}, "prose_share"),
-        ({"new_people": 0}, "expected new people or changed_facts for the articles"),
+        ({"new_people": 0}, "expected new_people or changed_facts above 0"),
         ({"steps": 0, "people": 1, "context": 3}, "3 problems"),
     ],
 )

@@ -160,7 +160,7 @@ def test_every_entry_of_a_task_and_a_model_that_never_saw_the_first_one(asked):
     [curve] = [m.curves["rivers"] for m in record.models if m.name == without.models[0]]
     assert curve[-1][1] == pytest.approx(without.scores["rivers"].value)
     page = (config.output_dir / "report.html").read_text(encoding="utf-8")
-    assert "letters: its other entries" in page and "multitask training without rivers, at its end" in page
+    assert "letters: its other entries" in page and "the loss after multitask training without rivers." in page
 
 
 def test_two_workers_and_a_failure_in_the_middle(asked, tmp_path):

@@ -69,8 +69,8 @@ def test_check_method(desk):
     assert first.endswith(" breaks 2 of 8 laws:")
     laws = [reason.strip().partition(": ") for reason in reasons]
     assert [law for law, _, _ in laws] == [
-        "continued from a checkpoint, the same weights",
-        "holds the memory that it declares",
+        "gives the same weights when it is resumed",
+        "holds no more memory than it declares",
     ]
     assert "state_dict" in laws[0][2]
     assert "WeightCopy" in laws[1][2]

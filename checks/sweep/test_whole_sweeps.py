@@ -166,7 +166,7 @@ def test_a_study_from_its_file_to_its_page(asked, tmp_path, capsys):
     file.write_text(yaml.safe_dump({**asked, "seeds": [0, 1]}))
     changed = subprocess.run(words, capture_output=True, text=True, timeout=100)
     assert changed.returncode == 2
-    assert "seeds: [0] there, [0, 1] now" in changed.stderr
+    assert "seeds: [0] before, [0, 1] now" in changed.stderr
 
 
 @pytest.mark.parametrize(("keep", "kept"), [("all", 5), ("none", 0), ("frontier", None)])

@@ -140,8 +140,8 @@ def continued(
             out_BT = generate_padded(model, generate, ids_BT, mask_BT, padding=padding)
     except torch.OutOfMemoryError as error:
         raise HoldfastError(
-            f"Not enough memory to continue {len(prompts)} prompts of up to {longest} tokens at "
-            f"once. {advice}"
+            f"Not enough memory to generate {len(prompts)} replies at once, to prompts of up to "
+            f"{longest} tokens. {advice}"
         ) from error
     return [_up_to_end(row, ends, broken=watch.broken) for row in out_BT[:, longest:].tolist()]
 

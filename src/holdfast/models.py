@@ -93,7 +93,7 @@ def load(
     name = os.fspath(name)
     if device is not None and device_map is not None:
         raise ConfigError(
-            f"device_map: expected no device beside it, got {device}. Leave one of them out."
+            f"device_map: cannot be combined with device, got device {device}. Leave one of them out."
         )
     target = usable_device(device)
     check_model(name, revision=revision, trust_remote_code=trust_remote_code)
@@ -301,7 +301,7 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
             if (hashes, trust_remote_code) not in _with_usable_rules and (
                 problem := problem_of_rules(tokenizer)
             ):
-                raise ValueError(f"its rules cannot be used ({problem})")
+                raise ValueError(f"the rules of the tokenizer cannot be used ({problem})")
             if hashes:
                 _with_usable_rules.add((hashes, trust_remote_code))
             if (
@@ -319,7 +319,7 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
             problems.append(f"{kind}{first_line(error)}")
         else:
             return with_plain_messages(tokenizer)
-    advice = "Copy the tokenizer files of the model that it was made from into the folder."
+    advice = "Copy the tokenizer files of the original model into the folder."
     if not os.path.isdir(name):
         advice = "Check the name and the network, or give a local folder."
     raise ModelError(
@@ -419,8 +419,8 @@ def weights_hash(name: str, *, revision: str = "main", dtype: str = "auto") -> s
     folder = model_folder(name, revision)
     if folder is None:
         raise ModelError(
-            f"Expected the weights of {name} on disk (a folder, or the hub's cache after it was "
-            "loaded), found none."
+            f"Expected the weights of {name} on disk (as a folder, or downloaded into the hub's "
+            "cache), found none."
         )
     parts = (
         [_adapter_hash(folder), weights_hash(base)]
@@ -440,8 +440,7 @@ def configuration_of(name: str, *, revision: str = "main") -> str:
     folder, base = model_folder(name, revision), adapter_base(name)
     if folder is None:
         raise ModelError(
-            f"Expected {name} on disk (a folder, or the hub's cache after it was loaded), found "
-            "none."
+            f"Expected {name} on disk (as a folder, or downloaded into the hub's cache), found none."
         )
     fingerprint_of_model = configuration_hash(folder)
     return (
@@ -502,8 +501,8 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
     architectures = getattr(config, "architectures", None) or []
     if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
         raise ModelError(
-            f"Expected the names of classes as architectures in the config.json of {name}, got "
-            f"{architectures!r}. Copy it again."
+            f"Expected `architectures` in the config.json of {name} to be a list of class names, "
+            f"got {architectures!r}. Copy the file again."
         )
     causal = [
         a
@@ -582,7 +581,9 @@ def load_processor(name: str, *, revision: str = "main", trust_remote_code: bool
             )
             if isinstance(processor, ProcessorMixin):
                 return processor
-            problem = f"the only processor is a {type(processor).__name__}, which makes no pixels"
+            problem = (
+                f"the only processor is a {type(processor).__name__}, which does not process images"
+            )
         except ImportError as error:
             raise ModelError(
                 f"The processor of {name} needs a package that is not installed "
@@ -595,8 +596,8 @@ def load_processor(name: str, *, revision: str = "main", trust_remote_code: bool
             problem = f"{type(error).__name__}: {first_line(error)}"
     raise ModelError(
         f"Expected a processor beside the vision-language model at {name}, but none can be loaded: "
-        f"{problem.rstrip('.')}. Copy processor_config.json, preprocessor_config.json and the "
-        "tokenizer's files of the model that it was made from into the folder."
+        f"{problem.rstrip('.')}. Copy these files of the original model into the folder: "
+        "processor_config.json, preprocessor_config.json and the tokenizer files."
     )
 
 

@@ -180,7 +180,7 @@ def test_operands_that_do_not_fit_are_refused(form):
         combine(x, [Term(1.0, y)], out)
     with pytest.raises(ShapeError, match=r"moments.*strides"):
         moments(x, Operand(np.zeros(16, np.uint16)[::2], DTYPES["BF16"]))
-    with pytest.raises(ShapeError, match="integers and booleans can be copied"):
+    with pytest.raises(ShapeError, match="Integers and booleans can only be copied"):
         combine(Operand(np.zeros(8, np.int64), DTYPES["I64"]), [], out)
     with pytest.raises(ShapeError, match="threshold and a weight for each of 1 models, got 2 thresholds"):
         ties(x, [x], [0.1, 0.2], None, 1.0, original=True, normalize=True, out=out)

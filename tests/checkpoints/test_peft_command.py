@@ -78,12 +78,12 @@ def test_a_tied_head_stays_tied_beside_other_modules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"peft_type": "PREFIX_TUNING"}, "PEFT cannot merge it either"),
-        ({"peft_type": "LORA", "alora_invocation_tokens": [3]}, "PEFT cannot merge it either"),
-        ({"peft_type": "LORA", "layer_replication": [[0, 2]]}, "PEFT cannot merge it either"),
-        ({"peft_type": "LORA", "init_lora_weights": "pissa_niter_4"}, "in the script that trains it"),
-        ({"peft_type": "LORA", "init_lora_weights": "lora_ga"}, "in the script that trains it"),
-        ({"peft_type": "LORA", "init_lora_weights": "corda"}, "in the script that trains it"),
+        ({"peft_type": "PREFIX_TUNING"}, "PEFT cannot merge this adapter either"),
+        ({"peft_type": "LORA", "alora_invocation_tokens": [3]}, "PEFT cannot merge this adapter either"),
+        ({"peft_type": "LORA", "layer_replication": [[0, 2]]}, "PEFT cannot merge this adapter either"),
+        ({"peft_type": "LORA", "init_lora_weights": "pissa_niter_4"}, "Merge the adapter in the training script"),
+        ({"peft_type": "LORA", "init_lora_weights": "lora_ga"}, "Merge the adapter in the training script"),
+        ({"peft_type": "LORA", "init_lora_weights": "corda"}, "Merge the adapter in the training script"),
     ],
     ids=str,
 )

@@ -61,7 +61,7 @@ def test_all_differences_are_in_one_error(tmp_path: Path) -> None:
     for words in (
         "model 2 is quantised (fp8): the stored numbers are not its weights",
         "the head is tied to the embeddings in model 2, separate (lm_head.weight) in model 1. --tied_heads untie",
-        "which are not in the output ('other'). --vocabulary keep",
+        "are not in the output ('other'). With --vocabulary keep",
         "mask: model 1 has BOOL, model 2 has F32",
         "odd.weight: model 1 has [2, 3], model 2 has [3, 2]",
         "1 tensors are not in model 2: extra.bias. --unmatched keep",
@@ -226,7 +226,8 @@ def test_a_model_without_a_say_gives_no_tensors(method: str, parameters: dict[st
     if method == "task_arithmetic":
         request["base"] = write_folder(tmp_path / "base", constant(8.0))
     with pytest.raises(
-        ShapeError, match=r"1 tensors are only in model 2: y\. --unmatched keep takes their mean .* weights: expected"
+        ShapeError,
+        match=r"1 tensors are only in model 2: y\. With --unmatched keep, .* their mean .* here: weights: expected",
     ):
         prepare_merge(method, folders, policies=Policies(unmatched="keep"), **request)
     plan = prepare_merge(method, folders, policies=Policies(unmatched="drop"), **request).plan
@@ -240,7 +241,7 @@ def test_fisher_information_may_lack_what_its_model_lacks_and_nothing_else(tmp_p
     policies = Policies(unmatched="keep")
     plan = prepare_merge("fisher", folders, fisher=diagonals, policies=policies).plan
     assert {job.name: job.action for job in plan.jobs} == {"common": "combine", "a": "copy", "b": "copy"}
-    with pytest.raises(ShapeError, match=r"Fisher 2 needs every tensor"):
+    with pytest.raises(ShapeError, match=r"Fisher 2 must have values for every merged tensor"):
         prepare_merge("fisher", folders, fisher=[diagonals[0]] * 2, policies=policies)
 
 
@@ -268,7 +269,7 @@ def test_a_stored_head_that_repeats_the_embeddings_is_a_tied_one(tmp_path: Path)
     first, second = random_model(0), random_model(1)
     second = with_head(second, second[EMBEDDING])
     plan, found = built(tmp_path, first, second, configs=({}, {"tie_word_embeddings": True}))
-    assert HEAD not in found and "which are the same" in plan.notes[0] and plan.config == {}
+    assert HEAD not in found and "Both have the same values" in plan.notes[0] and plan.config == {}
 
 
 def test_a_stored_head_of_its_own_is_not_dropped_because_the_configuration_says_tied(tmp_path: Path) -> None:
@@ -277,7 +278,9 @@ def test_a_stored_head_of_its_own_is_not_dropped_because_the_configuration_says_
     tied = {"tie_word_embeddings": True}
     plan, found = built(tmp_path, first, second, configs=(tied, tied), weights=[1.0, 0.0])
     assert (
-        found[HEAD] == first[HEAD] and plan.config == {"tie_word_embeddings": False} and "both count" in plan.notes[0]
+        found[HEAD] == first[HEAD]
+        and plan.config == {"tie_word_embeddings": False}
+        and "Both are used" in plan.notes[0]
     )
 
 

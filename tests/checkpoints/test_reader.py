@@ -138,10 +138,10 @@ def entry_of(dtype: Any = "F32", shape: Any = (2,), begin: Any = 0, end: Any = 8
         ({"a": entry_of(shape=(2.5,))}, "invalid entry for a"),
         ({"a": entry_of(end=None)}, "invalid entry for a"),
         ({"a": entry_of(shape=(-2,), end=-8)}, r"a \(F32 \[-2\]\) needs -8 bytes"),
-        ({"a": entry_of(shape=(3,))}, r"a \(F32 \[3\]\) needs 12 bytes and its header gives it 8"),
+        ({"a": entry_of(shape=(3,))}, r"a \(F32 \[3\]\) needs 12 bytes, but the header gives 8"),
         ({"a": entry_of(), "b": entry_of(begin=4, end=12)}, "b begins at byte .* expected"),
         ({"a": entry_of(begin=4, end=12)}, "a begins at byte .* expected"),
-        ({"a": entry_of(shape=(1,), end=4)}, "its tensors take [0-9,]+ bytes, the file has"),
+        ({"a": entry_of(shape=(1,), end=4)}, "its tensors take [0-9,]+ bytes, but the file has"),
         ({"a": entry_of(), "b": entry_of(begin=8, end=16)}, "the file has [0-9,]+; cut off: b"),
     ],
 )
@@ -158,7 +158,7 @@ def test_a_wrong_header_is_refused_with_the_reason(header: Any, reason: str, tmp
 @pytest.mark.parametrize("size", [2**63, 101_000_000, 200])
 def test_a_wrong_header_length(size: int, tmp_path: Path) -> None:
     header_file(tmp_path, {"a": entry_of()}, bytes(8), size=size)
-    with pytest.raises(ModelError, match=r"its header should take [0-9,]+ bytes, the whole file has"):
+    with pytest.raises(ModelError, match=r"its header should take [0-9,]+ bytes, but the whole file has"):
         CheckpointReader(tmp_path)
 
 

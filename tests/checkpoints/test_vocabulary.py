@@ -288,7 +288,7 @@ def test_tokenizers_that_cannot_be_read(tmp_path):
     _, problems, _ = align([more, first])
     assert "no tokenizer" in problems[0] and str(tmp_path / "c") in problems[0]
     rows, _, notes = align([more, first], "keep")
-    assert "matched by number" in notes[0] and rows == [[-1] * 4, [0, 1, 2, -1]]
+    assert "matched by row number" in notes[0] and rows == [[-1] * 4, [0, 1, 2, -1]]
 
 
 def test_an_adapters_tokenizer_counts(tmp_path):

@@ -33,7 +33,10 @@ def test_a_check_is_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "learning rate 1e-05" in texts[0] and "Not read: id (6 rows)." in texts[0]
     assert main(["check", "run.yaml", "--flops_per_second", "1e9"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("The request is sound; nothing was trained.") and "at 1e+09 operations a second" in said
+    assert (
+        said.startswith("The request is sound; nothing was trained.")
+        and "if each process does 1e+09 operations per second" in said
+    )
     assert not Path("runs").exists()
 
 

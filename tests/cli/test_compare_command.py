@@ -102,7 +102,7 @@ def test_models_that_were_not_measured_say_what_to_do(here, tmp_path, capsys):
     base, tuned = str(tmp_path / "base"), str(tmp_path / "tuned")
     assert call(base, tuned) == 2
     shown = " ".join(capsys.readouterr().err.split())
-    assert f"'holdfast compare {base} {tuned} --suite knowledge', or your own suite" in shown
+    assert f"add a suite (shipped or your own): 'holdfast compare {base} {tuned} --suite knowledge'" in shown
     assert call("two:base", tuned) == 2
     shown = " ".join(capsys.readouterr().err.split())
     assert "is a model that was not measured" in shown and f"'holdfast compare two:base {tuned} --suite" in shown
@@ -148,7 +148,7 @@ def test_all_files_are_there_though_the_gate_fails(here, tmp_path, capsys):
         (
             ["--fail-if", "any drop > 2%"],
             3,
-            ["FAIL       any drop > 2% (4 of 4)", "smallest adjusted p of 4 tests below 0.001; Holm, one-sided"],
+            ["FAIL       any drop > 2% (4 of 4)", "smallest adjusted p of 4 tests: below 0.001; Holm, one-sided"],
         ),
         (["--fail-if", "prose perplexity rise > 3%"], 3, ["learn/prose perplexity: rise 22"]),
     ],
@@ -175,7 +175,7 @@ def test_a_margin_in_a_unit_that_no_metric_has(here, capsys):
     assert call("two", "--margin", "1 nats/tokn", "--fail-if", "qiuz drop > 1pt") == 2
     shown = capsys.readouterr().err
     assert "2 problems" in shown
-    assert "--margin: no compared metric is in 'nats/tokn'. Did you mean 'nats/token'? There are: accuracy," in shown
+    assert "--margin: no compared metric has the unit 'nats/tokn'. Did you mean 'nats/token'? Known: accuracy," in shown
     assert call("two", "--margin", "0.02 nats/token", "--margin", "0.02 accuracy", "--margin", "1%") == 0
     assert call("two/base", "three/math", "--margin", "0.01 bits/byte") == 0
 
@@ -195,7 +195,7 @@ def test_mistakes_show_at_once_and_before_the_work(here, monkeypatch, capsys):
     shown = capsys.readouterr().err
     assert "2 problems" in shown and "Did you mean 'quiz'?" in shown and "points (pt) apply to shares" in shown
     assert call("two", "--strict") == 2
-    assert "needs a rule, because" in capsys.readouterr().err
+    assert "so it needs a rule: add one" in capsys.readouterr().err
     assert main(["compare", "two", "--json", "-", "--markdown", "-"]) == 2
     assert "only one of" in capsys.readouterr().err
 
@@ -250,7 +250,7 @@ def test_accepting_asks_who_and_why_and_ends_as_accepted(here: Path, tmp_path: P
     policy.write_text("entries: {quiz: 1pt}")
     words = ("two", "--policy", str(policy), "--accept", "quiz")
     assert call(*words) == 2
-    assert "--accept: expected --by with it: who accepts the loss." in capsys.readouterr().err
+    assert "--accept: needs --by as well: who accepts the loss." in capsys.readouterr().err
     assert call("two", "--accept", "quiz", "--by", "Ada", "--because", "so") == 2
     assert "needs --policy" in capsys.readouterr().err
     assert call(*words, "--by", "Ada", "--because", "a smaller model") == 0

@@ -149,7 +149,7 @@ def test_without_a_template_on_one_side_both_read_the_bare_prompts(desk: Path) -
     found = read_json("compared/comparison.json")
     assert found["answers"]["chat_template"] is False
     assert found["answers"]["prompts"][0]["before"]["text"] == generated("base", "What is four and four?")
-    assert "Prompts: bare has no chat template: both models read the prompts as they are." in found["notes"]
+    assert "Prompts: bare has no chat template, so both models read the prompts as they are." in found["notes"]
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -64,7 +64,7 @@ def test_an_entry_at_the_command_line_is_what_it_would_be_in_a_file(capsys: pyte
     assert main([*request, "--keep", "{multiple_choice: q.jsonl}", "arc_easy"]) == 0
     capsys.readouterr()
     assert main([*request, "--keep", "{perplexity: text.jsonl}"]) == 2
-    assert "at least one entry whose questions are right or wrong" in capsys.readouterr().err
+    assert "at least one entry with right and wrong answers" in capsys.readouterr().err
     assert main([*request, "--keep", "{multiple_choice: none.jsonl}"]) == 2
     assert "none.jsonl" in capsys.readouterr().err
     assert main([*request, "--keep", "{multiple_choice: "]) == 2

@@ -189,7 +189,10 @@ def test_a_label_holds_one_model(
     worked.loaded.clear(), capsys.readouterr()
     for words in (["a=tuned"], ["b=tuned", "a=tuned"], ["a=tuned", "--cache", "shared"]):
         said = refused(*words, "--perplexity", "prose.jsonl", "--output_dir", "out")
-        assert "a: out/a has evaluations of other weights" in said and "not replace them: measured/more. Give" in said
+        assert (
+            "a: out/a has evaluations of other weights" in said
+            and "would stay beside the new ones: measured/more. Give" in said
+        )
         assert "another label, as in NEW=MODEL, or use another --output_dir" in said
     assert worked.loaded == [] and not (desk / "out" / "b").exists()
     evaluate("a=tuned", "--perplexity", "prose.jsonl", "more.jsonl", "--output_dir", "out")
@@ -280,7 +283,7 @@ def test_compare_measures_models_that_were_not_and_measures_nothing_twice(
     assert len(loaded) == 2
     assert main(words) == 0 and worked.loaded == loaded, "both were measured before"
     assert main(["compare", "evaluated:base", "evaluated:tuned", "--suite", "suite.yaml"]) == 2
-    assert "all models here have results already. Leave it out." in capsys.readouterr().err
+    assert "all models here have results already. Leave --suite out." in capsys.readouterr().err
     Path("gate.yaml").write_text("entries: {prose: {teir: critical}}")
     assert main(["compare", "base", "other", "--suite", "suite.yaml", "--policy", "gate.yaml"]) == 2
     assert "Did you mean 'tier'?" in capsys.readouterr().err and worked.loaded == loaded, "before anything is measured"
@@ -318,7 +321,7 @@ WRONG = [
         ["a=base", "a=tuned", "b=", "--perplexity", "prose.jsonl"],
         [
             "two models have the label 'a'. Give them different labels, as in before=base after=tuned",
-            "expected a model behind 'b=', as in b=FOLDER",
+            "expected a model after 'b=', as in b=FOLDER",
         ],
     ),
     (["base", "--data", "arc_easy"], ["--data: 'arc_easy': expected TASK=FILE, as in arc_easy=ARC-Easy.jsonl"]),
@@ -452,5 +455,5 @@ def test_a_model_over_several_devices(desk: Path, monkeypatch: pytest.MonkeyPatc
     places = {"model.embed_tokens": "cpu", "model.layers": "disk", "model.norm": "cpu", "model.rotary_emb": "cpu"}
     with pytest.raises(ModelError, match="devices with room for all of base"):
         load("base", device_map={**places, "lm_head": "cpu"})
-    with pytest.raises(ConfigError, match="no device beside it"):
+    with pytest.raises(ConfigError, match="cannot be combined with device"):
         load("base", device="cpu", device_map="auto")

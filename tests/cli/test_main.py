@@ -85,7 +85,7 @@ def foreign_torchvision() -> RuntimeError:
         ),
         (PermissionError(errno.EACCES, "Permission denied", "/a/b"), 2, "/a/b: cannot be used (Permission denied)"),
         (FileNotFoundError(errno.ENOENT, "No such file", "/a/b"), 1, "/a/b: no longer exists. It was deleted or"),
-        (OSError(errno.EFBIG, "File too large", "/a/b"), 1, "/a/b: a file would be larger than what"),
+        (OSError(errno.EFBIG, "File too large", "/a/b"), 1, "/a/b: a file would exceed"),
         (OSError(errno.EIO, "Input/output error", "/a/b"), 1, "/a/b: the disk failed (Input/output error)"),
         (SystemExit(3), 3, ""),
     ],

@@ -55,7 +55,7 @@ def test_the_examples_in_the_help_are_sound(desk: Path, capsys: pytest.CaptureFi
     """Every command and the YAML of the help text pass the checks, with checkpoints of those names in place."""
     for name in ("run-1", "run-2", "run-3", "tuned"):
         Path(name).symlink_to("math")
-    Path("merge.yaml").write_text(dedent(command.MERGE_YAML.split("merge.yaml\n")[-1].split("\nA YAML")[0]))
+    Path("merge.yaml").write_text(dedent(command.MERGE_YAML.split("merge.yaml\n")[-1].split("\nholdfast also")[0]))
     lines = (command.EPILOG + command.EXAMPLES).replace("\\\n", " ").splitlines()
     examples = [shlex.split(line)[1:] for line in lines if line.startswith("  holdfast merge ")]
     assert len(examples) == 7
@@ -171,7 +171,7 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
         "8 problems:",
         "unknown option '--dencity'. Did you mean '--density'?",
         "unknown option '--no_snyc'. Did you mean '--no_sync'?",
-        "--floor: ties does not take it; fisher does. Its own: --density, --normalize, "
+        "--floor: ties does not take this option; fisher does. Its own: --density, --normalize, "
         "--scale, --semantics, --weights.",
         "--density: expected a number or a list of numbers above 0 and at most 1, got '1.5'",
         "--vocabulary: expected one of error, keep, zero, got 'kepe' (text). Did you mean 'keep'?",
@@ -198,7 +198,7 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
         ("", ["models: is missing", "output_dir: is missing"]),
         (
             "math code --density 0.5",
-            ["--density: linear does not take it; ties, dare and dare_ties do."],
+            ["--density: linear does not take this option; ties, dare and dare_ties do."],
         ),
         (
             "--weights 1 2 math code",

@@ -196,13 +196,16 @@ def test_dry_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ([*PROBE, "--prune", "1"], r"--prune\[0\]: .*below 1"),
         (
             [*PROBE, "--noise", "1", "--std", "wide"],
-            "expected the model base before training, but 20 tensors of wide are",
+            "std: expected base as it was before training, got wide, in which 20 tensors are missing or",
         ),
         ([*PROBE, "--toward", "wide"], "expected a model of base's shapes, but 20 tensors of wide are"),
         (["probe", "half", "--corpus", "prose.jsonl", "--curvature", "2"], "half is stored in bfloat16"),
         (["probe", "--ladder", "mixed.yaml", "--corpus", "prose.jsonl"], "one architecture, but base and wide differ"),
         ([*PROBE[:-1], "base"], "or the folder of an earlier probe"),
-        (["probe", "base", "--write", "noisy"], "--write: expected one size of --noise and no other change"),
+        (
+            ["probe", "base", "--write", "noisy"],
+            "--write: expected exactly one size of --noise, and no other kind of change",
+        ),
     ],
 )
 def test_refused(
@@ -267,8 +270,8 @@ def test_olmo_1b_was_initialised_as_its_recipe_says() -> None:
 @pytest.mark.parametrize(
     ("std", "message"),
     [
-        ("{norm: 0}", "expected one pattern for each tensor, got none for"),
-        ("{weight: 1, norm: 0}", "got weight and norm for"),
+        ("{norm: 0}", "expected exactly one pattern that matches"),
+        ("{weight: 1, norm: 0}", "got weight and norm."),
         ("{weight: 1, nothing: 0}", "'nothing' matches no tensor of base"),
         ("{weight: -1}", "a standard deviation of 0 or more for weight"),
     ],

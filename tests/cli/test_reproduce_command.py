@@ -86,7 +86,7 @@ def test_a_theory_is_computed_in_place_of_studies(asked, tmp_path, monkeypatch, 
 def test_a_world_is_not_written_into_a_folder_of_other_files(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(RunFolderError, match="has other files than a world"):
+    with pytest.raises(RunFolderError, match="files that do not belong to a world"):
         command.run(["--world", "--quick", "--output_dir", str(tmp_path / "mine")])
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
@@ -105,7 +105,7 @@ def test_claims_of_a_study_of_ones_own(tmp_path, capsys):
         command.run(["sfa", "--on", str(study_folder), "--output_dir", str(tmp_path)])
     with pytest.raises(DataError, match="none"):
         command.run(["sfa", "--on", str(tmp_path / "none")])
-    with pytest.raises(ConfigError, match="--on runs nothing"):
+    with pytest.raises(ConfigError, match="which runs nothing"):
         command.run(["sfa", "--on", str(study_folder), "--quick"])
 
 

@@ -106,7 +106,10 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
         ("extrct", "got 'extrct'. Did you mean 'extract'?"),
         ("extract", "instruct: is missing: expected text (the tuned model"),
         ("apply --residual base --base code", "Expected a residual (residual.safetensors) in base"),
-        ("apply --residual r --instruct math --base code", "both name the residual"),
+        (
+            "apply --residual r --instruct math --base code",
+            "--residual: expected either --residual, or --instruct with --old_base, got both",
+        ),
         ("apply --residual base --adapter_base base --base code", "--adapter_base: needs --instruct"),
         ("apply --instruct math --base code", "--old_base missing"),
         ("extract --instruct math --base wide", "do not fit together"),

@@ -235,14 +235,14 @@ def dry(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 
 def test_a_dry_run_shows_what_is_trained_in_three_rows(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = dry(capsys, "--dataset_name", "chat.jsonl", "--assistant_only_loss", "--use_cpu")
-    assert "Tokens to train on are between » and «" in said and said.count("  example ") == 3
+    assert "Trained tokens are between » and «" in said and said.count("  example ") == 3
     assert "<system>Be brief. 0<user>Rome? 0<a>»Italy. 0<|endoftext|>«<user>Bern? 0<a>»CH. 0<|endoftext|>«" in said
     assert "<user>Rome? 238<a>»Italy. 238<|endoftext|>«" in said, "the first, one of the middle, the last of the sample"
-    assert "rows        240 rows, about " in said and "by 200 rows" in said
+    assert "rows        240 rows, about " in said and "measured on 200 rows" in said
     assert "»<system>Be brief. 0<user>" in dry(capsys, "--dataset_name", "chat.jsonl"), "everything is trained"
     said = dry(capsys, "--dataset_name", "pairs.jsonl", "--flops_per_second", "4e14")
     assert "Q 0: »A 0.<|endoftext|>«" in said and "3 rows, " in said
-    assert re.search(r"time +about \d+ ms at 4e\+14 operations a second of each process", said)
+    assert re.search(r"time +about \d+ ms, if each process does 4e\+14 operations per second", said)
     assert "operations  about " in said
     assert "model.safetensors, README.md" in said and "adapter_model" not in said
     for method in ("lora", "osf"):

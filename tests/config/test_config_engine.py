@@ -219,7 +219,7 @@ def test_mistakes_name_the_option_or_the_line(tmp_path: Path) -> None:
     assert any(s.startswith("unknown option '--lr'.") for s in said)
     assert "unknown option '--ratte'. Did you mean '--rate'?" in said
     assert any(s.startswith("unknown key 'bogus'. Known: name, rate") or "unknown key 'bogus'" in s for s in said)
-    assert "unknown option '--models'. MODEL is not an option here. Write its value without a name." in said
+    assert "unknown option '--models'. MODEL is positional: write only its value." in said
     assert len(said) == 8
 
 
@@ -295,7 +295,7 @@ def test_duplicates_are_found_at_every_depth(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", r"the file is empty. It needs at least 'name:'\."),
+        ("", r"the file is empty. The file needs at least 'name:'\."),
         ("- a\n", r"expected a mapping \('key: value' lines\), got \['a'\] \(list\)"),
         ("a: !!python/object:os.system {}\n", "could not determine a constructor"),
         ("a: b: c\n", "needs quotes"),

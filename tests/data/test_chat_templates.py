@@ -161,8 +161,8 @@ def test_a_prompt_that_ends_otherwise_once_an_answer_follows():
     words.chat_template += "{% if add_generation_prompt %}<assistant><think>\n{% endif %}"
     row = {"prompt": turns("q")["messages"], "completion": [{"role": "assistant", "content": "a"}]}
     assert remarks([row, row], words) == [
-        "The chat template ends the prompt differently when an answer follows, in 2 of 2 rows that were checked: "
-        "at generation the prompt ends with '<think>\\n', in training it does not."
+        "In 2 of 2 rows that were checked, the chat template ends the prompt with '<think>\\n' "
+        "when the model generates, but not in training, where an answer follows."
     ]
 
 

@@ -77,7 +77,7 @@ WAYS = {
 @pytest.mark.parametrize(
     ("way", "wrong", "expected"),
     [
-        *(("replay", f, r"expected a number from 0 to below 1") for f in (-0.1, 1.0, 10, float("nan"))),
+        *(("replay", f, r"expected a number of at least 0 and below 1") for f in (-0.1, 1.0, 10, float("nan"))),
         *(("multitask", f, r"expected a number from 0 to 1 .*got") for f in (-0.1, 1.5)),
     ],
 )

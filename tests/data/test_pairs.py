@@ -53,7 +53,7 @@ def test_pairs_conversations_have_to_end_with_an_answer() -> None:
 def test_pairs_other_columns_and_equal_completions_are_refused() -> None:
     with pytest.raises(DataError, match=r"got prompt, choosen, rejected; chosen is missing\. Did you mean 'choosen'\?"):
         read_pairs(Dataset.from_list([{"prompt": "a", "choosen": "b", "rejected": "c"}]))
-    with pytest.raises(DataError, match="got the same text in both in all 2 rows"):
+    with pytest.raises(DataError, match="each of the 2 rows has the same text in both"):
         read_pairs(Dataset.from_list([{**TEXT, "rejected": "Yes."}] * 2))
     with pytest.raises(DataError, match="at least one pair"):
         read_pairs(Dataset.from_list([TEXT]).select([]))

@@ -159,7 +159,7 @@ def test_what_becomes_of_rewritten_turns():
     rows = loaded(CHAT, THOUGHTS[:2])
     out, _ = standardise(rows, words, turns=TrainedTurns(rewritten="whole"), not_read=counts)
     assert out[0]["labels"] == out[0]["input_ids"] and out[1]["labels"] != out[1]["input_ids"]
-    assert counts == {"the assistant's turns alone (rows trained whole)": 1}
+    assert counts == {"the bounds of the assistant's turns, so the whole row is trained": 1}
     with pytest.raises(DataError, match="the chat template writes '<think>"):
         trained(R1, CHAT[:2])
     end = "<｜end▁of▁sentence｜>"
@@ -181,7 +181,7 @@ def test_thoughts_are_left_out():
     channels = CHATML.replace("m.content + '<", "(m.reasoning_content or '') + '|' + m.content + '<")
     assert trained(channels, THOUGHTS[:2]) == [["Hm.|In Italy, I think.<|im_end|>"]]
     assert trained(channels, THOUGHTS[:2], thoughts=False) == [["|In Italy, I think.<|im_end|>"]]
-    with pytest.raises(DataError, match="row 1: no token of it is trained"):
+    with pytest.raises(DataError, match="row 1: the row has no trained tokens"):
         trained(CHATML, [CHAT[0], {"role": "assistant", "content": "<think>Hm. And"}], thoughts=False)
 
 

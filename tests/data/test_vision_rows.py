@@ -184,7 +184,7 @@ def test_numbers_that_do_not_match(images, said, folder, processor):
 )
 def test_a_place_in_the_text_that_no_image_belongs_to(row, folder, processor):
     path = write(folder, asked("?", images=["pictures/red.png"]), row)
-    with pytest.raises(DataError, match=r"line 2: its text has <image> once without an image"):
+    with pytest.raises(DataError, match=r"line 2: its text has <image> once without a matching image"):
         read(path, processor)
 
 

@@ -37,7 +37,7 @@ def test_rows(row, prompt, answer):
 def test_files_that_do_not_fit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_jsonl("no_answer.jsonl", [{"prompt": "a", "answer": "b"}, {"prompt": "c"}])
-    with pytest.raises(DataError, match=r"1 rows lack\s+one \(the first is row 2\)"):
+    with pytest.raises(DataError, match=r"1 rows\s+are incomplete \(first: row 2\)"):
         read_answers("no_answer.jsonl")
     write_jsonl("no_prompt.jsonl", [{"id": 1}])
     with pytest.raises(DataError, match="expected a prompt in every row"):

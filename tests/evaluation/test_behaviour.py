@@ -291,11 +291,11 @@ def test_a_suite_says_shipped_or_names_a_file(tmp_path):
     [
         ({"question": "a"}, "lacks the column prompt"),
         ({"prompt": " "}, "a prompt that is a non-empty text"),
-        ({"prompt": "a", "json_keys": "name"}, "json_keys that are a list of texts"),
+        ({"prompt": "a", "json_keys": "name"}, "a list of texts in json_keys"),
         ({"prompt": "a", "language": "german"}, "a language out of en, de"),
-        ({"prompt": "a", "harmful": "yes"}, "harmful that is true or false"),
-        ({"prompt": "a", "tools": "get_weather"}, "tools that are a list of functions"),
-        ({"prompt": "a", "tools": [{"title": "x"}]}, "tools that are a list of functions"),
+        ({"prompt": "a", "harmful": "yes"}, "true or false in the column harmful"),
+        ({"prompt": "a", "tools": "get_weather"}, "tools that are a list of named functions"),
+        ({"prompt": "a", "tools": [{"title": "x"}]}, "tools that are a list of named functions"),
     ],
 )
 def test_files_that_cannot_be_asked(tmp_path, row, words):
@@ -320,7 +320,9 @@ def test_tools_that_the_template_does_not_write_are_said_and_not_judged(tmp_path
     model = make_model(positions=512)
     with_tools, without = measured(model, seen, entry), measured(model, unseen, entry)
     assert "tool_call_valid" in with_tools.metrics and "tool_call_valid" not in without.metrics
-    assert any("1 prompts have tools, but the chat template leaves them out" in n for n in without.settings["notes"])
+    assert any(
+        "1 prompts have tools, but the chat template leaves the tools out" in n for n in without.settings["notes"]
+    )
     assert "columns that are not read: note." in with_tools.settings["notes"]
 
 

@@ -104,8 +104,9 @@ def gsm8k(tmp_path: Path, strict: list[int], flexible: list[int]) -> list[str]:
 
 def test_a_loss_of_form_is_said_to_be_one(tmp_path: Path) -> None:
     [note] = gsm8k(tmp_path, [0] * 20 + [1] * 180, [0] * 2 + [1] * 198)
-    assert f"{STRICT}, the first one (1 to 0.9: lost)" in note
-    assert f"Loss of format: 18 of the 20 answers lost by {STRICT} are still right by {FLEXIBLE}." in note
+    assert f"The first, {STRICT}, went from 1 to 0.9 (lost)" in note
+    assert f"Loss of format: 20 answers became wrong according to {STRICT}, but 18 of them" in note
+    assert f"of them are still right according to {FLEXIBLE}." in note
 
 
 def test_a_loss_of_answers_is_not_said_to_be_one_of_form(tmp_path: Path) -> None:
@@ -114,4 +115,4 @@ def test_a_loss_of_answers_is_not_said_to_be_one_of_form(tmp_path: Path) -> None
 
 def test_two_readings_that_part_without_a_shown_loss(tmp_path: Path) -> None:
     [note] = gsm8k(tmp_path, [0] * 3 + [1] * 597, [1] * 600)
-    assert "Loss of format" not in note and "Perhaps only the form of the answers changed." in note
+    assert "Loss of format" not in note and "Perhaps only the format of the answers changed." in note

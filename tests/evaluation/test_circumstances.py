@@ -32,7 +32,7 @@ def remarks(tmp_path, one: dict[str, Any], other: dict[str, Any]) -> str:
         ({"tokenizer": "z"}, "The tokenizers differ before and after"),
         ({"chat_template": "z"}, "The chat templates differ"),
         ({"context": 64}, "512 tokens before and 64 after"),
-        ({"dtype": "bfloat16"}, "in float32 before and in bfloat16 after"),
+        ({"dtype": "bfloat16"}, "float32 before and bfloat16 after"),
         ({"config": "z"}, "a different config.json"),
     ],
 )

@@ -111,7 +111,7 @@ def test_repeated_documents_are_joined_in_order():
     later = [{"doc": "same", "prompt": "p", "acc": v} for v in (1.0, 1.0, 1.0)]
     before, after = join(rows, later)
     assert [(a["acc"], b["acc"]) for a, b in zip(before, after, strict=True)] == [(1.0, 1.0), (0.0, 1.0), (1.0, 1.0)]
-    with pytest.raises(DataError, match="1 of 3 occur only before, 0 of 2 only after"):
+    with pytest.raises(DataError, match="1 of 3 occur only before, and 0 of 2 only after"):
         join(rows, later[:2])
 
 
@@ -124,7 +124,7 @@ def test_same_document_in_two_subtasks_is_two_samples():
 def test_other_samples_and_other_prompts_are_refused_with_counts():
     rows = right_wrong([1, 0, 1])
     other = [*rows[:2], {"doc": "x", "prompt": "", "acc": 1.0}, {"doc": "y", "prompt": "", "acc": 1.0}]
-    with pytest.raises(DataError, match=r"keep/quiz.*1 of 3 occur only before, 2 of 4 only after"):
+    with pytest.raises(DataError, match=r"keep/quiz.*1 of 3 occur only before, and 2 of 4 only after"):
         compared(rows, other, "acc")
-    with pytest.raises(DataError, match="2 of 3 samples were asked with another prompt"):
+    with pytest.raises(DataError, match=r"2 of 3 samples changed .*now with another prompt"):
         compared(rows, [rows[0], *({**r, "prompt": "chat"} for r in rows[1:])], "acc")

@@ -72,7 +72,7 @@ def test_entries_are_joined_by_suite_and_name_else_by_name_where_that_is_clear(t
         "use the same suites for both).",
     ]
     matching = match_entries(read_evaluations(EvaluationFolder(before)), read_evaluations(EvaluationFolder(after)))
-    assert "old/moved is compared with new/moved: joined by name." in matching.notes
+    assert "old/moved is compared with new/moved, because both entries have the same name." in matching.notes
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_other_samples_and_prompts_are_refused_all_of_them_and_the_rest_compared
     found, unmatched = compared(tmp_path)
     assert [c.name for c in found] == ["fine"]
     limited, reworded = unmatched
-    assert "1 of 4 occur only before, 0 of 3 only after" in limited and "They differ in limit: 4 and 3." in limited
+    assert "1 of 4 occur only before, and 0 of 3 only after" in limited and "They differ in limit: 4 and 3." in limited
     assert limited.count("keep/limited") == 1
-    assert "2 of 2 samples were asked with another prompt" in reworded
+    assert "2 of 2 samples changed between the evaluations (now with another prompt)" in reworded
 
 
 def test_rows_that_are_missing_or_malformed_are_said(tmp_path):
@@ -132,9 +132,9 @@ def test_rows_that_are_missing_or_malformed_are_said(tmp_path):
     assert found == []
     for file in (changed, torn):
         name = file.name.removesuffix(".samples.jsonl")
-        assert f"{file} does not have the rows of {name}.json" in "\n".join(unmatched)
+        assert f"{file} holds other rows than were written with {name}.json" in "\n".join(unmatched)
     assert "keep/gone: the per-sample rows keep.gone.samples.jsonl are missing in" in "\n".join(unmatched)
-    assert "keep/strange: sample rows lack 'doc'" in "\n".join(unmatched)
+    assert "keep/strange: samples are paired by 'doc'" in "\n".join(unmatched)
     assert "keep/empty: no samples" in "\n".join(unmatched)
 
 
@@ -160,7 +160,7 @@ def test_other_tokenizers_leave_bits_per_byte(tmp_path):
     [c] = found.comparisons
     assert (c.metric, c.primary) == ("bits_per_byte", True)
     assert c.difference == pytest.approx(9 / 120 / math.log(2))
-    assert any("counts tokens differently in the same text" in n for n in found.notes)
+    assert any("divides by tokens, which the two tokenizers count differently" in n for n in found.notes)
 
 
 def test_a_leading_metric_without_pairs_is_refused(tmp_path):
@@ -234,7 +234,7 @@ def test_averages_that_cannot_be_compared_say_why(tmp_path):
     reasons = {u.split(":")[0]: u for u in unmatched}
     assert "its member keep/shots cannot be compared" in reasons["keep/a"]
     assert "keep/samples: the two evaluations did not answer the same samples" in reasons["keep/b"]
-    assert "an average of different entries before and after" in reasons["keep/c"]
+    assert "the average has different members before and after" in reasons["keep/c"]
 
 
 # -------------------------------------------------------------------------------------------------------------- chance

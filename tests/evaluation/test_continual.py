@@ -126,7 +126,7 @@ def test_lower_is_better_is_turned_and_said(tmp_path):
 def test_counts_have_to_fit(tmp_path):
     folders = stages(tmp_path)
     for names, given in ((("t0", "t1"), folders), ((), folders[:1]), (("t0", "t1", "t2"), folders[:3])):
-        with pytest.raises(ConfigError, match="one model more than tasks"):
+        with pytest.raises(ConfigError, match="one more model than tasks"):
             made(given, names=names)
 
 
@@ -141,7 +141,7 @@ def test_stages_that_were_not_measured_alike_are_named_all_at_once(tmp_path):
     assert "keep/t0, after t0 against start: measured with different settings" in text
     assert "keep/t1: the two evaluations did not answer the same samples" in text
     assert "keep/t2, after t2 against start: measured only before" in text
-    with pytest.raises(DataError, match="keep/t9: the initial model was not measured on it"):
+    with pytest.raises(DataError, match="keep/t9: the initial model was not measured on this task"):
         made(folders, names=("t0", "t1", "t9"))
     with pytest.raises(DataError, match="found none"):
         made([folders[0], EvaluationFolder(tmp_path / "x"), EvaluationFolder(tmp_path / "y"), folders[1]])

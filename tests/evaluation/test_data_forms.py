@@ -102,7 +102,12 @@ def test_rows_in_the_hubs_form_and_other_tasks_are_left_alone(task: str, row: di
     ("task", "good", "broken", "says"),
     [
         ("boolq", BOOLQ, {"answer": None}, "the answer is None, not true or false"),
-        ("truthfulqa_mc1", TRUTHFUL, {"Incorrect Answers": " ; "}, "no correct or no incorrect answers"),
+        (
+            "truthfulqa_mc1",
+            TRUTHFUL,
+            {"Incorrect Answers": " ; "},
+            "it lacks correct answers, incorrect answers or both",
+        ),
         ("quality", QUALITY, {"questions": None}, "NoneType"),
         ("quality", QUALITY, {"questions": [{**QUALITY["questions"][0], "options": None}]}, "NoneType"),
     ],

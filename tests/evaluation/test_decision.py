@@ -36,7 +36,7 @@ def test_a_loss_among_eleven_that_kept_is_named():
     found, decision = with_decision([entry(i, rng, loss=1.0 if i == 3 else 0.0) for i in range(12)], Adjustment())
     assert decision is not None and [loss.name for loss in decision.shown] == ["e3"]
     assert decision_in_words(decision).startswith(
-        "A loss is shown on 1 of 12 entries: s/e3 (smallest adjusted p of 12 tests below"
+        "A loss is shown on 1 of 12 entries: s/e3 (smallest adjusted p of 12 tests: below"
     )
     assert found[3].p_adjusted is not None and found[3].p_adjusted < 0.025 <= min(
         c.p_adjusted or 0.0 for i, c in enumerate(found) if i != 3

@@ -121,7 +121,7 @@ def test_a_group_is_one_entry_over_all_questions_and_another_average_is_said(log
     value = float(group.figures["acc"].of_sums(group.figures["acc"].columns(group.rows).sum(0)))
     assert value == pytest.approx(expected)
     assert figures["colours"]["acc,none"] != pytest.approx(expected)
-    assert any("The harness averages subtasks" in note for note in group.notes)
+    assert any("The harness reports the mean over subtasks" in note for note in group.notes)
 
 
 def test_the_page_shows_flips_with_question_options_and_both_answers(logged, tmp_path):
@@ -274,13 +274,19 @@ def test_samples_without_results_say_what_is_missing(out):
             lambda rows: [{k: v for k, v in row.items() if "doc" not in k} for row in rows],
             "sample 1: expected 'doc_id'",
         ),
-        (lambda rows: [*rows, rows[3]], r"got 1 of them more often: 3"),
-        (lambda rows: [{**rows[0], "acc": "1.0"}, *rows[1:]], r"doc_id 0: expected a number as acc, got '1.0' \(str\)"),
-        (lambda rows: [{**rows[0], "acc": None}, *rows[1:]], r"expected a number as acc, got nothing \(null\)"),
+        (lambda rows: [*rows, rows[3]], r"got 1 of them twice or more: 3"),
+        (
+            lambda rows: [{**rows[0], "acc": "1.0"}, *rows[1:]],
+            r"doc_id 0: expected a number for acc, got '1.0' \(str\)",
+        ),
+        (lambda rows: [{**rows[0], "acc": None}, *rows[1:]], r"expected a number for acc, got nothing \(null\)"),
         (lambda rows: [{**rows[0], "acc": 100.0}, *rows[1:]], r"expected acc between 0 and 1.*got 100"),
-        (lambda rows: rows[:-3], r"expected the 40 samples of warm that the results count, got 37"),
-        (lambda rows: [{**row, "acc": 1.0} for row in rows], r"got 40 whose mean is 1. They are of another run"),
-        (lambda rows: [{**rows[0], "acc": [1]}, *rows[1:]], r"got 40 of which 1 have none"),
+        (lambda rows: rows[:-3], r"expected 40 samples of warm, as in the results, got 37"),
+        (
+            lambda rows: [{**row, "acc": 1.0} for row in rows],
+            r"got 40 whose mean is 1. The samples belong to another run",
+        ),
+        (lambda rows: [{**rows[0], "acc": [1]}, *rows[1:]], r"got 40 of which 1 have no value"),
         (lambda rows: [{**rows[0], "arguments": "none"}, *rows[1:]], r"got another format \(\w+Error"),
     ],
     ids=["no documents", "twice", "text", "null", "percent", "cut short", "another run", "a list", "another form"],
@@ -353,7 +359,9 @@ def test_samples_without_a_partner_are_named_and_above_the_share_an_error(out):
     first, second = models(out)
     without(samples_of(second, "warm"), 2)
     pair = samples_of(first, "warm"), samples_of(second, "warm")
-    with pytest.raises(DataError, match=r"2 of 40 occur only before, 0 of 38 only after.*At most 1 %.*allow_unpaired"):
+    with pytest.raises(
+        DataError, match=r"2 of 40 occur only before, and 0 of 38 only after.*At most 1 %.*allow_unpaired"
+    ):
         compare(*pair)
     result = compare(*pair, allow_unpaired=0.05)
     [c] = result.comparisons
@@ -373,7 +381,7 @@ def test_samples_that_were_asked_otherwise_do_not_pair(out, column, meaning):
     first, second = models(out)
     without(samples_of(second, "warm"), 0, **{column: "0"})
     pair = samples_of(first, "warm"), samples_of(second, "warm")
-    with pytest.raises(DataError, match=f"1 of 40 samples were asked {meaning}"):
+    with pytest.raises(DataError, match=rf"1 of 40 samples changed .*now {meaning}"):
         compare(*pair)
     result = compare(*pair, allow_unpaired=0.03)
     assert any(f"left out: 1 {meaning}" in note for note in result.notes)

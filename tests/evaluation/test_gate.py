@@ -151,7 +151,7 @@ def test_subjects_and_metrics_are_found(text, expected):
     ("text", "parts"),
     [
         ("mmlo drop > 1pt", ["no entry or suite 'mmlo'. Did you mean 'mmlu'?"]),
-        ("zzz drop > 1%", ["There are: keep/mmlu, keep/prose", "and any"]),
+        ("zzz drop > 1%", ["There are: keep/mmlu, keep/prose", "or 'any'"]),
         (
             "mmlu acc_nrm drop > 1pt",
             ["'mmlu' has no metric 'acc_nrm'. Did you mean 'acc_norm'?", "It has: acc, acc_norm"],
@@ -225,7 +225,7 @@ def test_an_entry_that_only_one_of_the_two_has_fails_the_gate(text, side):
 @pytest.mark.parametrize("text", ["keep drop < 1%", "any drop <= 2pt", "learn gain > 2pt", "mmlu gain >= 0"])
 def test_a_rule_that_says_what_is_acceptable_is_refused(text):
     right = text.translate(str.maketrans("<>", "><"))
-    with pytest.raises(ConfigError, match=f"this rule fails every better model. Write '{right}'"):
+    with pytest.raises(ConfigError, match=f"this rule would fail a model for improving. Write '{right}'"):
         parse_rules([text])
     assert rule(right).text == right
 
@@ -313,7 +313,7 @@ def test_value_and_interval_are_in_the_rule_s_unit_and_direction():
         "pt",
     )
     assert reason_in_words(found) == (
-        "drop 2 pt [1, 3]: 1 pt is inside the interval; about 1,100 samples would decide if the change stays as it is."
+        "drop 2 pt [1, 3]: 1 pt is inside the interval; if the change stays as it is, about 1,100 samples would decide."
     )
     found = judged("mmlu gain < 2%", moved(-0.03, -0.01))
     assert (found.value, found.interval, found.unit) == (pytest.approx(-4.0), pytest.approx((-6.0, -2.0)), "%")
@@ -402,11 +402,11 @@ def test_one_of_many_that_fails_on_its_own_is_undecided_together():
         assert is_failed(outcomes) == (outcome == "failed") == bool(decision.shown)
         assert all(o.outcome == "passed" for o in outcomes[1:]), "what passes is not adjusted"
     assert "with 12 tests this may be chance" in reason_in_words(outcomes[0])
-    assert decision_in_words(decision).startswith("No rule is shown to be broken (smallest adjusted p of 12 tests 0.")
-    assert "Holm, one-sided, false alarms in at most 2.5 % of such comparisons" in decision_in_words(decision)
+    assert decision_in_words(decision).startswith("No rule is shown to be broken (smallest adjusted p of 12 tests: 0.")
+    assert "Holm, one-sided; at most 2.5 % of such comparisons give a false alarm" in decision_in_words(decision)
     outcomes, decision = many((low, high), *fine, family_wise="none")
     assert outcomes[0].outcome == "failed" and outcomes[0].p_adjusted == outcomes[0].p_value
-    assert "none is adjusted" in decision_in_words(decision)
+    assert "without adjustment" in decision_in_words(decision)
     assert decision.shown == [Shown(suite="keep", name="task0", metric="acc", rule="any drop > 1pt")]
 
 

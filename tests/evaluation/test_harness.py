@@ -74,7 +74,7 @@ def test_fewshot_examples_never_show_the_question_asked(tiny_model, tiny_tokeniz
     monkeypatch.setattr(hf.HFLM, "loglikelihood", spy)
     model = make_model(positions=512)
     scores = measured(model, tiny_tokenizer, an_entry("arc_easy", data=data, num_fewshot=7))
-    assert "the question asked is never one of them" in scores.settings["notes"][0]
+    assert "never include the question that is asked" in scores.settings["notes"][0]
     for context in contexts:
         questions = [line for line in context.split("\n") if line.startswith("Question")]
         assert len(questions) == len(set(questions)) == 8
@@ -120,7 +120,7 @@ def test_group_on_one_file_is_divided_by_subtask(tiny_model, tiny_tokenizer, tmp
     assert {r["task"].removeprefix("mmlu_") for r in scores.rows} == set(names)
     assert len(scores.settings["subtasks"]) == len(names)
     assert scores.metrics["acc"].value == pytest.approx(sum(r["acc"] for r in scores.rows) / len(scores.rows))
-    with pytest.raises(DataError, match="needs a column with the subtasks' data set names"):
+    with pytest.raises(DataError, match="needs a column that names the data set of each row's task"):
         load(an_entry("mmlu_humanities", data=write_rows(tmp_path / "one.jsonl", rows[:3])), tiny_tokenizer)
 
 

@@ -48,8 +48,8 @@ def test_a_ladder_out_of_a_file_or_a_list(tmp_path: Path) -> None:
     ("value", "message"),
     [
         (["a@tokens1B", "b"], "the number of pre-training tokens of each checkpoint, found none for b. Add 'tokens:'"),
-        (["a@tokens2B", "b@tokens1B"], r"rising budgets, got a@tokens2B \(2e\+09 tokens\) before b@tokens1B"),
-        (["a@tokens1B", "b@tokens1B"], "rising budgets"),
+        (["a@tokens2B", "b@tokens1B"], r"budgets in rising order, got a@tokens2B \(2e\+09 tokens\) before b@tokens1B"),
+        (["a@tokens1B", "b@tokens1B"], "budgets in rising order"),
         ([{"model": "a", "tokens": -1}], r"\[0\].tokens: expected a number .*above 0"),
         ([{"modle": "a", "tokens": 1}], "modle"),
         ([{"model": "a", "tokens": 0.0}], r"\[0\].tokens: expected a number .*above 0"),

@@ -68,7 +68,7 @@ def step_of(
 @pytest.mark.parametrize(
     ("comparisons", "kinds", "said"),
     [
-        ([LOST, PROSE], {"prose": "perplexity"}, "keep/quiz: may be pseudo forgetting"),
+        ([LOST, PROSE], {"prose": "perplexity"}, "keep/quiz: this may be pseudo forgetting"),
         (
             [LOST, compared("habits", 10, metric="turn_ended", chance=None)],
             {"habits": "behaviour"},
@@ -80,7 +80,7 @@ def step_of(
                 compared("gsm8k", 0, metric=FLEXIBLE, primary=False),
             ],
             {"gsm8k": "task"},
-            f"keep/gsm8k: {STRICT} fell, but {FLEXIBLE} is not shown to have fallen. Perhaps only the form",
+            f"keep/gsm8k: {STRICT} fell, but there is no evidence that {FLEXIBLE} fell. Perhaps only the format",
         ),
         (
             [
@@ -88,7 +88,7 @@ def step_of(
                 compared("gsm8k", 10, metric=FLEXIBLE, primary=False),
             ],
             {"gsm8k": "task"},
-            "keep/gsm8k: may be pseudo forgetting",
+            "keep/gsm8k: this may be pseudo forgetting",
         ),
         ([dataclasses.replace(LOST, at_chance=("before", "after"))], {}, "there was nothing to forget"),
         ([dataclasses.replace(LOST, at_chance=("after",))], {}, "may be pseudo forgetting"),

@@ -191,7 +191,7 @@ def test_each_row_has_classes_of_its_own(roomy, tmp_path):
             "has no column 'label' with the right class (it has text, stars). Name it with `label`.",
         ),
         ([{"body": "a", "label": 1}], {}, "names the column 'text', but "),
-        ([{"text": "a", "label": 0}, {"text": "b", "label": 5}], {}, "expected a label that is a class (0, 1; "),
+        ([{"text": "a", "label": 0}, {"text": "b", "label": 5}], {}, "expected one of the classes as label (0, 1; "),
         (
             [{"text": "a", "label": "pos"}],
             {"labels": ("neg", "good")},

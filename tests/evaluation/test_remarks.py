@@ -180,7 +180,7 @@ def test_notes_of_a_text_entry(tiny_model, tiny_tokenizer, tmp_path):
     data = write_rows(tmp_path / "t.jsonl", [{"text": "Seven ships sailed south."}] * 5 + [{"text": "None came back."}])
     found = measured(tiny_model, tiny_tokenizer, PerplexityEntry(suite="s", name="t", data=data, max_documents=5))
     assert found.settings["notes"] == [
-        "4 of 5 samples are duplicates of others: intervals and comparisons count the 1 distinct ones once each.",
+        "4 of 5 samples are duplicates of others: intervals and comparisons count each of the 1 distinct samples once.",
         "Only 1 distinct sample: too few for a verdict.",
         "The first 5 of 6 rows (max_documents).",
     ]

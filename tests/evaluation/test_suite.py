@@ -162,7 +162,7 @@ CLASSES = {"classification": "prose.jsonl", "prompt": "{text}"}
         ({"task": "arc_easy", "samples": 3}, ".samples: only for tasks whose answers are programs"),
         ("own.py:Nothing", "own.py has no 'Nothing'"),
         ("own.py:nothing", "expected a subclass of holdfast.evaluation.entries.OwnMeasure"),
-        ("own.py:Bare", "expected a dataclass with a method measure, and metrics by name"),
+        ("own.py:Bare", "expected a dataclass with a method `measure` and a dictionary `metrics`"),
         ({"own.py:Length": {"most": 0}}, "own.py:Length.most: expected a whole number of at least 1, got 0"),
         ({"own.py:Length": {"mst": 1}}, "unknown key 'mst'. Did you mean 'most'?"),
     ],

@@ -48,9 +48,9 @@ def data(tmp_path: Path, rows=ROWS) -> str:
 @pytest.mark.parametrize("kind", [MultipleChoiceEntry, LettersEntry])
 def test_options_are_not_scored_inside_an_open_thought(kind, tmp_path):
     how = {"suite": "s", "name": "n", "data": data(tmp_path), "apply_chat_template": True}
-    with pytest.raises(ModelError, match=r"s/n: .*opens a thought \(<think>\).*enable_thinking: false"):
+    with pytest.raises(ModelError, match=r"s/n: .*inside a thought \(<think>\).*enable_thinking: false"):
         check(kind(**how), tokenizer_with(OPENS))
-    with pytest.raises(ModelError, match="cannot close it"):
+    with pytest.raises(ModelError, match="no setting that closes the thought"):
         check(kind(**how), tokenizer_with(OPENS.replace(CLOSING, "")))
     closed = kind(**how, chat_template_kwargs={"enable_thinking": False})
     check(closed, tokenizer_with(OPENS))
@@ -58,7 +58,7 @@ def test_options_are_not_scored_inside_an_open_thought(kind, tmp_path):
 
 
 def test_a_task_of_options_is_refused_too(tmp_path, colour_task):
-    with pytest.raises(ModelError, match="opens a thought"):
+    with pytest.raises(ModelError, match="inside a thought"):
         check(TaskEntry(suite="s", name="n", task=str(colour_task), apply_chat_template=True), tokenizer_with(OPENS))
     check(TaskEntry(suite="s", name="n", task=str(colour_task)), tokenizer_with(OPENS))
 

@@ -49,5 +49,5 @@ def test_questions_are_found_by_prompt_and_answer(tmp_path):
 def test_what_is_kept_and_learnt_at_once_is_named(tmp_path):
     kept = text_entry(tmp_path, "kept", PAIRS[:6], suite="keep")
     assert said([kept, text_entry(tmp_path, "learnt", PAIRS)], []) == [
-        "learn/learnt: 6 of 12 rows are also in keep/kept: learn and keep measure the same data."
+        "learn/learnt: 6 of 12 rows are also in keep/kept, so learn and keep entries measure the same data."
     ]

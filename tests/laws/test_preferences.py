@@ -183,7 +183,7 @@ def test_on_policy_distillation_without_a_teacher_or_prompts_is_refused(tmp_path
 
     from holdfast.training.preferences import OnPolicyTrainer
 
-    with pytest.raises(ConfigError, match="expected label_annealing"):
+    with pytest.raises(ConfigError, match="needs label_annealing"):
         on_policy(tmp_path, retention([{"l2": {"coefficient": 1.0}}]))
     with pytest.raises(ConfigError, match="mask_target: expected false in on-policy distillation"):
         on_policy(tmp_path, retention([{"label_annealing": {"mask_target": True}}]))

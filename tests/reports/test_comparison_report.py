@@ -149,7 +149,7 @@ def test_where_it_changed_has_counts_of_each_group(tmp_path) -> None:
     pair = Pair(tmp_path / "a").add("knowledge", "arc", "task", sides, ACCURACY)
     markup = section(write(pair, tmp_path), "Where it changed")
     assert re.findall(r"<h3>(.*?)</h3>", markup) == ["arc, by category", "arc, by length of the question"]
-    assert "2 groups; 2 changed significantly, adjusted for all groups (Holm, two-sided" in markup
+    assert "2 groups, of which 2 changed significantly. The p values are adjusted for all groups (Holm" in markup
     lines = re.findall(r"<tr>(<th data-label.*?)</tr>", markup, re.S)
     cells = [[re.sub(r"<.*?>", " ", cell).split() for cell in re.findall(r"<t[hd].*?</t[hd]>", line)] for line in lines]
     for number, (name, places) in enumerate({"law": range(60), "art": range(60, 120)}.items()):
@@ -225,7 +225,8 @@ def test_the_page_holds_some_hundred_questions_and_says_where_the_rest_is(tmp_pa
     shown = questions(page)
     assert len(shown) == MOST_FLIPS // 2 + flips["little"]
     assert sum("</span> little<span" in s for s in shown) == flips["little"]  # a small entry is not crowded out
-    assert f"big: {flips['big'] - MOST_FLIPS // 2:,} more in knowledge.big.samples.jsonl; rows of both models" in page
+    more = flips["big"] - MOST_FLIPS // 2
+    assert f"big: {more:,} more in knowledge.big.samples.jsonl. These files have the rows of both models" in page
 
 
 # ----------------------------------------------------------------------------------------------------------- documents
@@ -273,10 +274,10 @@ def test_rows_that_do_not_fit_are_said_and_not_shown(tmp_path) -> None:
     assert found is not None
     pair.after.write(found, [{**r, "prompt": "another"} for r in rows])
     page = write(pair, tmp_path)
-    assert "arc: 120 of 120 samples were asked with another prompt after than before" in page
+    assert "arc: 120 of 120 samples changed between the evaluations (now with another prompt)" in page
     assert questions(page) == []
     pair.after.write(found, [{k: v for k, v in r.items() if k != "doc"} for r in rows])
-    assert "by which samples are paired" in write(pair, tmp_path)
+    assert "because samples are paired by it" in write(pair, tmp_path)
 
 
 def test_folders_of_models_are_named_by_their_last_part(tmp_path) -> None:

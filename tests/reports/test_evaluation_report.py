@@ -63,7 +63,7 @@ def test_figures_in_the_page_are_those_of_the_evaluations(pair, tmp_path) -> Non
 def test_what_is_missing_is_said(pair, tmp_path) -> None:
     plan = {"entries": [{"suite": "knowledge", "name": "hellaswag"}, {"suite": "knowledge", "name": "mmlu"}]}
     page = write(pair, tmp_path, evaluation_record(pair.labels, status="interrupted", plan=plan))
-    assert "2 of 8 evaluations are missing, because it was stopped." in page
+    assert "2 of 8 evaluations are missing, because the evaluation was stopped." in page
     assert "Run the same command to continue." in page
     assert cells_of(page, "hellaswag") == ["not finished", "not finished"]
     finished = write(pair, tmp_path, evaluation_record(pair.labels, plan=plan))

@@ -33,8 +33,8 @@ def test_the_lead_of_a_ladder_and_of_one_model() -> None:
     first = [change for change in probe().sensitivities if change.model == "step0"]
     alone = dataclasses.replace(probe(), ladder=False, models=probe().models[:1], sensitivities=first)
     costs = "step0: noise 1 costs 0.1, int4 +0.400 [+0.380, +0.420], up to 30 % pruned"
-    assert summary(alone).startswith(f"What it costs on prose, in nats/token. {costs}")
-    assert summary(alone).endswith("Its weights are remark: the costs are those of these weights.")
+    assert summary(alone).startswith(f"Cost of each change on prose, in nats/token. {costs}")
+    assert summary(alone).endswith("The model's weights are remark: the costs apply to these weights.")
 
 
 def test_a_size_is_named_by_what_it_costs() -> None:
@@ -44,7 +44,7 @@ def test_a_size_is_named_by_what_it_costs() -> None:
     def told(*costs: tuple[float, float]) -> str:
         changes = [dataclasses.replace(noise, size=size, difference=cost, interval=None) for size, cost in costs]
         alone = dataclasses.replace(probe(), ladder=False, models=probe().models[:1], sensitivities=changes)
-        return summary(alone).split("step0: ")[1].split(". Its")[0]
+        return summary(alone).split("step0: ")[1].split(". The model")[0]
 
     assert told((0.1, 0.0), (0.4, 0.2)) == "noise 0.2 costs 0.1"
     assert told((0.01, 0.0), (0.1, 0.0), (0.4, 0.2), (1.0, 9.0), (2.0, 20.0)) == "noise 0.2 costs 0.1"

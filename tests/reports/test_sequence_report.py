@@ -44,7 +44,7 @@ def test_tasks_of_a_long_chain_that_are_not_shown_are_named(capsys):
     record = twelve_months()
     order = record.orders[0]
     assert len(order) == 12
-    said = f"Not shown here: {', '.join([*order[1:5], *order[6:9]])} and {order[9]}; see the page's tables"
+    said = f"Not shown here: {', '.join([*order[1:5], *order[6:9]])} and {order[9]}. See the page's tables"
     print_sequence(record, "runs/months", Console(width=400))
     assert said in capsys.readouterr().out
     assert said in str(sequence_page(record))
@@ -78,7 +78,7 @@ def test_other_entries_of_a_task_stand_in_a_table_of_their_own():
 def test_distances_of_all_methods_stand_against_what_is_kept():
     """The paper's figure 5 has SFA alone; its table 2 has rehearsal and multitask training, too."""
     page = str(sequence_page(two_tasks()))
-    assert "distance of the weights against math kept" in page
+    assert "distance of the weights against math (kept)" in page
     chart = next(c for c in all_charts(two_tasks()) if c.title.startswith("distance of the weights"))
     assert {"sequential fine-tuning", "SFA, p 0.25", "replay, fraction 0.1"} <= {row["arm"] for row in chart.rows}
 
@@ -103,16 +103,16 @@ def test_the_level_of_a_model_that_never_saw_a_task():
     for model in record.models:
         models.append(dataclasses.replace(model, curves={"math": [(0.0, 1.0), (1.0, 1.5)]}))
     watched = dataclasses.replace(record, models=models)
-    chart = next(c for c in all_charts(watched) if c.title.startswith("math while later tasks"))
-    assert "The last task alone never saw math" in str(chart.caption)
+    chart = next(c for c in all_charts(watched) if c.title.startswith("loss on math while later tasks"))
+    assert "The model trained on the last task alone never saw math" in str(chart.caption)
     without = dataclasses.replace(
         record.arms[0], kind="multitask", arm="multitask without math", models=[models[0].name], left_out=["math"]
     )
     chart = next(
         c
         for c in all_charts(dataclasses.replace(watched, arms=[*record.arms, without]))
-        if c.title.startswith("math while later tasks")
+        if c.title.startswith("loss on math while later tasks")
     )
-    assert "Level: multitask training without math" in str(chart.caption)
+    assert "Horizontal line: the loss after multitask training without math" in str(chart.caption)
     [row] = [row for row in chart.rows if row["line"] == "multitask without math"]
     assert row["x"] == [0, 1] and row["y"] == [1.5, 1.5]

@@ -31,7 +31,7 @@ def five_epochs() -> StagesRecord:
     ("verdicts", "said"),
     [
         ((PSEUDO, PSEUDO, PSEUDO), "The knowledge is still there: an epoch of plain text restores it."),
-        ((NONE, NONE, PSEUDO), "restores it, and epoch 2 still shows it without restoring."),
+        ((NONE, NONE, PSEUDO), "restores it, and epoch 2 still shows the knowledge without restoring."),
         ((GAINED, NONE, NONE), "Nothing has to be done."),
         (
             (ACTUAL, ACTUAL, ACTUAL),
@@ -54,7 +54,7 @@ def test_what_is_not_judged_yet_is_said() -> None:
     record = five_epochs()
     waiting = [dataclasses.replace(m, state="waiting") for m in record.models]
     nothing = dataclasses.replace(record, verdicts=[], status="running", models=waiting)
-    assert summary(nothing).startswith("Not judged yet: ") and "models still to be restored" in summary(nothing)
+    assert summary(nothing).startswith("Not judged yet: ") and "models must still be restored" in summary(nothing)
 
 
 @pytest.mark.parametrize("study", ["real_stages", "real_piqa"])
@@ -84,7 +84,7 @@ def test_reasons_why_restoring_told_nothing_name_what_it_cost() -> None:
     text = dataclasses.replace(one.tuned, unit="nats/token", metric="nats_per_token", difference=0.2)
     told = dataclasses.replace(one, control=one.tuned, control_tolerance=0.02, pattern=text, pattern_tolerance=0.05)
     costs = reason_in_words(dataclasses.replace(told, why="restoring costs"))
-    assert costs.startswith("Restoring alone costs the base") and "shown to cost at most 2.0 points." in costs
+    assert costs.startswith("Restoring alone costs the base") and "shown to be at most 2.0 points." in costs
     back = reason_in_words(dataclasses.replace(told, why="pattern not back"))
     assert "the loss on plain text differs from the base's by +0.200 nats/token, and 0.05 is allowed" in back
     failed = dataclasses.replace(one, restored=dataclasses.replace(one.tuned, failed="NaN in row 3."))
@@ -94,11 +94,11 @@ def test_reasons_why_restoring_told_nothing_name_what_it_cost() -> None:
 
 def test_one_dose_is_said_and_of_several_what_the_last_step_brought() -> None:
     one = next(verdict for verdict in five_epochs().verdicts if verdict.against_control is not None)
-    assert "to see whether more restoring brings more back" in reason_in_words(
+    assert "to see whether more restoring brings back more" in reason_in_words(
         dataclasses.replace(one, why="loss left, one dose")
     )
     more = dataclasses.replace(one, dose=4, more=one.tuned)
-    assert "The step to 4 times the dose brought back no more" in reason_in_words(
+    assert "Restoring on 4 times as much text brought back no more" in reason_in_words(
         dataclasses.replace(more, why="loss left")
     )
     assert "still brought back" in reason_in_words(dataclasses.replace(more, why="still coming back"))
@@ -133,11 +133,12 @@ def test_what_the_paper_reads_off_the_answers_is_said_in_words() -> None:
         along={"direct": points},
     )
     assert characteristics_in_words(record) == [
-        "letters (direct): the format of the answers is learnt at epoch 2 and stays (95 % on the options).",
+        "letters (direct): from epoch 2 on, the format of the answers is learnt: at least 95 % of the probability is "
+        "on the options.",
         "letters (direct): between consecutive points of fine-tuning, the answer changes on 10.0% to 30.0% of the "
         "questions.",
-        "letters (direct): from epoch 1 to epoch 2 the entropy of the answers changes by -0.500 nats and their "
-        "accuracy by -10.0 points (point values): both fall, which the paper calls over-confidence.",
+        "letters (direct): from epoch 1 to epoch 2, the entropy of the answers changes by -0.500 nats and their "
+        "accuracy by -10.0 points (point estimates): both fall, which the paper calls over-confidence.",
         "learnt (direct): memorised: 20.0% of the base, 50.0% after epoch 1, 80.0% after epoch 2, 70.0% after "
         "restoring that.",
     ]

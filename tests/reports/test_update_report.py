@@ -72,7 +72,7 @@ def test_the_page_says_how_models_were_made_and_what_of(tmp_path, updated) -> No
         "3,120 documents",
         "2024-01-03",
         "skipped: before the first date 118",
-        "over all weights the difference has",
+        "the norm of the difference is",
     ):
         assert said in text, said
     html = (tmp_path / "report.html").read_text()
@@ -89,9 +89,9 @@ def test_a_pair_that_is_no_pair_is_warned_about_first(tmp_path, updated, among) 
     changes = {"ancestry": evidence} if among == "evidence" else {"notes": [warning]}
     text = page_text(tmp_path, dataclasses.replace(updated, **changes))
     assert warning in text
-    assert text.index("A pair does not look like a base and its child.") < text.index("Compared pairs")
-    assert "A fine-tune of a base looks like this" not in text
-    assert "A fine-tune of a base looks like this" in page_text(tmp_path, updated)
+    assert text.index("A pair of models does not look like a base and its fine-tune.") < text.index("Compared pairs")
+    assert "These values are typical of a base and its fine-tune" not in text
+    assert "These values are typical of a base and its fine-tune" in page_text(tmp_path, updated)
 
 
 def test_failed_and_waiting_models_are_named(tmp_path, updated) -> None:

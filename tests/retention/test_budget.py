@@ -142,8 +142,8 @@ def test_perplexity_is_a_share(given, share, tmp_path):
     ("parameters", "message"),
     [
         ({}, "expected kl or perplexity_increase, got none"),
-        ({"kl": 0.1, "perplexity_increase": "2%"}, "got kl=0.1 and perplexity_increase=2%"),
-        ({"perplexity_increase": "two"}, "expected a share above 0 such as 2% or 0.02"),
+        ({"kl": 0.1, "perplexity_increase": "2%"}, "got both (kl=0.1, perplexity_increase=2%)"),
+        ({"perplexity_increase": "two"}, "expected a share above 0, such as 2% or 0.02"),
         ({"perplexity_increase": "2%"}, "budget.data: expected held-out text"),
     ],
 )
@@ -223,7 +223,7 @@ def test_a_measurement_that_is_no_number_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(TrainerServices, "mean_loss", spoilt)
     budget = Budget(perplexity_increase="5%", data=held_out(tmp_path), every=2)
     trainer = make_trainer(tmp_path, [L2(coefficient=0.1), budget], max_steps=8)
-    with pytest.raises(TrainingDiverged, match="finite constraint after step 4, got nan nats per token"):
+    with pytest.raises(TrainingDiverged, match="forgetting measured after step 4 is nan nats per token"):
         trainer.train()
 
 

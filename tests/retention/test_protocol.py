@@ -45,9 +45,9 @@ def needing(*names: str) -> RetentionMethod:
         (
             needing(),
             WithLoss(),
-            "expected a loss hook exactly where needs holds LOSS_TERM or TOKEN_WEIGHTS, got a loss",
+            "expected a loss hook with LOSS_TERM or TOKEN_WEIGHTS in needs, and none without them. Got a loss",
         ),
-        (needing(LOSS_TERM), WithWeights(), "got no loss hook and needs"),
+        (needing(LOSS_TERM), WithWeights(), "Got no loss hook and needs"),
         (
             needing("figures of a step"),
             WithWeights(),

@@ -74,7 +74,7 @@ def test_spellings(value, expected) -> None:
             "retention.l2.coefficient: expected a number of at least 0, got -1 (whole number).",
         ),
         ({"l2": {"reference": "task2"}}, "retention.l2.reference: no such folder: task2. Did you mean 'task1'?"),
-        ({"sfa": {"p": 0.5, "every": 3}}, "retention.sfa: expected one of p and every, got p=0.5 and every=3"),
+        ({"sfa": {"p": 0.5, "every": 3}}, "retention.sfa: expected either p or every, got both (p=0.5, every=3)"),
         (
             {"replay": {"data": ""}},
             "retention.replay.data: expected a file, folder or hub id of the data to replay, got nothing",

@@ -80,9 +80,9 @@ def test_prompts_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({"prompts": "target"}, DataError, "48 rows without one"),
+        ({"prompts": "target"}, DataError, "48 rows have no prompt"),
         ({"max_dropped": 0.0, "least_tokens": 200}, ModelError, "are too short"),
-        ({"prompts": "long.jsonl"}, DataError, "1 that leave no room in 64 tokens"),
+        ({"prompts": "long.jsonl"}, DataError, "1 prompts leave no room for a reply in 64 tokens"),
     ],
     ids=["text without prompts", "too short", "no room"],
 )

@@ -266,8 +266,8 @@ MISTAKES = {
     "load_best_model_at_end: true": "requires the save and eval strategy to match",
     "datasets: [{pth: json}]": "line 3: datasets[0]: unknown key 'pth'. Did you mean 'path'?",
     "datasets: [{path: json}]": "line 2: dataset_name: expected one of dataset_name and datasets, got both.",
-    "use_peft: true\nbnb_4bit_quant_type: nf4": "line 4: bnb_4bit_quant_type: belongs to 4-bit weights",
-    "resume_from_checkpoint: false": "line 3: resume_from_checkpoint: expected true or nothing, got false",
+    "use_peft: true\nbnb_4bit_quant_type: nf4": "line 4: bnb_4bit_quant_type: applies only to 4-bit weights",
+    "resume_from_checkpoint: false": "line 3: resume_from_checkpoint: expected true or no value, got false",
     "retention: [{replay: {data: nowhere.jsonl}}]": "replay.data: no such file or folder: nowhere.jsonl",
     "evaluation: {keeps: 3}": "Did you mean 'keep'?",
     "data: {prompt: 'Q: {q}'}": "line 3: data: expected a template for text, or for both prompt and completion, "
@@ -300,7 +300,7 @@ def test_settings_are_checked_for_the_machine_that_they_are_for() -> None:
     there = "bf16: true\ntf32: true\nuse_liger_kernel: true\nreport_to: wandb"
     config = load_train_config(write(BEGIN + there), machine=config_module.GPU)
     assert config.training.bf16 is True and config.training.tf32 is True and config.resolved["bf16"] is True
-    assert any("wandb, which was not checked there: pip install wandb" in note for note in config.notes)
+    assert any("wandb, which was not checked on the other machine: pip install wandb" in note for note in config.notes)
     assert load_train_config(write(BEGIN), machine=config_module.GPU).training.bf16 is True, "TRL's own"
     with pytest.raises(ConfigError, match="expected one of bf16 and fp16, got both"):
         load_train_config(write(BEGIN + "bf16: true\nfp16: true"), machine=config_module.GPU)

@@ -71,7 +71,7 @@ def test_processes() -> None:
 def test_a_launcher_that_did_not_distribute_is_found_out() -> None:
     launch.check_world({})
     launch.check_world({launch.LAUNCHED: "2", "WORLD_SIZE": "2"})
-    with pytest.raises(HoldfastError, match="Expected 2 processes, the launcher started 1"):
+    with pytest.raises(HoldfastError, match="Expected 2 processes, but the launcher started 1"):
         launch.check_world({launch.LAUNCHED: "2"})
 
 

@@ -114,10 +114,10 @@ def test_held_out_rows_are_scored_alike(template: str, place: Path) -> None:
         (("--train_thoughts", "false"), "train_thoughts: applies only if the assistant's messages alone are trained"),
         (("--rewritten_turns", "whole"), "rewritten_turns: applies only if"),
         (("--train_on", "first"), "train_on: expected"),
-        (("--train_on", "last", "--trainer", "dpo"), "train_on: applies with trainer: sft, got dpo"),
+        (("--train_on", "last", "--trainer", "dpo"), "train_on: applies only with trainer: sft, got dpo"),
         (
             ("--train_on", "last", "--dataset_streaming", "--max_steps", "1"),
-            "rows without images that are not streamed",
+            "rows that are not streamed and have no images",
         ),
         (("--train_on", "last", "--dataset_name", "text.jsonl"), "because the rows are not conversations"),
         (("--train_on", "per_message"), "chat.jsonl: train_on: per_message expected conversations"),

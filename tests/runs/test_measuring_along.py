@@ -161,7 +161,7 @@ def test_time_for_measuring_is_no_training_time(asked, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("along", "words"),
     [
-        ({}, "evaluation.along: expected steps, every or shares, to set when to measure; got none"),
+        ({}, r"evaluation.along: expected steps, every or shares \(when to measure\), got none"),
         ({"every": 0}, "evaluation.along.every: expected a whole number of at least 1, got 0"),
         ({"every": 1, "entries": ["questons"]}, r"along.entries\[0\]: expected an entry .* Did you mean 'questions'"),
     ],

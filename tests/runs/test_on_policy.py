@@ -111,7 +111,7 @@ def test_a_model_that_reads_the_answers_is_its_own_teacher(capsys):
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (ITSELF, "got 12 of 12 rows without both; the first is row 1"),
+        (ITSELF, "12 of 12 rows lack one of them, the first is row 1"),
         (ITSELF[:2], "label_annealing has its own teacher"),
         (["--retention", "none"], "on_policy: expected label_annealing with a weight above 0"),
         (
@@ -128,7 +128,7 @@ def test_a_model_that_reads_the_answers_is_its_own_teacher(capsys):
         ),
         (["--eval_strategy", "epoch"], "eval_strategy: measures rows with labels"),
         (["--on_policy", "{max_completion_length: 1000}"], "exceed the model's context of 128"),
-        (["--dataset_name", "empty.jsonl"], "expected prompts, got 2 rows without one"),
+        (["--dataset_name", "empty.jsonl"], "expected prompts, but all 2 rows have none"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_training(more, expected, capfd):

@@ -137,11 +137,11 @@ def test_what_a_run_dies_of_is_said_before_it(request_: str, capsys: pytest.Capt
     [
         (
             "--dataloader_drop_last --per_device_train_batch_size 64",
-            "expected at least the 64 rows of a batch in the training data, got 12: dataloader_drop_last",
+            "expected at least 64 training rows (one batch), got 12. dataloader_drop_last",
         ),
         (
             f"{GRPO} --reward_funcs own.py:good --per_device_train_batch_size 48",
-            "expected at least the 24 rows of a batch in the training data, got 12: GRPO samples 2 answers",
+            "expected at least 24 training rows (one batch), got 12. GRPO samples 2 answers",
         ),
         (f"{DPO} --max_length 3", "No training row is left after truncation to max_length=3"),
         (f"{DPO} --dataset_name chats.jsonl", "The training rows cannot be prepared: "),

@@ -259,8 +259,8 @@ def test_no_secret_of_the_request_is_in_a_file(place: Path, monkeypatch: pytest.
 
 
 def test_steps_that_bfloat16_rounds_away_are_counted() -> None:
-    before, few = (n for n in run("--dtype", "bfloat16", "--learning_rate", "1e-6").notes if "rounded away" in n)
+    before, few = (n for n in run("--dtype", "bfloat16", "--learning_rate", "1e-6").notes if "rounds away" in n)
     assert before.startswith("About ") and "% of the weights will not change" in before, "said when it begins"
     assert few.startswith("Only ") and " % of the trained weights differ" in few and "dtype: float32" in few
     for more in (("--dtype", "bfloat16"), ("--dtype", "float32", "--learning_rate", "1e-6")):
-        assert not [n for n in run(*more, out=f"out-{more[1]}").notes if "rounded away" in n]
+        assert not [n for n in run(*more, out=f"out-{more[1]}").notes if "rounds away" in n]

@@ -50,7 +50,7 @@ def test_rows_that_fill_no_batch_are_refused_before_the_model_is_loaded(
 
     monkeypatch.setattr(loading, "load_model", lambda config: pytest.fail("the model was loaded"))
     code, err = say("--dataloader_drop_last", per_device_train_batch_size="640")
-    assert code == 2 and "expected at least the 640 rows of a batch in the training data" in " ".join(err.split())
+    assert code == 2 and "expected at least 640 training rows (one batch)" in " ".join(err.split())
 
 
 def test_a_run_that_takes_no_step_fails(say: Say, place: Path) -> None:
@@ -143,7 +143,11 @@ def test_a_folder_with_another_run(say: Say, place: Path) -> None:
     assert say()[0] == 0
     before = (place / "out" / "run.json").read_bytes()
     code, err = say(learning_rate="2e-3")
-    assert code == 2 and "out has another run (out, finished)" in err and "learning_rate: 0.001 there, 0.002 now" in err
+    assert (
+        code == 2
+        and "out contains another run (out, finished)" in err
+        and "learning_rate: 0.001 before, 0.002 now" in err
+    )
     assert (place / "out" / "run.json").read_bytes() == before
 
 
@@ -151,7 +155,7 @@ def test_a_folder_with_other_files_is_left_alone(say: Say, place: Path) -> None:
     (place / "out").mkdir()
     (place / "out" / "thesis.txt").write_text("ten years of work")
     code, err = say()
-    assert code == 2 and "out has other files than a holdfast run" in err
+    assert code == 2 and "out contains files that do not belong to a holdfast run" in err
     assert [p.name for p in (place / "out").iterdir()] == ["thesis.txt"]
 
 
@@ -217,7 +221,7 @@ def test_a_model_and_data_that_were_moved_are_the_same(say: Say, monkeypatch: py
     shutil.move("train.jsonl", "moved.jsonl")
     moved = {"model_name_or_path": "moved", "dataset_name": "moved.jsonl"}
     code, err = say(**moved, learning_rate="2e-3")
-    assert code == 2 and "dataset_name: train.jsonl there, moved.jsonl now" in err and "0.001 there, 0.002 now" in err
+    assert code == 2 and "dataset_name: train.jsonl before, moved.jsonl now" in err and "0.001 before, 0.002 now" in err
     for finished in (False, True):
         assert say(**moved)[0] == 0, finished
     record = RunFolder("out").read()
@@ -282,7 +286,7 @@ def test_a_sample_that_gives_nan_stops_the_run(say: Say, place: Path, monkeypatc
     assert code == 1
     assert "Training stopped at step 5: the model's logits are not finite" in err
     assert "Samples of this step:" in err and "of the prepared training data: '" in err
-    assert "The last good checkpoint is out/checkpoint-4" in err and "use the previous one, checkpoint-2" in err
+    assert "The last good checkpoint is out/checkpoint-4" in err and "use the previous checkpoint, checkpoint-2" in err
     for checkpoint in ("checkpoint-2", "checkpoint-4"):
         assert all(t.isfinite().all() for t in load_file(place / "out" / checkpoint / "model.safetensors").values())
     assert not (place / "out" / "model.safetensors").exists()
@@ -307,7 +311,8 @@ def test_weights_that_are_not_finite_are_never_saved(say: Say, place: Path, monk
     code, err = say()
     assert code == 1
     assert (
-        "Training stopped at step 4: 1 parameters are no longer finite (model.norm.weight). They were not saved." in err
+        "Training stopped at step 4: 1 parameters are no longer finite (model.norm.weight). "
+        "The weights were not saved." in err
     )
     assert "Samples of this step:" in err and "of the prepared training data" in err
     assert "The last good checkpoint is out/checkpoint-2" in err

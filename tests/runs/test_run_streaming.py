@@ -135,7 +135,7 @@ def test_each_data_set_gives_its_share(settings: dict[str, Any]) -> None:
         ({"test_split_size": 0.1, "eval_strategy": "steps"}, "test_split_size: a streamed data set cannot be split"),
         (
             {"retention": [{"replay": {"data": "train.jsonl", "fraction": 0.1}}]},
-            r"retention\.replay: needs the number of rows",
+            r"retention\.replay: needs to know the number of training rows",
         ),
         (
             {"retention": [{"label_annealing": {"teacher": "cached"}}]},

@@ -96,7 +96,7 @@ def test_target(whole: RunFolder) -> None:
     assert record.training["steps"] == max(figures) == best + 3 < STEPS, figures
     assert record.training["result_step"] == best
     assert read_folder(whole.path) == read_folder(whole.path / f"checkpoint-{best}")
-    assert any(f"Ended at step {best + 3} of 24: learn/held was no better" in note for note in record.notes)
+    assert any(f"Ended at step {best + 3} of 24: learn/held did not improve" in note for note in record.notes)
     result = whole.evaluated("result").find("learn", "held")
     assert result is not None and result.metrics[result.primary].value == figures[best]
 

@@ -147,9 +147,9 @@ def test_trainers_dpo_measures_held_out_pairs():
             ["--retention", "replay:data=prose.jsonl"],
             "replay: mixes rows of text into the data, but trainer: dpo",
         ),
-        (["--retention", "label_annealing:teacher=cached"], "expected online or adapter_off with trainer: dpo"),
+        (["--retention", "label_annealing:teacher=cached"], "expected online or adapter_off with preference data"),
         (["--data", "{text: '{prompt}'}"], "data: has no effect with trainer: dpo"),
-        (["--on_policy", "{}"], "on_policy: is another trainer, and trainer is dpo."),
+        (["--on_policy", "{}"], "on_policy: selects the trainer on_policy, but trainer is dpo."),
         (["--dataset_streaming", "true"], "dataset_streaming: expected false with trainer: dpo"),
     ],
 )

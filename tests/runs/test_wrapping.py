@@ -77,6 +77,6 @@ def test_a_model_that_does_more_than_its_head_is_refused(tower: Path, tmp_path: 
     tokenizer = build_tokenizer()
     build_decoder("granite", vocab_size=len(tokenizer), logits_scaling=8.0).save_pretrained(tmp_path / "scaled")
     tokenizer.save_pretrained(tmp_path / "scaled")
-    with pytest.raises(ModelError, match="whose output on text would change"):
+    with pytest.raises(ModelError, match="LLaVA would change its output on text"):
         wrap_language_model(tmp_path / "scaled", tower, tmp_path / "never", layer=-1)
     assert not (tmp_path / "never").exists()

@@ -82,9 +82,9 @@ def test_what_overflows_is_the_worst_and_not_averaged_away() -> None:
 
 
 def test_equal_seeds_and_samples_are_wanted() -> None:
-    with pytest.raises(DataError, match="at least two budgets"):
+    with pytest.raises(DataError, match="at least two token budgets"):
         turn(NATS, rungs([3.0]))
-    with pytest.raises(DataError, match="the same seeds and samples"):
+    with pytest.raises(DataError, match="the same number of seeds and the same samples"):
         turn(NATS, [rungs([3.0])[0], rungs([2.0], seeds=2)[0]])
-    with pytest.raises(DataError, match="the same seeds and samples"):
+    with pytest.raises(DataError, match="the same number of seeds and the same samples"):
         turn(NATS, [rungs([3.0])[0], rungs([2.0], documents=9)[0]])

@@ -129,12 +129,14 @@ def test_what_a_rule_takes(points, how, chosen):
         (
             [(-0.3, 0.1), (-0.1, 0.0)],
             {"rule": "paper"},
-            "no trial improves learn over the initial model: the best, trial 1, changes it by -0.1 nats/token",
+            "no trial improves learn over the initial model: "
+            "trial 1 comes closest, with a learn gain of -0.1 nats/token",
         ),
         (
             [(-0.5, -0.1), (0.0, -0.2)],
             {"rule": "knee"},
-            "no trial is on the frontier: the initial model is at least as good as each trial on both sides",
+            "no trial is on the Pareto frontier: "
+            "the initial model is at least as good as each trial on both learn and keep",
         ),
     ],
 )
@@ -148,7 +150,7 @@ def test_a_rule_says_when_there_is_nothing_to_take(points, how, reason):
 def test_without_points_a_tenth_of_what_direct_loses_is_allowed():
     within = select(one_seed([(0.5, -0.3), (0.3, -0.05), (0.2, 0.1)], direct=0), "keep_within")
     assert (within.points, within.chosen) == (pytest.approx(0.03), 2)
-    assert "a tenth of what direct fine-tuning loses" in within.text
+    assert "a tenth of direct fine-tuning's loss" in within.text
 
 
 def test_a_loss_of_exactly_the_allowance_is_within_it():
@@ -170,16 +172,16 @@ def test_knee_takes_what_stands_out_and_never_the_start():
     study = one_seed([(1.0, -1.0), (0.75, -0.25), (0.5, -0.5), (0.2, -0.1)], direct=0)
     found = select(study, "knee")
     assert found.chosen == 1
-    assert {d.number: d.reason for d in found.dropped} == {2: "beaten on both sides by trial 1"}
-    assert "farthest beyond the line between its ends (0.35 of 0.71)" in found.reason
+    assert {d.number: d.reason for d in found.dropped} == {2: "trial 1 is at least as good on both learn and keep"}
+    assert "farthest above the line between the frontier's end points (distance 0.35; the largest" in found.reason
 
 
 @pytest.mark.parametrize(
     ("points", "chosen", "reason"),
     [
-        ([(0.5, 0.1), (0.4, 0.05)], 0, "of 2 complete trials, only this one is on the Pareto frontier"),
+        ([(0.5, 0.1), (0.4, 0.05)], 0, "of 2 complete trials, only the chosen trial is on the Pareto frontier"),
         ([(0.5, -0.1)], 0, ""),  # the start is its other end
-        ([(0.5, 0.1), (0.4, 0.2)], 1, "none beyond the line"),  # both are better than the start: no third point
+        ([(0.5, 0.1), (0.4, 0.2)], 1, "none lies above the line"),  # both are better than the start: no third point
         ([(1.0, -1.0), (0.3, -0.9)], 0, ""),  # worse than going back and forth between start and trial 0
     ],
 )
@@ -195,7 +197,7 @@ def test_only_whole_trials_count():
     assert reasons == {
         18: "pruned: at half of seed 0 no better than the start",
         19: "failed: the loss became NaN at step 12",
-        20: "its worker died; trial 21 has it now",
+        20: "its worker died; continued as trial 21",
         22: "is still running",
         23: "has not begun",
     }
@@ -213,7 +215,7 @@ def test_a_trial_without_a_seed_or_a_measure_is_left_out():
         ({"runs": [first]}, "seed 1 not finished"),
         ({"runs": []}, "seeds 0, 1 not finished"),
         ({"runs": [first, lacking]}, "seed 1 has no keep/prose/nats_per_token"),
-        ({"state": "failed", "reason": "no memory", "continued_by": 7}, "failed: no memory; trial 7 has it now"),
+        ({"state": "failed", "reason": "no memory", "continued_by": 7}, "failed: no memory; continued as trial 7"),
         ({"runs": [first, wrong]}, "seed 1: keep/prose/nats_per_token is not finite"),
     ):
         assert incomplete(dataclasses.replace(whole, **changes), study) == reason
@@ -228,7 +230,7 @@ def test_a_trial_without_a_seed_or_a_measure_is_left_out():
     [
         ({"rule": "papr"}, "select.rule: expected one of paper, keep_within, knee, got 'papr'"),
         ({"pionts": 1}, "select: unknown key 'pionts'. Did you mean 'points'?"),
-        ({"rule": "paper", "points": 1}, "belongs to the rule keep_within"),
+        ({"rule": "paper", "points": 1}, "applies only to the rule 'keep_within'"),
         ({"rule": "keep_within", "points": -1}, "Write a loss without a minus sign"),
         ({"rule": "keep_within", "points": "much"}, "got 'much'"),
         ({"rule": "keep_within", "points": math.nan}, "got nan"),
@@ -249,7 +251,7 @@ def test_points_in_the_unit_of_the_source():
     accuracy, nats = objective("keep", "arc_easy"), objective("keep", "prose")
     assert {allowance(loss, accuracy) for loss in ("1pt", "1 point", 0.01, "0.01")} == {0.01}
     assert allowance(2, nats) == 2.0
-    with pytest.raises(ConfigError, match="hundredths of a share, but prose is in nats/token"):
+    with pytest.raises(ConfigError, match="in percentage points, but prose is in nats/token"):
         allowance("1pt", nats)
     with pytest.raises(ConfigError, match="write '1pt'"):
         allowance(1.0, accuracy)

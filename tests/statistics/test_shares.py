@@ -21,7 +21,7 @@ def test_shares_of_direct():
         assert share.reason is None
         assert share.interval[0] < share.value < share.interval[1]
     itself = shares(study.trials[0], study)[0]
-    assert (itself.value, itself.reason) == (None, "shares are relative to direct fine-tuning itself")
+    assert (itself.value, itself.reason) == (None, "the trial is direct fine-tuning, which all shares are relative to")
 
 
 def test_fieller_s_set_is_where_the_difference_cannot_be_told_from_zero():

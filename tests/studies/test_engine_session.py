@@ -39,7 +39,7 @@ class Toy:
         return {"speeds": list(self.speeds), "output_dir": str(self.output_dir)}
 
     def differences(self, old):
-        return [] if old["speeds"] == list(self.speeds) else [f"speeds: {old['speeds']} there, {self.speeds} now"]
+        return [] if old["speeds"] == list(self.speeds) else [f"speeds: {old['speeds']} before, {self.speeds} now"]
 
     def jobs(self):
         return [Job(attributes={"label": f"speed {v:g}", "speed": v}) for v in self.speeds]

@@ -75,7 +75,7 @@ def test_rules_that_backtrack_are_refused(model_folder: Path, tmp_path: Path, pa
     rules = json.loads((folder / "tokenizer.json").read_text())
     rules[part] = rule
     (folder / "tokenizer.json").write_text(json.dumps(rules))
-    with pytest.raises(ModelError, match=f"{folder}.*its rules cannot be used"):
+    with pytest.raises(ModelError, match=f"{folder}.*the rules of the tokenizer cannot be used"):
         models.load_tokenizer(str(folder))
 
 

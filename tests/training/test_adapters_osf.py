@@ -72,7 +72,7 @@ def test_osf_leaves_the_large_directions_alone(dtype, optim, rate, tmp_path):
 
 def test_osf_keeps_no_more_directions_than_a_matrix_has(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"osf_effective_rank: expected at most the smaller side.*\(32 x 32, 40 kept\)"
+        ConfigError, match=r"osf_effective_rank: larger than the smaller side of .*\(32 x 32, 40 kept\)"
     ):
         osf_trainer(tmp_path, {}, rank=40)
 
@@ -207,9 +207,9 @@ def found_wrong(**settings: Any) -> list[str]:
         ),
         (
             {"use_peft": True, "osf_effective_rank": 0.5},
-            "osf_effective_rank: belongs to orthogonal subspace fine-tuning",
+            "osf_effective_rank: applies only to orthogonal subspace fine-tuning",
         ),
-        ({**OSF, "lora_r": 8}, "lora_r: belongs to LoRA, but peft_method is osf"),
+        ({**OSF, "lora_r": 8}, "lora_r: applies only to LoRA, but peft_method is osf"),
         ({**OSF, "load_in_4bit": True}, "load_in_4bit: osf decomposes whole weight matrices"),
         (
             {**OSF, "osf_effective_rank": 0},

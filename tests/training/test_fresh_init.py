@@ -93,7 +93,7 @@ class _Partly(LlamaForCausalLM):
 
 
 def test_a_tensor_left_half_initialised_is_named():
-    with pytest.raises(ModelError, match=r"leaves parts of lm_head\.weight"):
+    with pytest.raises(ModelError, match=r"does not initialise all of lm_head\.weight"):
         init_stds(_Partly(CONFIGS["llama"]))
 
 

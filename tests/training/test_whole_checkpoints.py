@@ -407,7 +407,7 @@ def test_a_damaged_best_checkpoint(tmp_path: Path) -> None:
     again.train()
     assert same_weights(again, whole)
     changed(tmp_path / "cut" / "run" / "checkpoint-2" / "model.safetensors")
-    with pytest.raises(StorageError, match=r"checkpoint-2, unchanged, but model\.safetensors was"):
+    with pytest.raises(StorageError, match=r"checkpoint-2, was expected to be unchanged, but model\.safetensors was"):
         again._load_best_model()
 
 

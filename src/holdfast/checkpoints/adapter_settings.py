@@ -88,7 +88,7 @@ def trained_otherwise(
     if bits is not None:
         differences.append(
             f"The run of {folder.name} trained and measured this adapter on its base in {bits} "
-            "bits. On the unquantised base it is a different model, with different results."
+            "bits. On the unquantised base the adapter gives other results."
         )
     recorded = model.get("hash")
     if base is not None and recorded and not is_adapter(base) and checkpoint_hash(base) != recorded:

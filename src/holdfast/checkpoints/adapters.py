@@ -211,8 +211,8 @@ class AdaptedSource:
         if experts and fuses_experts(self.adapter.names()):
             self._notes.append(
                 f"The adapter's target_modules name expert modules, such as {experts[0]}, but it "
-                "has no factors for experts: it was trained with fused experts. The experts "
-                "keep the base's weights."
+                "stores no factors for them, because it was trained with fused experts. The "
+                "experts keep the base's weights."
             )
         unknown = sorted(key for key, value in self._settings.items() if value and key not in _READ)
         if unknown:
@@ -338,8 +338,8 @@ class AdaptedSource:
             return
         self.config_changes["tie_word_embeddings"] = False
         self._notes.append(
-            "The base ties its head to the embeddings, but the adapter trains them differently: "
-            f"the result has a separate head ({head})."
+            "The base ties its head to the embeddings, but the adapter changes head and "
+            f"embeddings in different ways: the result has a separate head ({head})."
         )
 
     def _same(self, head: _Change, embedding: _Change) -> bool:

@@ -74,7 +74,7 @@ def warnings_of(found: Sequence[LayerDistance], tuned: str, base: str) -> list[s
         f"cosine {total.cosine:.3f}"
     )
     at_worst = f"worst in {worst.layer}: {worst.relative:.3g} and {worst.cosine:.3f}"
-    limits = f"a fine-tune stays below {LARGEST_RELATIVE} and above {SMALLEST_COSINE}"
+    limits = f"fine-tunes have norms below {LARGEST_RELATIVE} and cosines above {SMALLEST_COSINE}"
     return [
         f"WARNING: {tuned} does not look like a fine-tune of {base} {where}: {over_all}; "
         f"{at_worst} ({limits}). Check that {base} is its base."

@@ -70,7 +70,8 @@ def asked_template(value: str, sources: Sequence[Source]) -> str:
                 present.append(template)
         if not present:
             raise ConfigError(
-                "chat_template: auto uses the template that most models have, but no model has one."
+                "chat_template: auto uses the template that most of the merged models have, but "
+                "no model has one."
             )
         return Counter(present).most_common(1)[0][0]
     if value == "chatml":
@@ -83,8 +84,8 @@ def asked_template(value: str, sources: Sequence[Source]) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"chat_template: {value} cannot be read: {error}") from error
     raise ConfigError(
-        "chat_template: expected auto, chatml, a .jinja file, or the template itself, got "
-        f"{value!r}. Give any other template as its text."
+        "chat_template: expected auto, chatml, a .jinja file, or the text of a template, got "
+        f"{value!r}. To use another template, give its text."
     )
 
 

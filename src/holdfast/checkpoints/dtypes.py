@@ -155,6 +155,6 @@ def _plain(*arrays: Array) -> bool:
 def _need_float(dtype: DType) -> None:
     if dtype.kind != "float":
         raise ShapeError(
-            f"Expected elements of a float type, got {dtype.name}. Integers and booleans can be "
-            "copied, not computed with."
+            f"Expected elements of a float type, got {dtype.name}. Integers and booleans can only "
+            "be copied."
         )

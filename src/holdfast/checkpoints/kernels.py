@@ -43,10 +43,10 @@ class Flags(NamedTuple):
     """What a pass came across."""
 
     nonfinite: int = 0
-    """Bit mask of the operands with NaN or infinities, in the order that the kernel documents."""
+    """Bit mask of the operands that contain NaN or infinities. The kernel documents their order."""
     overflow: int = 0
-    """Number of elements out of range: infinite or NaN in `out` although finite before rounding, or
-    although every operand was finite."""
+    """Number of overflowed elements. Such an element is infinite or NaN in `out`, although every
+    operand is finite, or the value was finite before it was rounded."""
 
 
 def combine(anchor: Operand | None, terms: Sequence[Term], out: Operand) -> Flags:
@@ -230,8 +230,8 @@ def _form(kernel: str, *operands: Operand | None) -> Any:
     for raw, dtype in present:
         if dtype.kind != "float":
             raise ShapeError(
-                f"{kernel}: integers and booleans can be copied, not computed with; got "
-                f"{dtype.name}."
+                f"{kernel}: expected a float dtype, got {dtype.name}. Integers and booleans can "
+                "only be copied."
             )
         if raw.shape != (length,) or raw.dtype != dtype.storage or not raw.flags.c_contiguous:
             raise ShapeError(

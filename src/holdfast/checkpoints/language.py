@@ -78,8 +78,8 @@ class LanguageModel:
             raise ModelError(
                 "Expected tensors of a language model, a vision tower and a projector in "
                 f"{source.label}, got "
-                f"{(listing(unknown) if unknown else 'none of a language model')}. Please report "
-                "the architecture."
+                f"{(listing(unknown) if unknown else 'no tensor of a language model')}. Please "
+                "report the architecture."
             )
         self.entries: Mapping[str, Entry] = {
             name: source.entries[held]._replace(name=name) for name, held in self._names.items()

@@ -234,7 +234,7 @@ def live_tensors(named: Mapping[str, Tensor]) -> tuple[list[LiveTensor], list[st
             shared = [other for begin, end, _, other in areas if begin < last and first < end]
             if shared:
                 problems.append(
-                    f"{name}: shares memory with {shared[0]} in another layout, so this memory "
+                    f"{name}: shares memory with {shared[0]}, as another view of it. This memory "
                     "would be changed twice"
                 )
                 continue

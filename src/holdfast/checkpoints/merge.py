@@ -46,12 +46,12 @@ class MergeOptions:
     adapter_base: Name | None = None
     """Base of the adapters. Default: `base`, else the one that each adapter names."""
     dtype: str | None = None
-    """Dtype of floating-point tensors ("bfloat16", ...). Default: the layout's, tensor by
-    tensor."""
+    """Dtype of floating-point tensors ("bfloat16", ...). Default: each tensor's dtype in
+    the layout."""
     policies: Policies | None = None
     """What to do if the checkpoints differ. Default: refuse."""
     chat_template: str | None = None
-    """Chat template: Jinja text, a Jinja file, "chatml", or "auto" (the one that most models
+    """Chat template: Jinja text, a Jinja file, "chatml", or "auto" (the one that most inputs
     have). Default: the tokenizer parent's."""
 
 
@@ -142,10 +142,10 @@ def unmatched_problems(plan: Plan, method: MergeMethod) -> list[str]:
         if wrong:
             holders = listing([plan.roles[models[number]] for number in owners])
             problems.append(
-                f"{len(names)} tensors are only in {holders}: {listing(names, 4)}. --unmatched "
-                f"keep takes their mean over these models, but {'; '.join(wrong)}. Choose other "
-                "weights, or --unmatched drop, which leaves out tensors that "
-                f"{plan.roles[plan.layout]} lacks."
+                f"{len(names)} tensors are only in {holders}: {listing(names, 4)}. With "
+                "--unmatched keep, the output gets their mean over these models. This is "
+                f"impossible here: {'; '.join(wrong)}. Choose other weights, or use --unmatched "
+                f"drop, which leaves out the tensors that {plan.roles[plan.layout]} lacks."
             )
     return problems
 

@@ -40,11 +40,11 @@ class _Method(NamedTuple):
     each: Mapping[str, Any]
     """Parameters that each model may set."""
     shared: Mapping[str, Any]
-    """Parameters of the whole request."""
+    """Parameters that apply to all models."""
     fixed: Mapping[str, Any] = {}
     """Further keys of the request."""
     ignored: tuple[str, ...] = ("int8_mask",)
-    """mergekit accepts them, and they have no effect."""
+    """Parameters that mergekit accepts and that have no effect."""
 
 
 _SHARES = {"weight": NEEDED, "density": 1.0}
@@ -69,13 +69,13 @@ _OURS = {"weight": "weights", "lambda": "scale"}
 """Parameters that are called something else here."""
 _NOTES = {
     "model_stock": (
-        "model_stock: unlike in mergekit, the base's weights are kept where changes point in "
-        "opposite directions, and small changes count as much as large ones"
+        "model_stock differs from mergekit in two ways: the base's weights are kept where changes "
+        "point in opposite directions, and small changes count as much as large ones"
     ),
     "dare": "DARE drops at random: the same share as mergekit, but different elements",
     "dare_ties": "DARE drops at random: the same share as mergekit, but different elements",
 }
-_ELSEWHERE = "use mergekit for this one"
+_ELSEWHERE = "use mergekit for this merge"
 
 
 def read_model(value: Any) -> str:
@@ -111,7 +111,7 @@ _MODULES = _not_here(
     f"merging parts of a model with different methods is not supported: {_ELSEWHERE}"
 )
 _TOKENS = _not_here(
-    "not supported. Remove it (--vocabulary sets the treatment of rows that not all models have)"
+    "not supported. Remove it (--vocabulary decides what happens to rows that some models lack)"
 )
 _Model = Meta(parse=read_model, expected="a folder or a hub id")
 _LIST = "a list of {model: FOLDER, parameters: {...}}"
@@ -149,7 +149,7 @@ class MergekitRequest:
     base_model: Annotated[str | None, _Model] = None
     """Base that the models were tuned from."""
     parameters: ByName = None
-    """Parameters of all models together."""
+    """Parameters that apply to all models."""
     dtype: str | None = None
     """Dtype of the arithmetic and, without `out_dtype`, of the result."""
     out_dtype: str | None = None
@@ -161,7 +161,7 @@ class MergekitRequest:
     chat_template: str | None = None
     """Chat template of the result."""
     name: Any = None
-    """Without effect, as in mergekit."""
+    """Has no effect, as in mergekit."""
     slices: Annotated[Any, Meta(parse=_SLICES)] = None
     """Ranges of layers."""
     modules: Annotated[Any, Meta(parse=_MODULES)] = None

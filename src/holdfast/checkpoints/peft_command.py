@@ -57,18 +57,18 @@ def merge_advice(
         tied: the base ties its head to its embeddings.
     """
     if settings.get("peft_type") in _NO_WEIGHTS or any(settings.get(key) for key in _UNMERGED):
-        return "PEFT cannot merge it either. Load it with PEFT, beside its base."
+        return "PEFT cannot merge this adapter either. Load the adapter with PEFT on its base."
     start = str(settings.get("init_lora_weights")).lower()
     if start.startswith(CHANGES_BASE) and start not in _REPEATED:
         return (
-            "PEFT cannot reconstruct that base. Merge the adapter in the script that trains it, "
-            "while the changed base is in memory: "
+            "PEFT cannot reconstruct the changed base. Merge the adapter in the training script, "
+            "while this base is in memory: "
             "model.merge_and_unload().save_pretrained(FOLDER)."
         )
     if is_adapter(base.folder):
         return (
-            f"Its base {base.folder} is an adapter, too. First merge that adapter into a model, "
-            "and name the model as this adapter's base."
+            f"The adapter's base {base.folder} is an adapter, too. First merge the base into a "
+            "model, and name this model as the adapter's base."
         )
     steps = _steps(adapter, base, tied)
     return f"Merge it once with: python -c {shlex.quote('; '.join(steps))}"

@@ -241,11 +241,11 @@ def _compare_configs(parents: Parents, policies: Policies, findings: Findings) -
     if policies.architecture == "error":
         findings.problems.append(
             f"{what}. An average of such weights is meaningless. Use models of one configuration. "
-            f"--architecture keep merges even so, with the configuration of {layout}"
+            f"--architecture keep merges anyway, with the configuration of {layout}"
         )
     else:
         findings.notes.append(
-            f"WARNING: {what}. The output has that of {layout} (architecture: keep)."
+            f"WARNING: {what}. The output has the configuration of {layout} (architecture: keep)."
         )
 
 
@@ -331,10 +331,10 @@ def _without_needless_head(parents: Parents, index: int, findings: Findings) -> 
     same_type = source.entries[head].dtype == source.entries[embedding].dtype
     stored = f"{role} stores {{}} although its configuration ties the head to the embeddings"
     if same_type and same_values(source, head, source, embedding):
-        findings.notes.append(f"{stored.format(head)}, which are the same.")
+        findings.notes.append(f"{stored.format(head)}. Both have the same values.")
         return Alias(source, without=[head])
     # transformers loads such a checkpoint with a head of its own
-    findings.notes.append(f"{stored.format(f'a {head} of its own')}: both count.")
+    findings.notes.append(f"{stored.format(f'a separate {head}')}. Both are used.")
     if index == parents.layout:
         findings.config["tie_word_embeddings"] = False
     return source
@@ -451,8 +451,8 @@ class _Matching:
         extras = [index for index in unmatched.lacking if index in parents.extras]
         if extras:
             findings.problems.append(
-                f"{sentence}. {parents.roles[extras[0]]} needs every tensor that is merged: "
-                "compute it again"
+                f"{sentence}. {parents.roles[extras[0]]} must have values for every merged "
+                "tensor. Compute this Fisher information again"
             )
         elif policy == "error":
             findings.problems.append(
@@ -464,7 +464,7 @@ class _Matching:
             holders = [index for index in parents.members if index not in unmatched.lacking]
             outcomes = {
                 "drop": "left out",
-                "mean": f"the mean of {parents.named(holders)} by weight",
+                "mean": f"the weighted mean of {parents.named(holders)}",
                 "combine": "treated as unchanged there",
             }
             outcome = outcomes.get(

@@ -5,7 +5,7 @@ it, unless a policy says what to do:
 
 | difference | policy | choices besides "error" (the default) |
 |---|---|---|
-| vocabularies | `vocabulary` | "keep": such rows come from the layout; "zero": who lacks a row has no say |
+| vocabularies | `vocabulary` | "keep": the tokenizer's model gives such rows; "zero": no change |
 | one head tied, one separate | `tied_heads` | "untie": the output gets a head of its own; "tie": heads are left out |
 | tensors that not all have | `unmatched` | "keep": from who has them, or their mean; "drop": left out |
 | what weights mean | `architecture` | "keep": all the same, with the layout's configuration |
@@ -29,16 +29,17 @@ class Policies:
     settings_section: ClassVar[str] = "policies"
 
     vocabulary: Literal["error", "keep", "zero"] = "error"
-    """If vocabularies differ: keep (the layout's rows), zero (a model that lacks a row does not
-    change it)."""
+    """If vocabularies differ: keep (a model that lacks a row gets it from the model that provides
+    the output's tokenizer), zero (a model that lacks a row contributes no change to it)."""
     tied_heads: Literal["error", "untie", "tie"] = "error"
-    """If one head is tied and another is not: untie (write a head), tie (leave heads out)."""
+    """If only some models tie the output head to the embeddings: untie (write a separate head), tie
+    (leave out separate heads)."""
     unmatched: Literal["error", "keep", "drop"] = "error"
-    """If some models lack a tensor: keep (unchanged if the base has it; else from the model that
-    has it, or the weighted mean of several), drop (unless the layout has it)."""
+    """If some models lack a tensor: keep (take it from the models that have it; if the base has it,
+    the others contribute no change to it), drop (leave it out, unless the layout has it)."""
     architecture: Literal["error", "keep"] = "error"
     """If configurations differ in settings that change the meaning of weights (rope, heads, norm,
-    activation, window): keep (the layout's)."""
+    activation, window): keep (the layout's settings)."""
 
     def __post_init__(self) -> None:
         known = {s.name: s for s in settings_of(Policies)}

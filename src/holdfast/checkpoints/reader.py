@@ -229,7 +229,7 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
     if position != length:
         cut = [entry.name for entry in entries if entry.offset + entry.nbytes > length]
         where = f"; cut off: {listing(cut)}" if cut else ""
-        sizes = f"its tensors take {position:,} bytes, the file has {length:,}"
+        sizes = f"its tensors take {position:,} bytes, but the file has {length:,}"
         raise _damaged(file, f"it cannot be read: {sizes}{where}")
     return metadata, entries
 
@@ -250,7 +250,7 @@ def _header_of(file: Path) -> tuple[bytes, int]:
                 return stream.read(size), length
     except OSError as error:
         raise _damaged(file, f"it cannot be read: {error.strerror or error}") from error
-    sizes = f"its header should take {size:,} bytes, the whole file has {length:,}"
+    sizes = f"its header should take {size:,} bytes, but the whole file has {length:,}"
     raise _damaged(file, f"it cannot be read: {sizes}")
 
 
@@ -278,7 +278,7 @@ def _entry(file: Path, name: str, described: Any, first: int) -> Entry:
         )
     entry = Entry(name, DTYPES[kind], shape, file, first + begin)
     if min(shape, default=0) < 0 or begin < 0 or entry.nbytes != end - begin:
-        needed = f"needs {entry.nbytes:,} bytes and its header gives it {end - begin:,}"
+        needed = f"needs {entry.nbytes:,} bytes, but the header gives {end - begin:,}"
         raise _damaged(file, f"{name} ({kind} {list(shape)}) {needed}")
     return entry
 

@@ -377,9 +377,9 @@ def _narrower(plan: Plan) -> Plan:
     notes = list(plan.notes)
     for (theirs, ours), count in pairs.items():
         notes.append(
-            f"{count} tensors are {theirs} in {plan.roles[1]} and {ours} in {plan.roles[0]}, and "
-            f"'residual apply' writes the base's dtypes: the sum is rounded to {ours}. --dtype "
-            f"{theirs} avoids this."
+            f"{count} tensors are {theirs} in {plan.roles[1]} but {ours} in {plan.roles[0]}. "
+            f"'residual apply' writes the base's dtypes, so it rounds the sum to {ours}. To avoid "
+            f"this rounding, add --dtype {theirs}."
         )
     return dataclasses.replace(plan, notes=tuple(notes))
 

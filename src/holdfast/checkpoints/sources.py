@@ -34,7 +34,7 @@ class Entry(NamedTuple):
     dtype: DType
     shape: tuple[int, ...]
     file: Path
-    """File with its bytes (or most of them), for messages and the sharding of outputs."""
+    """File that contains the tensor (or most of it), for messages and for sharding outputs."""
     offset: int = -1
     """Position of its first byte in `file`; -1 if the tensor is computed."""
 

@@ -472,8 +472,8 @@ class _Alignment:
             elif not rows.identity:
                 role, target = self.parents.roles[index], self.parents.roles[self.target]
                 self.findings.notes.append(
-                    f"The {self.rows[index]} vocabulary rows of {role} are read in the order of "
-                    f"{target}, which has {self.rows[self.target]}."
+                    f"The {self.rows[index]} vocabulary rows of {role} are matched by token with "
+                    f"the {self.rows[self.target]} rows of {target}."
                 )
             if not rows.identity:
                 maps[index] = rows
@@ -511,7 +511,7 @@ class _Alignment:
         if count != target_count and self.policy == "error":
             self.findings.problems.append(f"{sizes}, and tokens cannot be matched: {reason}")
         elif count != target_count:
-            self.findings.notes.append(f"{sizes}: {reason}. Rows are matched by number.")
+            self.findings.notes.append(f"{sizes}: {reason}. Rows are matched by row number.")
         elif self.homes[index] is not None or self.homes[self.target] is not None:
             self.findings.notes.append(
                 f"{role} and {target}: {reason}. Their {count} rows are assumed to be the same "
@@ -523,18 +523,18 @@ class _Alignment:
         differences = []
         if rows.missing:
             differences.append(
-                f"it lacks {len(rows.missing)} ({listing(list(map(repr, rows.missing)), 8)})"
+                f"{len(rows.missing)} are missing ({listing(list(map(repr, rows.missing)), 8)})"
             )
         if rows.extra:
             differences.append(
-                f"it has {len(rows.extra)} others, which are not in the output "
+                f"{len(rows.extra)} additional tokens are not in the output "
                 f"({listing(list(map(repr, rows.extra)), 8)})"
             )
         sentence = f"The tokens of {role} are not those of {target}: {' and '.join(differences)}"
         if self.policy == "error":
             self.findings.problems.append(
-                f"{sentence}. --vocabulary keep takes rows that some models lack from {target}. "
-                "--vocabulary zero counts them as unchanged in models that lack them"
+                f"{sentence}. With --vocabulary keep, a model that lacks a row gets it from "
+                f"{target}. With --vocabulary zero, it contributes no change to this row"
             )
         else:
             self.findings.notes.append(f"{sentence} (vocabulary: {self.policy}).")

@@ -52,11 +52,11 @@ class CheckFlags:
     """What `holdfast check` takes beside a run's settings."""
 
     for_: Annotated[Literal["here", "gpu"], Meta(section="running")] = "here"
-    """In a check: 'gpu' if the settings are for another machine, which has a GPU."""
+    """In a check: gpu means that the settings are for another machine, which has a GPU."""
     flops_per_second: Annotated[float | None, Meta(gt=0, metavar="F", section="running")] = None
-    """In a check: floating-point operations per second that a device reaches, its peak rate times
-    the expected utilisation (4e14: about 40 % of an H100). The plan then estimates the training
-    time."""
+    """In a check: floating-point operations per second that a device reaches. This is its peak
+    rate times the expected utilisation (4e14 is about 40 % of an H100's peak). The plan then
+    estimates the training time."""
     quick: Annotated[bool, Meta(section="running")] = False
     """In a check: skip the rehearsal. Only the request, the model and the rows are read."""
 
@@ -205,8 +205,8 @@ def print_examples(preview: Preview, tokenizer: Any, console: Console) -> None:
     print_line(console)
     print_line(
         console,
-        f"Tokens to train on are {'between » and «' if plain else 'green'}; all others are "
-        "only read.",
+        f"Trained tokens are {'between » and «' if plain else 'green'}. All other tokens are only "
+        "read.",
     )
     for number, row in enumerate(_spread(preview.rows), 1):
         print_line(console)

@@ -65,7 +65,7 @@ class Output:
     json: bool = False
     """Print the outcome, or the plan of --dry_run, as JSON."""
     workers: Workers = None
-    """Number of threads (all cores)."""
+    """Number of threads (default: all cores)."""
     no_sync: bool = False
     """Do not wait until everything is on disk (fsync): faster, but a power cut may lose data."""
 

@@ -47,7 +47,7 @@ named, and are never compared.
 A and B are each
   a run folder            its result; RUN:start is the model before training. A single run: start and result
   OUT:label, OUT/label    a model of 'holdfast evaluate ... --output_dir OUT'. A single OUT: its two models
-  a model                 is measured first (--suite), or only answers --prompts
+  a model                 --suite measures it first; --prompts shows its answers
   a log of another tool   lm-evaluation-harness, Inspect, lighteval, a table: --help logs
 
 Exit code 0: done, or SHIP; 3: HOLD; 5: CANNOT TELL; 4: NaN or infinity, without a policy; 2: the request has to change.
@@ -74,17 +74,17 @@ that the change is shown to be no worse than the threshold.
 POLICY = """\
 a policy, as in --policy gate.yaml ('holdfast schema policy' has every key)
   entries:
-    keep/mmlu: {tier: critical, margin: 1pt}       # an entry, suite/entry
-    keep: {tier: supporting, margin: 2%}           # a suite: its other entries
+    keep/mmlu: {tier: critical, margin: 1pt}       # one entry, as suite/entry
+    keep: {tier: supporting, margin: 2%}           # the other entries of a suite
     any: {tier: advisory}                          # all others
   fail_if: ['learn gain < 2pt']
   supporting_losses: 2
 
-HOLD: a critical entry lost more than its margin, or so did as many supporting entries as supporting_losses says, or a
-required entry was not measured or is not finite, or a rule failed. CANNOT TELL: the samples do not show whether a
-critical entry stayed within its margin. SHIP: otherwise. Critical and supporting entries are required, unless they
-have required: false. --accept ENTRY, with --by and --because, records a loss as accepted in accepted.json beside the
-policy. Later comparisons read it there.
+HOLD means one of these: a critical entry lost more than its margin; at least supporting_losses (here 2) of the
+supporting entries lost more than their margins; a required entry was not measured or is not finite; or a rule failed.
+CANNOT TELL means that the samples do not show whether a critical entry stayed within its margin. SHIP means: none of
+these. Critical and supporting entries are required, unless they have required: false. --accept ENTRY, with --by and
+--because, records a loss as accepted in accepted.json beside the policy. Later comparisons read that file.
 """
 EPILOG = """\
 examples
@@ -166,14 +166,16 @@ class CompareRequest(CompareSettings):
             problems.append(
                 Problem(
                     "strict",
-                    f"needs a rule, because it decides how undecided rules count: {example}",
+                    f"decides how undecided rules count, so it needs a rule: {example}",
                 )
             )
         problems += [Problem("fail_if", text) for text in self._rules[1]]
         if self.suite:
             problems += self.planned[1]
             if not self.unmeasured:
-                text = "measures models, but all models here have results already. Leave it out."
+                text = (
+                    "measures models, but all models here have results already. Leave --suite out."
+                )
                 problems.append(Problem("suite", text))
         return problems + [Problem("models", text) for text in self._sides[1]]
 
@@ -184,11 +186,11 @@ class CompareRequest(CompareSettings):
             return [Problem(name, "is only used with --accept.") for name in unused]
         problems = []
         if self.policy is None:
-            text = "needs --policy: the policy names the file in which the loss is recorded."
+            text = "needs --policy: the policy names the file that records accepted losses."
             problems.append(Problem("accept", text))
         for name, what in (("by", "who accepts the loss"), ("because", "why it is accepted")):
             if not getattr(self, name).strip():
-                problems.append(Problem("accept", f"expected --{name} with it: {what}."))
+                problems.append(Problem("accept", f"needs --{name} as well: {what}."))
         return problems
 
     def _prompts_problems(self) -> list[Problem]:

@@ -13,9 +13,9 @@ from holdfast.errors import ConfigError
 from holdfast.printable import Lines
 
 DESCRIPTION = """\
-Converts a training file of axolotl or LLaMA-Factory into one for 'holdfast train'. The head of the new file lists
-what it does differently. If the file has keys without a counterpart, all of them are named, and nothing is written.
-The file itself does not change; nothing is loaded or downloaded.
+Converts a training file of axolotl or LLaMA-Factory into one for 'holdfast train'. The comment at the top of the new
+file lists all differences. If the old file has keys without a counterpart, the error names all of them, and nothing
+is written. The old file does not change, and nothing is loaded or downloaded.
 """
 EPILOG = """\
 examples
@@ -40,8 +40,8 @@ class ConvertRequest:
     file: Annotated[Path, Meta(positional=True, metavar="FILE")]
     """The file to convert."""
     dataset_info: Annotated[Path | None, Meta(metavar="FILE")] = None
-    """LLaMA-Factory's file of data sets. Default: dataset_info.json in its dataset_dir, or the file
-    that train_dataset names."""
+    """LLaMA-Factory's list of data sets. Default: the list that the converted file names
+    (train_dataset, or dataset_info.json in its dataset_dir)."""
     output: Annotated[Path | None, Meta(metavar="FILE")] = None
     """File to write. Default: print the result."""
     overwrite: bool = False
@@ -76,7 +76,7 @@ def run(argv: list[str]) -> int:
         return 0
     write_bytes_atomic(request.output, text.encode())
     write(
-        f"Wrote {request.output}. Its head lists the differences. To check it: 'holdfast train "
-        f"--config {request.output} --dry_run'."
+        f"Wrote {request.output}. The comment at its top lists the differences. To check the file: "
+        f"'holdfast train --config {request.output} --dry_run'."
     )
     return 0

@@ -18,8 +18,8 @@ from holdfast.errors import Problem
 DESCRIPTION = """\
 Reads files and folders of text (.txt, .md, .jsonl, .json, .parquet) and writes one document per line, with text,
 title, date and source. Equal documents are written once. Skipped documents are counted by reason; malformed records
-are listed with their lines. No document is on both sides of --heldout. The output is complete or absent, and
-OUTPUT.json beside it records how it was made.
+are listed with their lines. With --heldout, no document is both held out and trained on. After an interruption, the
+output is either complete or absent. OUTPUT.json beside it records how it was made.
 """
 EPILOG = """\
 examples
@@ -36,7 +36,7 @@ class _Files:
     input: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE")]
     """Files and folders, in the order to read them."""
     output: Annotated[Path, Meta(metavar="FILE.jsonl")]
-    """File for the rows. A request with other settings never overwrites it."""
+    """File to write the rows to. A file that was made with other settings is never overwritten."""
 
 
 @dataclass(frozen=True, kw_only=True)

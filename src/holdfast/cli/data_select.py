@@ -9,9 +9,9 @@ from holdfast.data.select.request import LEDGER
 from holdfast.runs.selecting import Selection
 
 DESCRIPTION = """\
-Finds text in a corpus that a model knows, to train on it after fine-tuning and restore the model's text pattern. Cuts
-the documents into passages, removes duplicates, ranks them by the model's perplexity, and writes those of lowest
-perplexity up to a token budget. Also writes a random sample for probing, which shares no passage with them. The
+Searches a corpus for text that a model knows. Training on this text after fine-tuning restores the model's text
+pattern. Cuts the documents into passages, removes duplicates, ranks the passages by the model's perplexity, and writes
+the passages of lowest perplexity up to a token budget. Also writes a random sample of other passages for probing. The
 corpus need not fit into memory. Interrupted? Run the same command to continue; nothing is scored twice.
 """
 EPILOG = """\

@@ -10,12 +10,12 @@ from holdfast.studies.stages.settings import StagesSettings
 PROG = "holdfast diagnose"
 
 DESCRIPTION = """\
-If a score fell after fine-tuning, is the knowledge gone (actual forgetting), or only hidden by a shifted text
-pattern, which an epoch of plain text brings back (pseudo forgetting)? The remedies differ. This command restores
-every checkpoint: it trains it on text that the base finds easy. As a control, the base is restored, too. Base,
-fine-tuned, restored and control are compared question by question. The result for each checkpoint and task is:
-gained, no, pseudo or actual forgetting, not yet restored, or inconclusive with the reason. Interrupted? Run the same
-command to continue. Several machines: --help study.
+If a score fell after fine-tuning, is the knowledge gone (actual forgetting)? Or is it only hidden because the text
+pattern shifted, so that an epoch of plain text brings the score back (pseudo forgetting)? The remedies differ. This
+command restores every checkpoint: it trains the checkpoint on text that the base finds easy. As a control, the base is
+restored, too. Base, fine-tuned, restored and control are compared question by question. The verdict for each
+checkpoint and task is: gained, no forgetting, pseudo forgetting, actual forgetting, not yet restored, or inconclusive
+with the reason. Interrupted? Run the same command to continue. Several machines: --help study.
 """
 STAGES = """\
 stages.yaml
@@ -28,15 +28,16 @@ stages.yaml
   suite: forgetting_stages           # or entries of your own under keep:
   # keys of 'holdfast train'; default: the paper's values
   restore: {learning_rate: 3.0e-5}
-  doses: [1, 4]                      # with four times as much text, too: is it lost, or not back yet?
+  doses: [1, 4]                      # restores once, and again with four times the text
   margin: 1pt                        # a loss that does not matter
 """
 GENERATED = """\
 You have no text like the base's pre-training data? With --corpus generated the base writes it: each text starts after
-the beginning-of-text token (or else the end token) and is sampled at temperature 1 without truncation, until --tokens
-and --probing_passages (500) are reached. The text is not ranked by perplexity, because the easiest samples are
-repetitive; on average, samples of a model teach it nothing. They are stored in texts/generated.jsonl and then used
-like a file. They depend on --seed, are cached while they are written, and are generated once per base.
+the beginning-of-text token (or else the end token) and is sampled at temperature 1 without truncation. The base stops
+when there is enough text for --tokens and --probing_passages (500). The text is not ranked by perplexity, because the
+easiest samples are repetitive. Ranking finds text that the base already knows. Its own samples need no ranking: on
+average, they teach it nothing. The texts are stored in texts/generated.jsonl and then used like a file. They depend on
+--seed, are cached while they are written, and are generated once per base.
 
 Limit: a base writes what it knows. If its text contains the answers, restoring teaches them again, and forgotten
 knowledge looks like pseudo forgetting. A verdict of actual forgetting is as reliable as with a file; a verdict of

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from holdfast.models import Loaded
 
 DESCRIPTION = """\
-Measures models on benchmark suites, on held-out text, and by their distribution at the answer position.
-lm-evaluation-harness runs the benchmarks. The options of a question share its prefix, which gives the same numbers
-several times faster. The answers of every model are stored question by question, for 'holdfast compare'. Nothing is
-measured twice, and an interrupted evaluation continues where it stopped. The other models are compared with the first
-one.
+Measures models on benchmark suites, on held-out text, and by their next-token probabilities where an answer is
+expected. lm-evaluation-harness runs the benchmarks. Text that the options of a question share is computed once. This
+gives the same numbers several times faster. The answers of every model are stored question by question, for 'holdfast
+compare'. Nothing is measured twice, and an interrupted evaluation continues where it stopped. All other models are
+compared with the first one.
 """
 EXAMPLES = """\
   # without a network: local files in place of the hub's, columns as published
@@ -72,17 +72,17 @@ class _Where(LoadSettings):
     settings_group: ClassVar[str] = "where"
 
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("evaluated")
-    """Folder for report.html and the evaluations, one folder per model. It may have results from
-    before."""
+    """Folder for report.html and the evaluations, one folder per model. The folder may already
+    have results."""
     device_map: Annotated[
         Literal["auto", "balanced", "sequential"] | None, Meta(section="loading")
     ] = None
     """Spread each model over all accelerators, if it is too large for one."""
     num_processes: Annotated[int, Meta(ge=1, section="loading")] = 1
-    """Number of processes that share the questions; each loads the whole model. On GPUs one per
-    device."""
+    """Number of processes that share the questions; each process loads the whole model. On GPUs,
+    use one process per device."""
     cache: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder of evaluations that several output folders share."""
+    """Folder for evaluations, shared by several output folders."""
     json: bool = False
     """Print the results as JSON."""
     dry_run: bool = False
@@ -94,8 +94,8 @@ class _Where(LoadSettings):
     """Measure a few samples on the first model. Then print the smallest loss that each entry can
     detect, and the time that each entry takes."""
     flips: Annotated[float, Meta(gt=0, le=1, metavar="SHARE", section="plan")] = 0.1
-    """Share of questions that two models answer differently (one right, one wrong), as --plan
-    assumes."""
+    """For --plan: the assumed share of questions that two models answer differently (one right, one
+    wrong)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
     """`holdfast evaluate`."""
 
     model: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL ...")] = ()
-    """Models, see below. The others are compared with the first."""
+    """Models to measure, see below. All other models are compared with the first one."""
 
     def problems(self) -> list[str | Problem]:
         """Models that are not there, suites and entries that cannot be measured."""
@@ -114,7 +114,7 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
                 "knowledge'."
             )
         if self.num_processes > 1 and self.repeat > 1:
-            text = "is measured by one process. Leave num_processes out."
+            text = "needs a single process. Leave num_processes out."
             problems.append(Problem("repeat", text))
         if self.num_processes > 1 and self.device_map is not None:
             text = (

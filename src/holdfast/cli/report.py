@@ -23,11 +23,13 @@ DESCRIPTION = (
 )
 EPILOG = """\
 examples
+  # the output folder of 'holdfast train'
   holdfast report runs/Qwen3-0.6B-label_annealing
   # the output folder of 'holdfast evaluate'
   holdfast report measured
-  holdfast report probed                              # of 'holdfast probe'
-  # of 'holdfast sweep'; 'holdfast sweep report' has more options
+  # the output folder of 'holdfast probe'
+  holdfast report probed
+  # the output folder of 'holdfast sweep'; see also 'holdfast sweep report'
   holdfast report runs/my-study
 """
 

@@ -37,9 +37,10 @@ def _subject(paper: Paper) -> str:
 TABLE = _paper_table(_durations)
 PAPERS = f"papers\n{_paper_table(_subject)}"
 DESCRIPTION = f"""\
-Re-runs a paper's studies and checks its claims. Each claim holds, does not hold, or cannot be told, and is shown with
-the paper's figure, ours and its interval. By default the studies are small versions, on two CPU cores, without
-network, GPU or files of yours. Finished studies are not run again. Interrupted? Run the same command to continue.
+Re-runs a paper's studies and checks its claims. The verdict on each claim is "holds", "does not hold" or "cannot
+tell", and stands beside the paper's figure, our figure and the interval of ours. By default the studies are small
+versions, on two CPU cores, without network, GPU or files of yours. Finished studies are not run again. Interrupted?
+Run the same command to continue.
 --world makes the small world that the studies use (options: holdfast reproduce --world --help).
 
 {PAPERS}
@@ -75,7 +76,7 @@ class ReproduceRequest:
     ]
     """Paper whose claims are checked."""
     recipes: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="RECIPE")] = ()
-    """Some of the paper's studies, if it has several (all)."""
+    """Some of the paper's studies (default: all)."""
     on: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
     """Check the claims on finished studies in these folders, in the order of --recipes. Nothing is
     run."""
@@ -87,11 +88,12 @@ class ReproduceRequest:
     """Check the paper's theory instead of running its studies: compare closed forms with numerical
     results, in seconds. --quick uses fewer random problems."""
     workers: Annotated[int | None, Meta(ge=1)] = None
-    """Number of fine-tuning runs at the same time (2 if there are two or more cores; one per
-    GPU)."""
+    """Number of fine-tuning runs at the same time (default: 2 if there are two or more cores; one
+    per GPU)."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder to write (./reproduce-PAPER; with a size other than small ./reproduce-PAPER-SIZE; with
---theory ./reproduce-PAPER-theory; with --on the study's folder)."""
+    """Folder to write (default: ./reproduce-PAPER; for a size other than small:
+    ./reproduce-PAPER-SIZE; for --theory: ./reproduce-PAPER-theory; for --on: the study's
+    folder)."""
 
     @property
     def sizes(self) -> list[str]:
@@ -119,7 +121,12 @@ class ReproduceRequest:
         if self.on:
             for name in ("theory", "workers", *SIZES):
                 if getattr(self, name, False):
-                    problems.append(Problem(name, "--on runs nothing; leave it out."))
+                    problems.append(
+                        Problem(
+                            name,
+                            "has no effect with --on, which runs nothing. Leave this option out.",
+                        )
+                    )
         if len(self.sizes) > 1:
             sizes = " and ".join(f"--{size}" for size in self.sizes)
             problems.append(Problem(self.sizes[0], f"expected one size, got {sizes}."))
@@ -129,7 +136,7 @@ class ReproduceRequest:
         """Recipes that the paper has not; where the paper is not known, those that none has."""
         if paper is not None and len(paper.recipes) == 1:
             return (
-                [Problem("recipes", f"{paper.name} is one study; leave it out.")]
+                [Problem("recipes", f"{paper.name} has only one study. Leave --recipes out.")]
                 if self.recipes
                 else []
             )
@@ -153,7 +160,12 @@ class ReproduceRequest:
             )
         for name in ("recipes", "medium", "workers"):
             if getattr(self, name):
-                problems.append(Problem(name, "--theory runs no study; leave it out."))
+                problems.append(
+                    Problem(
+                        name,
+                        "has no effect with --theory, which runs no study. Leave this option out.",
+                    )
+                )
         if self.output_dir is not None and self.output_dir.is_file():
             problems.append(
                 Problem("output_dir", f"expected a folder, got the file {self.output_dir}.")

@@ -29,8 +29,8 @@ back what instruction tuning had changed.
   both steps, measured and reported                  holdfast update
   budgets, siblings, derived models, scales          holdfast study
 
-It works across sibling versions (Llama 3 and 3.1) and on models that were derived from the same ancestor. Before
-anything is written, a sample of every layer is compared. If the models do not look related, a warning says so.
+A residual works across sibling versions (Llama 3 and 3.1) and on models that were derived from the same ancestor.
+Before anything is written, a sample of every layer is compared. If the models do not look related, a warning says so.
 
 examples
   # in two steps: the residual is a folder that can be applied many times
@@ -48,10 +48,10 @@ examples
 """
 
 EXTRACT = """\
-Writes instruct - base as a checkpoint of its own (residual.safetensors). In float32, the default, base + residual is
-the instruct model bit for bit, except for signs of zeros. This holds in float32 and in narrower dtypes that can
-represent the instruct model's numbers. The number of values that are not recovered is counted and printed. The
-instruct model's tokenizer, chat template and generation settings are stored with the residual.
+Writes instruct - base as a checkpoint of its own (residual.safetensors). If the residual is float32 (the default),
+base + residual is the instruct model bit for bit, except for signs of zeros. This holds if the sum is saved in float32,
+or in a narrower dtype that can represent the instruct model's numbers. The command prints how many values are not
+recovered. The instruct model's tokenizer, chat template and generation settings are stored with the residual.
 """
 EXTRACT_EPILOG = """\
 examples
@@ -60,9 +60,9 @@ examples
   # only check whether the models look related
   holdfast residual extract --instruct instruct --base base \\
       --output_dir residual --dry_run
-  # a LoRA adapter
+  # the instruct model is a LoRA adapter
   holdfast residual extract --instruct adapter --base base --output_dir residual
-  # half the space
+  # half the disk space, not exact
   holdfast residual extract --instruct instruct --base base \\
       --output_dir residual --dtype bfloat16
 """
@@ -101,9 +101,9 @@ class _Between:
     base: Model
     """The base that the model was tuned from."""
     adapter_base: OptionalModel = None
-    """Base of the adapter (--base)."""
+    """Base of the adapter (default: --base)."""
     dtype: Annotated[str, DTYPE] = "float32"
-    """Dtype of the residual; bfloat16 takes half the space and is not exact."""
+    """Dtype of the residual; bfloat16 takes half the disk space and is not exact."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,20 +120,20 @@ class _Onto:
     residual: Annotated[str | None, Meta(metavar="FOLDER")] = None
     """Folder that 'holdfast residual extract' wrote."""
     instruct: OptionalModel = None
-    """In place of --residual: the tuned model."""
+    """The tuned model, given in place of --residual."""
     old_base: OptionalModel = None
     """With --instruct: the OLD base, from which the instruct model was tuned."""
     base: Model
-    """The model to put the residual on: the NEW base, usually the old one trained further."""
+    """Model to which the residual is added: the NEW base, usually the old base trained further."""
     scale: float = 1.0
-    """Factor on the residual (1 in the paper)."""
+    """Factor by which the residual is multiplied (1 in the paper)."""
     adapter_base: OptionalModel = None
-    """Base of the adapter (for --instruct the old base)."""
+    """Base of the adapter (default for --instruct: --old_base)."""
     dtype: Annotated[str | None, DTYPE] = None
-    """Dtype of floating-point tensors (the base's, tensor by tensor)."""
+    """Dtype of floating-point tensors (default: as in the base, tensor by tensor)."""
     tokenizer: Literal["residual", "instruct", "base"] | None = None
-    """Where the result takes its vocabulary, tokenizer, chat template and generation settings from
-    (the residual, or the instruct model)."""
+    """What gives the result its vocabulary, tokenizer, chat template and generation settings
+    (default: the residual, or the instruct model)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class ApplyRequest(Output, Policies, _Onto):
         problems = missing_folders(self, "residual", "instruct", "old_base", "base", "adapter_base")
         missing = [f"--{name}" for name in ("instruct", "old_base") if getattr(self, name) is None]
         if self.residual is not None and len(missing) < 2:
-            text = "this, and --instruct with --old_base, both name the residual. Give one of them."
+            text = "expected either --residual, or --instruct with --old_base, got both."
             problems.append(Problem("residual", text))
         elif self.residual is None and missing:
             problems.append(

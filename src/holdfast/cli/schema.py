@@ -132,7 +132,7 @@ class SchemaRequest:
     kind: Annotated[str, Meta(positional=True, metavar="KIND", choices=SCHEMAS)]
     """Kind of file."""
     output: Annotated[Path | None, Meta(metavar="FILE")] = None
-    """File to write (standard output)."""
+    """File to write (default: standard output)."""
 
 
 COMMAND = Command(

@@ -11,10 +11,10 @@ from holdfast.studies.sequence.settings import SequenceSettings
 PROG = "holdfast sequence"
 
 DESCRIPTION = """\
-Fine-tunes a model on tasks one after another, and measures all tasks after each. Compares the arms that you list:
-plain sequential fine-tuning, single tasks, multitask training, rehearsal, retention methods at several strengths, and
-merges of the single-task models. Stages that arms share are trained once. The page shows the plane of the tasks,
-distances, forgetting curves, and the matrix of tasks by stage with measures of forgetting.
+Fine-tunes a model on tasks one after another, and measures all tasks after each one. Compares the arms that you list:
+plain sequential fine-tuning, single tasks, multitask training, replay, retention methods at several strengths, and
+merges of the single-task models. Stages that arms share are trained once. The page plots earlier tasks against the last
+task, the distance of the weights, and forgetting curves. Its tables have the tasks by stage and measures of forgetting.
 Interrupted? Run the same command to continue. Several machines: use one --storage and a shared folder, and start
 'holdfast sequence worker' on the others.
 """
@@ -36,7 +36,7 @@ tasks.yaml
     - sequential
     - single                              # each task from the base
     - multitask                           # all data at once: the upper bound
-    - replay: {fraction: 0.1}             # rehearsal: of all earlier data
+    - replay: {fraction: 0.1}             # old data, of all earlier tasks
     - sfa: {p: [1, 0.75, 0.5, 0.25]}      # any method; each value of a list is tried
     - label_annealing: {weight: [0.3, 1]}
     - ewc: {coefficient: [100, 1000]}     # Fisher information of earlier data

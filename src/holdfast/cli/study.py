@@ -70,13 +70,13 @@ ladder.yaml
   evaluation: [{perplexity: held_out.jsonl, name: web}]
 """
 OVERTRAINING_TEXT = """\
-Takes the checkpoints of a ladder (one model at rising pre-training budgets) and modifies all in the same way: noise,
-quantisation and pruning without training, and fine-tuning on your tasks over learning rates, batch sizes, schedules,
-LoRA and retention methods. Shows what each modification costs at each budget, at which budget longer pre-training
-begins to harm (the inflection point), which learning rate validation data chooses at each budget, and whether
-retention methods change this. For tasks with images, checkpoints get a vision tower first (align). Figures are paired
-with those of the unmodified checkpoint; intervals cover seeds and samples. Interrupted? Run the same command to
-continue.
+Takes the checkpoints of a ladder (one model at rising pre-training budgets) and modifies all of them in the same ways.
+Without training: noise, quantisation and pruning. With training: fine-tuning on your tasks, with various learning
+rates, batch sizes and schedules, with LoRA, and with retention methods. Shows what each modification costs at each
+budget, at which budget longer pre-training begins to harm (the inflection point), which learning rate is best on
+validation data at each budget, and whether retention methods change these results. For tasks with images, checkpoints
+get a vision tower first (align). Each figure is paired with that of the unmodified checkpoint. Intervals cover seeds
+and samples. Interrupted? Run the same command to continue.
 """
 OVERTRAINING_FILE = """\
 overtraining.yaml
@@ -102,11 +102,11 @@ overtraining.yaml
   seeds: [0, 1, 2]
 """
 RESIDUAL_TEXT = """\
-Makes every model of a grid once and measures all in the same way: base and instruct models, both continued on budgets
-of new text, base + residual at each budget, residuals on sibling versions and on derived models, and scales of the
-residual. The page has the paper's tables with its figures and yours, scores against the number of new tokens, and
-whether residuals transfer. Interrupted? Run the same command to continue. Several machines: use one --storage and a
-shared folder, and start 'holdfast study worker' on the others.
+Makes each model of a grid once and measures all in the same way. The grid: base and instruct model; both trained
+further on each budget of new text; base + residual at each budget; residuals on sibling versions and derived models;
+several scales. The page has the paper's tables with the paper's figures and yours, scores against the number of new
+tokens, and whether residuals transfer. Interrupted? Run the same command to continue. Several machines: use one
+--storage and a shared folder, and start 'holdfast study worker' on the others.
 """
 RESIDUAL_FILE = """\
 study.yaml
@@ -117,15 +117,15 @@ study.yaml
     llama-3.1:
       base: meta-llama/Llama-3.1-8B
       instruct: meta-llama/Llama-3.1-8B-Instruct
-  # families to continue on the new text (default: the first)
+  # families whose models are trained further on the new text (default: the first)
   continued: [llama-3]
-  starts: [base, instruct]              # models of a family to continue
+  starts: [base, instruct]              # models of a family that are trained further
   corpus: [news/]
   after: 2023-12-01
   budgets: [100M, 500M, 1B]             # one column each
   derived: {docchat: cerebras/Llama3-DocChat-1.0-8B}
   scales: [1]                           # of the residual
-  # also tune the continued base on your conversations
+  # also fine-tune the continued base on your conversations
   retuned: {dataset_name: conversations.jsonl}
   seeds: [0]
   train: {learning_rate: 1.0e-5, bf16: true}

@@ -28,8 +28,8 @@ STEPS = ("worker", "status", "report")
 @dataclass(frozen=True, kw_only=True)
 class _StorageOption:
     storage: Annotated[str | None, Meta(metavar="URL")] = None
-    """Database of the study: sqlite:///FILE, postgresql://user@host/database
-    ($HOLDFAST_STORAGE)."""
+    """Database of the study: sqlite:///FILE, postgresql://user@host/database (default:
+    $HOLDFAST_STORAGE)."""
 
     @property
     def address(self) -> str | None:
@@ -42,7 +42,7 @@ class _StudyName:
     folder: Annotated[Path | None, Meta(positional=True, metavar="FOLDER")] = None
     """The study's folder."""
     study: Annotated[str | None, Meta(metavar="NAME")] = None
-    """Name of the study, if only its storage is known."""
+    """Name of the study, if --storage is given in place of FOLDER."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class _WorkerPlace:
     study: Annotated[str | None, Meta(metavar="NAME")] = None
     """Name of the study (needed if the storage has several)."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder for this worker's runs (the study's own folder, as seen from here)."""
+    """Folder for this worker's runs (default: the study's folder)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,17 +137,17 @@ examples
   {prog} worker --storage postgresql://user@host/database \\
       --study my-study
 
-The study's paths of models, data and evaluation files are read relative to this working directory: start workers in a
-copy of the project. Runs are written to --output_dir. Figures go to the storage, so the page of the study needs no
-shared disk. With a shared disk, give the same folder. If a worker dies, another one takes its job: it continues from
-the last checkpoint if the folder is shared, else it starts again.
+A worker reads the study's paths of models, data and evaluation files relative to its working directory: start workers
+in a copy of the project. Runs are written to --output_dir. Figures go to the storage, so the page of the study needs no
+shared disk. With a shared disk, give all workers the same folder. If a worker dies, another worker takes its job. The
+job continues from the last checkpoint if the folder is shared, else it starts again.
 """,
         yaml=False,
     )
     status = Command(
         name=f"{prog} status",
         request=StatusRequest,
-        description="Shows the progress of a study. Reads only.",
+        description="Shows the progress of a study, and changes nothing.",
         usage="FOLDER [options]",
         yaml=False,
     )
@@ -176,11 +176,11 @@ class StudyCommand:
     """With a switch `dry_run`."""
     steps: Steps
     kind: str
-    """Class of the study, as `module:name`; imported once it is used."""
+    """Class of the study, as `module:name`; it is imported when it is first used."""
     file_needed: bool = False
-    """Whether options alone cannot say what is asked."""
+    """Whether the command needs a file, because options alone cannot describe the study."""
     only_queues: bool = False
-    """Whether all jobs run in worker processes, so that this one computes nothing."""
+    """Whether all jobs run in worker processes, so that the command itself computes nothing."""
 
     def run(self, argv: list[str]) -> int:
         """Runs the command, or one of `STEPS`."""

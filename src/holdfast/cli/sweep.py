@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 PROG = "holdfast sweep"
 DESCRIPTION = """\
-Fine-tunes in many ways, measures what each learnt and forgot, draws the frontier between the two, and says which one
-to take. The initial model's figures, direct fine-tuning and label annealing's teacher are computed once and shared.
-Interrupted? Run the same command to continue; finished work is not repeated.
+Fine-tunes a model in many ways, and measures what each trial learnt and forgot. Draws the frontier between learning
+and forgetting, and says which trial to take. Three things are computed once, for all trials: the initial model's
+figures, direct fine-tuning, and the teacher of label annealing. Interrupted? Run the same command to continue;
+finished work is not repeated.
 """
 STUDY_YAML = """\
 study.yaml
@@ -34,7 +35,7 @@ study.yaml
     - [{replay: {data: old.jsonl}}, {label_annealing: {weight: [0.3, 1]}}]
   vary:
     learning_rate: [1.0e-5, 3.0e-5]    # any key of the training configuration
-  # entries of its evaluation section; several: their mean
+  # entries of the evaluation section; several entries are averaged
   objectives: {learn: gsm8k, keep: [mmlu, humaneval]}
   seeds: [0, 1, 2]                     # every trial is repeated
   # or random, tpe, nsga2, each with trials: 30
@@ -66,9 +67,9 @@ examples
 
 RULES = """\
 rules
-  paper            the trial that keeps most among those that improve on the initial model
-  keep_within      the trial that learns most among those that lose at most --points on keep
-  knee             the bend of the frontier
+  paper            of the trials that learn anything, the one with the highest keep gain
+  keep_within      of the trials that lose at most --points on keep, the one with the highest learn gain
+  knee             the trial at the bend of the frontier
 
 examples
   holdfast sweep report runs/my-study
@@ -83,7 +84,8 @@ class ReportRequest(study_commands.ExistingStudy):
     rule: str | None = None
     """Rule that chooses the trial: paper, keep_within or knee (default: the study's rule)."""
     points: Annotated[str | None, Meta(metavar="LOSS")] = None
-    """With keep_within: the largest loss allowed on keep, in the metric's unit or as 1pt."""
+    """With keep_within: the largest loss allowed on the keep side, as a number in the metric's
+    unit or in points, such as 1pt."""
     strict: bool = False
     """Require whole intervals, not only point estimates, to satisfy the rule."""
 
@@ -99,8 +101,8 @@ class ReportRequest(study_commands.ExistingStudy):
         rule_from_config(rule)
         if not isinstance(opened.study, SweepStudy):
             raise ConfigError(
-                f"--rule: applies to sweeps, and '{opened.study.settings.name}' is another study. "
-                "Leave it out."
+                f"--rule: applies to sweeps, and '{opened.study.settings.name}' is not a sweep. "
+                "Leave --rule out."
             )
         config = opened.study.settings
         settings = dataclasses.replace(

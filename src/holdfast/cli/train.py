@@ -16,8 +16,8 @@ from holdfast.errors import ConfigError
 from holdfast.printable import lines
 
 DESCRIPTION = """\
-Fine-tunes a language model, keeps what it knew, and measures both. Takes every key of 'trl sft'. Interrupted? Run the
-same command to continue.
+Fine-tunes a language model, and measures what it learnt and what it forgot. Takes every key of 'trl sft'. Interrupted?
+Run the same command to continue.
 """
 EPILOG = """\
 example
@@ -25,10 +25,10 @@ example
       --retention label_annealing:weight=1.0 --keep prose.jsonl
 """
 EXAMPLES = """\
-  # the least: a model and data
+  # the minimum: a model and data
   holdfast train --model_name_or_path Qwen/Qwen3-0.6B --dataset_name train.jsonl
 
-  # keep the old skills, and measure: 'keep' must be kept, 'learn' is learnt
+  # keep old skills, and measure: --keep must not get worse, --learn should get better
   holdfast train --model_name_or_path ./my-model --dataset_name train.jsonl \\
       --learning_rate 1e-5 --retention label_annealing:weight=1.0 \\
       --keep prose.jsonl --keep hellaswag --learn held_out.jsonl
@@ -103,7 +103,7 @@ class Flags(CheckFlags):
     only."""
 
     dry_run: bool = False
-    """Check and rehearse the request without training. The same as 'holdfast check'; its options
+    """Check and rehearse the request without training. The same as 'holdfast check', whose options
     are allowed, too."""
     debug: Annotated[bool, Meta(section="running")] = False
     """Full tracebacks."""

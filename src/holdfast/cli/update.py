@@ -12,13 +12,14 @@ from holdfast.config.help import Section
 from holdfast.studies.update.settings import UpdateSettings
 
 DESCRIPTION = """\
-Updates an instruct model on new text without instruction data. Training the model itself on new text damages
+Updates an instruct model on new text without instruction data. Training the instruct model itself on new text damages
 instruction following. So its BASE is trained on the new text, and what instruction tuning had changed is added back:
 
   new instruct model = (base + new text) + scale * (instruct - base)
 
-Documents are packed whole into windows, and no document attends to another. A part of them is held out and measured.
-Base, instruct and result are measured in the same way and compared. Interrupted? Run the same command to continue.
+Documents are packed whole into windows, and no document attends to another. A part of the documents is held out and
+measured. Base, instruct and result are measured in the same way and compared. Interrupted? Run the same command to
+continue.
 """
 UPDATE = """\
 update.yaml (every key is an option too)

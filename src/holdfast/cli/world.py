@@ -16,10 +16,10 @@ from holdfast.papers.worlds.world import WorldRecipe, quick_recipe
 from holdfast.printable import lines
 
 DESCRIPTION = """\
-Makes a small world of invented people, and two models of it: a base that knows the people, and an instruct model that
-follows instructions. Also writes dated articles with new facts, questions about old and new facts in wordings that no
-text has, prompts whose replies a program checks, and a suite of all of them. It takes a few minutes on two CPU cores,
-without network. Models are cached, so the second time takes seconds.
+Makes a small world of invented people, and trains two models on it: a base that knows the people, and an instruct
+model that follows instructions. Also writes dated articles with new facts, questions about old and new facts in
+wordings that no training text has, prompts whose replies a program checks, and a suite of all of them. The command
+takes a few minutes on two CPU cores, without network. Models are cached, so the second time takes seconds.
 """
 EPILOG = """\
 examples
@@ -48,7 +48,7 @@ class _Output:
     quick: bool = False
     """Tiny sizes, to test the command in seconds."""
     workers: Annotated[int | None, Meta(ge=1)] = None
-    """Number of models to train at the same time (2 with two or more cores)."""
+    """Number of models to train at the same time (default: 2 with two or more cores)."""
     json: bool = False
     """Print paths and recipe as JSON on stdout."""
 

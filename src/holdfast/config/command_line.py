@@ -315,7 +315,9 @@ class _WordReader:
         """Sets a value; the words after it are refused."""
         self.request.values[setting.name] = value
         for word in rest:
-            text = f"unexpected {word!r} after its value. Put a value with spaces in quotes."
+            text = (
+                f"unexpected {word!r} after the option's value. Put a value with spaces in quotes."
+            )
             self.request.problems.append(Problem(setting.name, text))
 
     def _extend(self, setting: Setting, values: Sequence[Any]) -> None:
@@ -327,10 +329,7 @@ class _WordReader:
         """The sentence about an option that does not exist."""
         if self.positional is not None and name == self.positional.name:
             word = self.positional.meta.metavar or name
-            return (
-                f"unknown option '--{name}'. {word} is not an option here. Write its value without "
-                "a name."
-            )
+            return f"unknown option '--{name}'. {word} is positional: write only its value."
         options = [setting for setting in self.known.values() if not setting.meta.positional]
         listed = [setting.name for setting in options if not setting.meta.hidden]
         hidden = [setting.name for setting in options if setting.meta.hidden]

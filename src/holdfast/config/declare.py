@@ -55,7 +55,7 @@ class Meta:
     last: bool = False
     """Whether it stands after all others, though a base class declares it."""
     positional: bool = False
-    """Whether the command line takes it as words without an option."""
+    """Whether the setting is positional on the command line (words without an option)."""
     repeatable: bool = False
     """Whether the option may be given again, adding to a list."""
     one_word: bool = False
@@ -91,14 +91,14 @@ class Setting:
     types: tuple[Any, ...]
     """The accepted type hints, without `NoneType`."""
     default: Any = None
-    """Default of the dataclass; `MISSING` if the setting is required."""
+    """Default value of the field in the dataclass; `MISSING` if the setting is required."""
     optional: bool = False
     """Whether null is a value of its own."""
     choices: tuple[Any, ...] = ()
     help: str = ""
     meta: Meta = Meta()
     source: str = ""
-    """Index of the dataclass that gets the value, if a request consists of several."""
+    """Index of the dataclass that gets the value, if a request has several dataclasses."""
 
     @property
     def is_switch(self) -> bool:

@@ -31,7 +31,7 @@ _HELP = Setting(
     name="help [NAME|all]",
     types=(bool,),
     default=False,
-    help="Show this text, the help of an option, or everything.",
+    help="Show this text, one option's help, or all help.",
 )
 
 

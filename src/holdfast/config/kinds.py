@@ -246,7 +246,7 @@ class ListOf(Kind):
     items: tuple[Kind, ...]
     """The kind of all items, or one kind for each item."""
     fixed: bool = False
-    """Whether there is one kind for each item."""
+    """Whether each item has its own kind."""
     least: int | None = None
     """Minimum number of items."""
 

@@ -22,14 +22,15 @@ class RawRequest:
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Values by key. The command line overrides the file."""
     from_line: set[str] = dataclasses.field(default_factory=set)
-    """Keys that the command line gave."""
+    """Keys whose values were given on the command line."""
     without_dashes: set[str] = dataclasses.field(default_factory=set)
-    """Those of them that were given as words without an option."""
+    """Keys whose values were given as positional words on the command line."""
     problems: list[Problem] = dataclasses.field(default_factory=list)
     lines: dict[KeyPath, int] = dataclasses.field(default_factory=dict)
-    """Line in the file (from 1) of every key and item, by path with underscores (`normal`)."""
+    """Line number in the file (from 1) of every key and item. It is stored under the path of
+    the key or item, with underscores for dashes (see `normal`)."""
     file: str | None = None
-    """Name of the YAML file; None without one."""
+    """Name of the YAML file; None without a file."""
 
     def over(self, other: RawRequest) -> RawRequest:
         """This one's values over another's (the command line's over the file's)."""

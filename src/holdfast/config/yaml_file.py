@@ -58,7 +58,7 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
             return request
         problem = f"expected a mapping ('key: value' lines), got {show(request)}."
         if request is None:
-            problem = f"the file is empty.{f' It needs at least {needs}.' if needs else ''}"
+            problem = f"the file is empty.{f' The file needs at least {needs}.' if needs else ''}"
     raise ConfigError(f"{option} {path}: {problem}")
 
 

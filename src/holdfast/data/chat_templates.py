@@ -138,8 +138,8 @@ def _stretch(
     if not reply or not text.endswith(behind) or begin > end or earlier not in _words(text[:begin]):
         raise BadRow(
             f"if message {number + 1} changes, the chat template also changes other messages. So "
-            "the tokens of one message cannot be separated (weight, train). Give rows of prompt "
-            "and completion instead"
+            "the tokens of this message cannot be told from those of the others (keys weight and "
+            "train, rewritten_turns). Give rows of prompt and completion instead"
         )
     return begin, end
 
@@ -237,9 +237,9 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
         sentences.append(f"The chat template leaves out {of}: {', '.join(counts)}.")
     if unlike:
         sentences.append(
-            "The chat template ends the prompt differently when an answer follows, in "
-            f"{len(unlike):,} {of}: at generation the prompt ends with "
-            f"'{printable(unlike[0][:80])}', in training it does not."
+            f"In {len(unlike):,} {of}, the chat template ends the prompt with "
+            f"'{printable(unlike[0][:80])}' when the model generates, but not in training, where an "
+            "answer follows."
         )
     return sentences
 

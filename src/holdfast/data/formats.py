@@ -154,7 +154,7 @@ class _Source:
     """Columns of the rows with images."""
     first: Row
     columns: list[str]
-    """Columns without those of images."""
+    """All columns except those with images."""
     image_columns: list[str]
     streamed: bool
 
@@ -432,7 +432,9 @@ def _as_text_or_messages(
         if (
             trained_whole and not_read is not None
         ):  # no turn of the assistant begins at the first token
-            not_read["the assistant's turns alone (rows trained whole)"] = trained_whole
+            not_read["the bounds of the assistant's turns, so the whole row is trained"] = (
+                trained_whole
+            )
     return mapped
 
 
@@ -822,7 +824,7 @@ def _mapped(
             if reason is not None:
                 bad.append((number, reason))
             advance(1)
-    assert bad, "a row failed in map but not on its own"
+    assert bad, "a row failed in datasets.map, but not when it was converted alone"
     raise bad_rows(bad[:_SHOWN], len(bad), len(dataset), name, rows.files)
 
 

@@ -97,7 +97,7 @@ def trained_messages(messages: Sequence[Row], converted: Sequence[Row]) -> list[
                 raise BadRow(f"message {number} has the weight {flag!r}, expected 0 or 1")
         trained.append(all(flags) if flags else turn["role"] == "assistant")
     if not any(trained):
-        raise BadRow("all of its messages are excluded from training (weight, train)")
+        raise BadRow("all of its messages are excluded from training by their keys weight or train")
     return trained
 
 

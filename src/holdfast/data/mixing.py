@@ -96,8 +96,8 @@ def mix_replay(
 
     if not 0.0 <= fraction < 1.0:
         raise ConfigError(
-            "replay fraction: expected a number from 0 to below 1 (0.1 is 10 % of the mixture), "
-            f"got {fraction!r}."
+            "replay fraction: expected a number of at least 0 and below 1 (0.1 is 10 % of the "
+            f"mixture), got {fraction!r}."
         )
     if unit not in get_args(Unit):
         raise ConfigError(
@@ -112,8 +112,8 @@ def mix_replay(
     if _holds_images(train, replay):
         if unit == "tokens":
             raise ConfigError(
-                "replay.unit: expected examples for rows with images, got tokens: the tokens of "
-                "an image are known only once a batch is made. Set unit: examples. Then the "
+                "replay.unit: expected examples for rows with images, got tokens: the number of "
+                "image tokens is known only when a batch is made. Set unit: examples. Then the "
                 "fraction counts rows."
             )
         weights, new = np.ones(len(replay), np.int64), len(train)

@@ -102,8 +102,8 @@ def check_pairs(rows: datasets.Dataset, *, files: Sequence[Path] | None = None) 
     same = sum(row["chosen"] == row["rejected"] for row in rows.select_columns(list(COMPLETIONS)))
     if same == len(rows):
         raise DataError(
-            "Preference data: expected chosen and rejected completions that differ, got the "
-            f"same text in both in all {same} rows."
+            "Preference data: expected chosen and rejected completions that differ, but each of the "
+            f"{same} rows has the same text in both."
         )
 
 

@@ -152,8 +152,9 @@ def data_files(name: Source | Sequence[Source], *, split: str = "train") -> list
         _split_of(path),
     ):  # training rows must not pass for a test split
         raise DataError(
-            f"{path}: expected the split 'train', the only one of a file, got '{_base(split)}'. "
-            "Name the file of that split, and use split 'train'."
+            f"{path}: got the split '{_base(split)}', but a single file has only the split 'train', "
+            "unless its name states another. For rows of another file, give the path of that file "
+            "with the split 'train'."
         )
     return [path]
 
@@ -295,13 +296,14 @@ def _of_split(folder: Path, files: list[Path], split: str) -> list[Path]:
         return [file for file in files if _split_of(file) == split]
     if splits:
         raise DataError(
-            f"{folder}: expected one of the splits in the names of its files, {', '.join(splits)}, "
-            f"got '{split}'. Choose one of these, or name a file."
+            f"{folder}: got the split '{split}', but the names of the files state only the splits "
+            f"{', '.join(splits)}. Choose one of these, or give the path of a file."
         )
     if split != "train":
         raise DataError(
-            f"{folder}: expected the split 'train', because the files' names have no splits, got "
-            f"'{split}'. Name a file or folder of that split."
+            f"{folder}: got the split '{split}', but the names of the files state no splits, so "
+            "there is only 'train'. For other rows, give the path of their file or folder with the "
+            "split 'train'."
         )
     return files
 
@@ -320,9 +322,9 @@ def _base(split: str) -> str:
     names = list(dict.fromkeys(re.sub(r"\[.*", "", spec).strip() for spec in split.split("+")))
     if len(names) > 1:
         raise DataError(
-            f"split: expected parts of one split of local data, got {split!r}, which names "
-            f"{' and '.join(names)}. To train on all of them, list each as a separate entry "
-            "under datasets:."
+            "split: in local data, all parts have to be from the same split, but "
+            f"{split!r} names {' and '.join(names)}. To train on all of them, list each as a "
+            "separate entry under datasets:."
         )
     return names[0]
 

@@ -140,7 +140,7 @@ class TrainedTurns:
         if not self.thoughts:
             labels = _without_thoughts(labels, written)
         if all(label == _IGNORED for label in labels):
-            raise BadRow("no token of it is trained")
+            raise BadRow("the row has no trained tokens")
         return {"input_ids": written.ids, "labels": labels}
 
     def _labels(
@@ -259,7 +259,10 @@ class _Written:
             messages = self.messages[:count]
             return _render(messages, self.tokenizer, self.variables, add_generation_prompt=reply)
         except BadRow as error:
-            raise BadRow(f"its first {count} messages cannot be written alone: {error}") from None
+            raise BadRow(
+                "to find the assistant's tokens, the first messages are written alone, but the chat "
+                f"template fails on the first {count}: {error}"
+            ) from None
 
     def _same_tokens(self, text: str) -> tuple[int, list[int]]:
         """How many tokens of the conversation are in the beginning that it has in common with a

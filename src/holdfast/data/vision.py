@@ -198,8 +198,8 @@ def converter_with_images(
         extras = [name for name in TEMPLATE_COLUMNS if row.get(name)]
         if extras:
             raise BadRow(
-                f"has {' and '.join(extras)} beside images, but these are not passed to the "
-                "processor"
+                f"a row with images cannot have {' and '.join(extras)}, because these columns are "
+                "not passed to the processor"
             )
         brought: list[Any] = []
         marked = {}
@@ -266,7 +266,7 @@ def _refuse_spare(token: str, texts: Sequence[str]) -> None:
     spare = sum(text.count(token) for text in texts)
     if spare:
         raise BadRow(
-            f"its text has {token} {_times(spare)} without an image; name the image in a column "
+            f"its text has {token} {_times(spare)} without a matching image; give the image in a column "
             f"'{COLUMNS[0]}', or use a message part of type image instead"
         )
 

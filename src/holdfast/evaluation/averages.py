@@ -52,7 +52,7 @@ def averages_of(
         for suite, name, _ in average.members:
             if (suite, name) not in entries:
                 evaluation = folder.find(suite, name)
-                assert evaluation is not None, "an average is formed after its members"
+                assert evaluation is not None, "members of an average must be measured before it"
                 entries[suite, name] = [evaluation]
     joint = JointScores([folder], entries, resamples=RESAMPLES, seed=plan.seed)
     return [_average(average, joint, plan, model_identity) for average in plan.averages]

@@ -24,7 +24,7 @@ _MEANINGS = {
     "context": "The context has {before:,} tokens before and {after:,} after: longer text is "
     "cut for one model only.",
     "dtype": (
-        "Measured in {before} before and in {after} after: this may explain a small difference."
+        "The dtype was {before} before and {after} after. This may explain a small difference."
     ),
 }
 

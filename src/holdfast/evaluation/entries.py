@@ -89,7 +89,8 @@ Options = Annotated[
     tuple[str, ...] | str,
     Meta(
         parse=_options,
-        expected='at least two different texts such as [" negative", " positive"], label: text, or a column',
+        expected='at least two different texts (a list such as [" negative", " positive"], or a '
+        "mapping from label to text), or the name of a column",
         json_schema=lambda: {
             "anyOf": [
                 _TEXTS,
@@ -111,49 +112,51 @@ that the model takes text only."""
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What all entries have in common."""
+    """Fields that all entries have in common."""
 
     kind: ClassVar[str] = ""
-    """Name in `kinds.KINDS`, and key in a suite unless `written` is false."""
+    """Name of the kind in `kinds.KINDS`. It is also the entry's key in a suite, unless `written` is
+    false."""
     former: ClassVar[str] = ""
     """Earlier name of the kind, which suites may still use."""
     written: ClassVar[bool] = True
-    """Whether a suite has a key for it."""
+    """Whether a suite has a key for entries of this kind."""
     source: ClassVar[str] = "data"
-    """The field that takes the value of the kind's key, as in `perplexity: prose.jsonl`."""
+    """The field that gets the value of the kind's key: `perplexity: prose.jsonl` sets `data`."""
     file_settings: ClassVar[tuple[str, ...]] = ("reference",)
     """Further fields that name local files."""
     name_suffix: ClassVar[str] = ""
     """Suffix of an entry's default name."""
     shipped: ClassVar[str] = ""
-    """The word that names holdfast's own data instead of a file; empty: there is none."""
+    """Word to write instead of a file to use data that comes with holdfast; empty: there is no such
+    data."""
     without: ClassVar[tuple[str, ...]] = ()
-    """Fields that a suite cannot write."""
+    """Fields that cannot be set in a suite."""
     batched: ClassVar[bool] = False
-    """Whether its figures depend on the plan's batch size."""
+    """Whether the entry's figures depend on the plan's batch size."""
     against_start: ClassVar[bool] = False
-    """Whether it compares a model with the one that it was tuned from, `start` of
-    `runner.evaluate`."""
+    """Whether the entry compares a model with its base (the argument `start` of
+    `runner.evaluate`)."""
     served: ClassVar[bool] = True
-    """Whether a model behind a server can be measured, because continuations and log-probabilities
-    suffice."""
+    """Whether the entry can measure a served model, because it needs only continuations and
+    log-probabilities."""
     takes_images: ClassVar[bool] = False
-    """Whether its rows may have images, for vision-language models."""
+    """Whether the entry's rows may have images, for vision-language models."""
     runs_code: ClassVar[bool] = False
-    """Whether it runs programs that the model writes."""
+    """Whether the entry runs programs that the model writes."""
     libraries: ClassVar[tuple[str, ...]] = ()
-    """Packages other than torch and transformers whose versions affect its figures."""
+    """Packages other than torch and transformers whose versions affect the entry's figures."""
     unread: ClassVar[tuple[str, ...]] = ()
     """Fields that do not affect what this entry measures."""
 
     suite: Annotated[str, Meta(yaml=False)]
-    """"keep", "learn" or a name of the user's."""
+    """"keep", "learn" or a name that the user chose."""
     name: Word
     """Unique within its suite; by default the stem of the data file, or the task's name."""
     chat_template_kwargs: Annotated[dict[str, Any], Meta(metavar="'{enable_thinking: false}'")] = (
         dataclasses.field(default_factory=dict)
     )
-    """Variables of the chat template, if it writes the prompts. {enable_thinking: false} makes
+    """Variables of the chat template, if prompts use it. {enable_thinking: false} makes
     reasoning models reply at once."""
 
     @property
@@ -228,10 +231,10 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class DataEntry(Entry):
-    """What entries over rows of a file have in common."""
+    """Fields of all entries whose samples are rows of a file."""
 
     data: Word
-    """A data file, a folder or a hub id. It becomes an absolute path when it is read."""
+    """A data file, a folder or a hub id. Relative paths become absolute when the entry is read."""
     split: Word = "train"
     """Split of the data. A single local file is the split "train"; a hub id needs a split."""
     config: WordOrNone = None
@@ -294,19 +297,19 @@ class Along:
     measured anyway."""
 
     steps: Annotated[tuple[int, ...], Meta(ge=1)] = ()
-    """After these optimiser steps."""
+    """Measure after these optimiser steps."""
     every: CountOrNone = None
-    """Every N optimiser steps."""
+    """Measure every N optimiser steps."""
     shares: Annotated[tuple[float, ...], Meta(gt=0, lt=1)] = ()
-    """After these shares of all steps, each at the nearest step."""
+    """Measure after these shares of all optimiser steps, each rounded to a whole step."""
     entries: tuple[str, ...] = ()
-    """Entries by name, suite/name, or whole suites; default: all."""
+    """Entries (by name or as suite/name) and whole suites (by name); default: all entries."""
 
     def problems(self) -> list[str]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
         if self.steps or self.every is not None or self.shares:
             return []
-        return ["expected steps, every or shares, to set when to measure; got none of them."]
+        return ["expected steps, every or shares (when to measure), got none of them."]
 
     def reached(self, step: int, total: int) -> list[float]:
         """Which moments a step is, as shares of the steps: those of `shares` as they were asked
@@ -339,8 +342,8 @@ class PlanSettings:
     """What all entries of a plan share."""
 
     batch_size: Annotated[int, Meta(ge=1)] = 8
-    """Batch size for generation, and for models that cannot share prefixes. It is never automatic:
-    the last digits of results depend on it. Compare models at the same batch size."""
+    """Batch size for generation, and for models that cannot share prefixes. Compare models at the
+    same batch size, because the last digits of results depend on it. It is never automatic."""
     before: bool = True
     """Also measure the initial model (`holdfast train`). Comparisons need it."""
     confidence: Annotated[float, Meta(gt=0, lt=1)] = 0.95
@@ -351,8 +354,8 @@ class PlanSettings:
     """Allow programs written by the model, in a sandbox. Without it, tasks whose answers are
     programs are refused."""
     along: Along | None = None
-    """Also measure during training (`holdfast train`; with several processes, after training from
-    saved weights): `{steps: [1, 2, 5], every: 50}`."""
+    """Also measure during `holdfast train`, as in `{steps: [1, 2, 5], every: 50}`. With several
+    processes, the weights are saved at these steps and measured after training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,7 +365,7 @@ class EvaluationPlan(PlanSettings):
 
     entries: tuple[Entry, ...] = ()
     averages: tuple[Average, ...] = ()
-    """Averages of entries, which are compared like entries."""
+    """Averages over entries. An average is compared like an entry."""
 
     def record(self) -> dict[str, Any]:
         """The fields by name, for records and fingerprints. It leaves `along` out if that is off,

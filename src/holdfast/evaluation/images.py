@@ -244,8 +244,8 @@ def encode(prompt: ImagePrompt, processor: Any) -> Encoded:
     behind = list(itertools.takewhile(lambda i: i != token, reversed(plain)))[::-1]
     if behind and ids[-len(behind) :] != behind:
         raise ModelError(
-            f"{prompt.place}: {type(processor).__name__} splits the text after an image into other "
-            "tokens than its tokenizer does, so this text cannot be scored. Please report the "
+            f"{prompt.place}: {type(processor).__name__} and its tokenizer split the text after an "
+            "image into different tokens, so this text cannot be scored. Please report the "
             "model."
         )
     return Encoded(ids=tuple(ids), of_images=of_images, of_tokens=of_tokens)
@@ -270,15 +270,15 @@ class ImageQuestion:
         Raises:
             DataError: a text that adds no token.
         """
-        assert on.processor is not None, "rows with images are refused where there is none"
+        assert on.processor is not None, "rows with images must be refused if there is no processor"
         tokenizer = on.processor().tokenizer
         continuations = []
         for text in texts:
             context, ids = border_ids(prompt.text, text, tokenizer, chat=prompt.chat)
             if not ids:
                 raise DataError(
-                    f"{prompt.place}: the option {text!r} adds no token to the prompt. Write it "
-                    "out."
+                    f"{prompt.place}: the option {text!r} adds no token to the prompt. Give the "
+                    "option a text."
                 )
             taken = len(prompt_ids(prompt.text, tokenizer, chat=prompt.chat)) - len(context)
             continuations.append((taken, tuple(ids)))
@@ -315,7 +315,7 @@ def answers_with_images(
     from holdfast.evaluation.text.shared_prefix import branches_stay_apart, branching_pair, row_of
     from holdfast.ops.heads import backbone_of
 
-    assert on.processor is not None, "rows with images are refused where there is none"
+    assert on.processor is not None, "rows with images must be refused if there is no processor"
     processor = on.processor()
     numbers, total = [], 0
     for question in questions:
@@ -350,8 +350,8 @@ def answers_with_images(
         if longest > length:
             raise DataError(
                 f"{prompt.place}: expected at most {length} tokens (the model's context), got "
-                f"{longest} with its images, which are never cut. Set the processor to smaller "
-                "images, or take the row out."
+                f"{longest}, including the images, which are never cut. Set the processor to "
+                "smaller images, or take the row out."
             )
         by_number: dict[int, Any] = {}
         with vision.reading_images(lambda: prompt.place):

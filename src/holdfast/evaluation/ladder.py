@@ -55,10 +55,10 @@ class Rung:
             json_schema=lambda: {"type": ["number", "string", "null"]},
         ),
     ] = None
-    """Number of pre-training tokens. It is read from the name if the name contains it, as in
+    """Number of pre-training tokens; default: the number in the model's name, as in
     `step117850-tokens494B`."""
     label: str | None = None
-    """Label (the last part of the name)."""
+    """Label; default: the last part of the model's name."""
 
     @property
     def budget(self) -> float | None:
@@ -133,9 +133,9 @@ def order_problems(rungs: Sequence[Rung]) -> list[str]:
     for rung, following in itertools.pairwise(rungs):
         if (rung.budget or 0) >= (following.budget or 0):
             problems.append(
-                f"expected rising budgets, got {rung.model} ({rung.budget:.4g} tokens) before "
-                f"{following.model} ({following.budget:.4g}). Order the models by budget, and list "
-                "each budget once."
+                f"expected budgets in rising order, got {rung.model} ({rung.budget:.4g} tokens) "
+                f"before {following.model} ({following.budget:.4g}). Order the models by budget, "
+                "and list each budget once."
             )
     return problems
 

@@ -46,6 +46,6 @@ class ModelLoading(LoadSettings):
     """How the models of one evaluation are loaded, or reached behind a server."""
 
     device_map: str | None = None
-    """Spread each model over several devices, see `holdfast.models.load`; None: one device."""
+    """Spread each model over several devices (see `holdfast.models.load`). None: use one device."""
     server: ServerSettings = ServerSettings()
     """Settings for models behind servers."""

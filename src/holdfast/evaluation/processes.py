@@ -167,8 +167,8 @@ def join_launched() -> ProcessGroup:
         return DistributedGroup(dist.new_group(backend="gloo", timeout=LONGEST))
     except (RuntimeError, ValueError, KeyError) as error:
         raise HoldfastError(
-            f"This process was started as one of {os.environ['WORLD_SIZE']}, but cannot reach the "
-            f"others: {error}"
+            f"This process is one of {os.environ['WORLD_SIZE']} processes, but cannot reach the "
+            f"other processes: {error}"
         ) from error
 
 
@@ -191,7 +191,7 @@ def check_count(count: int, device: str | None) -> None:
     if count > devices:
         raise ConfigError(
             f"num_processes: expected at most {devices}, one per accelerator, got {count}. With "
-            "device: cpu there may be more."
+            "device: cpu there may be more processes."
         )
 
 

@@ -58,7 +58,7 @@ def remarks_on_samples(rows: Rows) -> list[str]:
     elif distinct < len(rows):
         remarks.append(
             f"{len(rows) - distinct:,} of {len(rows):,} samples are duplicates of others: "
-            f"intervals and comparisons count the {distinct:,} distinct ones once each."
+            f"intervals and comparisons count each of the {distinct:,} distinct samples once."
         )
     if 0 < distinct < FEW:
         remarks.append(
@@ -81,7 +81,7 @@ def remarks_on_part(rows: Any, limit: int | None, *, setting: str) -> list[str]:
     text = f"The first {limit:,} of {len(rows):,} rows ({setting})."
     if different:
         text += (
-            " They are not a random sample of the whole: they differ in "
+            " They are not a random sample of all rows: they differ in "
             f"{', '.join(different)}. Shuffle the file, or use all rows."
         )
     return [text]

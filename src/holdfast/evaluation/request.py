@@ -60,7 +60,7 @@ class WhatSettings:
         tuple[str, ...],
         Meta(repeatable=True, metavar="TASK", section="entries", former=("answers",)),
     ] = ()
-    """Tasks to measure by the distribution at the answer position: mass on the options, entropy."""
+    """Tasks whose answer distribution is measured: probability mass on the options, and entropy."""
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
     """Held-out text, in any format that 'holdfast train' reads."""
     memorisation: Annotated[
@@ -82,8 +82,7 @@ class HowSettings:
     data: Annotated[dict[str, str], _FILES] = field(default_factory=dict)
     """A local file instead of a task's data set."""
     fewshot_data: Annotated[dict[str, str], _FILES] = field(default_factory=dict)
-    """A local file with a task's few-shot examples (default: they come from the file of the
-    questions)."""
+    """A local file with a task's few-shot examples (default: the file with the questions)."""
     limit: Annotated[int | None, Meta(ge=1)] = None
     """Only the first N questions of each task (and subtask), and the first N documents of each
     text."""
@@ -135,9 +134,11 @@ def plan_of(
     for option in ("tasks", "answer_distribution", "perplexity", "memorisation"):
         kind = "task" if option == "tasks" else option
         for text in getattr(request, option):
-            for word in _split(text):
-                options.append(option)
-                entries.append({kind: word})
+            # tasks may be separated by commas, as the harness has them; a file's name may have some
+            for word in [text] if Path(text).exists() else text.split(","):
+                if word:
+                    options.append(option)
+                    entries.append({kind: word})
     if entries:
         mapping["measured"] = [*of_suites, *entries]
     if not any(isinstance(value, list) and value for value in mapping.values()) and not problems:
@@ -180,9 +181,3 @@ def _of_option(problem: Problem, options: Sequence[str], first: int) -> Problem:
     if path and path[0] in (*_SETTINGS, "skip", "data", "fewshot_data"):
         return problem
     return Problem("suite", problem)
-
-
-def _split(text: str) -> list[str]:
-    """Tasks may be separated by commas, as the harness has them; file names with commas stay whole
-    where such a file exists."""
-    return [text] if Path(text).exists() else [word for word in text.split(",") if word]

@@ -4,8 +4,8 @@ serves several.
 
 Asked for is what `/completions` gives: continuations of token ids, and the log-probabilities of a
 prompt's own tokens (`echo` with `logprobs`), so that texts are tokenised, cut and scored here as
-those of any other model. What needs whole distributions (answers at the answer position,
-memorisation) is refused.
+those of any other model. Entries that need the probabilities of all tokens (answers at the answer
+position, memorisation) are refused.
 
 Which weights a server has cannot be seen. A model is known by the log-probabilities of a text
 (`PROBE`): what was measured is found again while they are the same to four digits, and measured
@@ -144,13 +144,15 @@ def _scored(body: Any, *, ids: Sequence[int]) -> list[tuple[float, bool]]:
     logprobs = prompt_scores(body, len(ids))
     if logprobs is None:
         raise _NotGiven(
-            f"expected the log-probabilities of {len(ids)} prompt tokens, got none or others"
+            f"expected one log-probability for each of the {len(ids)} prompt tokens, got none or "
+            "another number of them"
         )
     scores = []
     for value, top in itertools.zip_longest(*logprobs):
         if not isinstance(value, (int, float)) or not isinstance(top, Mapping) or not top:
             raise _NotGiven(
-                f"expected a log-probability of every prompt token, got {value!r} with {top!r:.80}"
+                "expected for every prompt token its log-probability and those of the most likely "
+                f"tokens in its place, got {value!r} with {top!r:.80}"
             )
         scores.append((float(value), value >= max(top.values())))
     return scores
@@ -253,14 +255,17 @@ def _recognised(model: ServedModel, tokenizer: Any) -> list[Any]:
     while len(ids := tokenizer(text)["input_ids"]) >= model.config.max_position_embeddings:
         text = text[: len(text) // 2]
     [reply] = model.completions([ids], [{"max_tokens": 1, "echo": True}])
-    problem = f"The tokenizer is not that of '{model.name}': the server reads"
-    advice = "Give the right one: --tokenizer MODEL."
+    problem = f"The tokenizer is not that of '{model.name}':"
+    advice = "Give the right tokenizer: --tokenizer MODEL."
     if "".join(text.split()) not in "".join(reply.split()):
-        raise ModelError(f"{problem} {reply[:60]!r} instead of {text[:60]!r}. {advice}")
+        raise ModelError(
+            f"{problem} the server reads {reply[:60]!r} instead of {text[:60]!r}. {advice}"
+        )
     try:
         if (count := model.count(text)) != len(ids):
             raise ModelError(
-                f"{problem} a text as {count} tokens, but the tokenizer as {len(ids)}. {advice}"
+                f"{problem} for the same text, the server counts {count} tokens and the tokenizer "
+                f"{len(ids)}. {advice}"
             )
         [scores] = model.scores([ids])
     except _NotGiven:
@@ -294,8 +299,8 @@ def refused_entries(
             problems.append(
                 Problem(
                     entry.path,
-                    f"{entry.kind} needs the model in memory, and '{name}' is served. Give its "
-                    "folder, or leave the entry out.",
+                    f"{entry.kind} needs the model in memory, but '{name}' runs behind a server. "
+                    "Give the model's folder, or leave the entry out.",
                 )
             )
         elif not scores_prompts and entry.needs_scores(tokenizer):
@@ -335,7 +340,10 @@ class ServedScorer:
         Raises:
             ModelError: the server gives no log-probabilities.
         """
-        assert find is None, "entries that need whole distributions are refused"
+        assert find is None, (
+            "a server does not give the probabilities of all tokens: entries that need them must "
+            "be refused before this call"
+        )
         order = sorted(paths, key=lambda path: path.ids)
         batches = (
             ([path.index for path in batch], batch)

@@ -76,7 +76,7 @@ class ModelRequest:
     """Folder, adapter folder, hub id, or address of the server that has the model (see
     `served`)."""
     label: str
-    """Name of its folder in the output, and in tables."""
+    """Name of the model's folder in the output, and of the model in tables."""
 
 
 def requests_of(names: Sequence[str]) -> list[ModelRequest]:
@@ -98,11 +98,11 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
         # ".." would be a folder outside, and the record and the page lie beside the models' folders
         if not re.fullmatch(r"[\w-][\w.-]*", label) or label in (RECORD, PAGE):
             problems.append(
-                f"expected a label of letters, digits, '.', '_' and '-' in '{text}', because it "
-                f"names a folder, got '{label}'"
+                f"expected a label of letters, digits, '.', '_' and '-', because the label names a "
+                f"folder, got '{label}' in '{text}'"
             )
         if not name:
-            problems.append(f"expected a model behind '{text}', as in {label or 'before'}=FOLDER")
+            problems.append(f"expected a model after '{text}', as in {label or 'before'}=FOLDER")
         requests.append(ModelRequest(name=_expanded(name), label=label))
     by_label: dict[str, list[str]] = {}
     for request in requests:
@@ -328,8 +328,8 @@ class _Session:
                 dtype = precision(model.name, self.loading.dtype, self.loading.device)
                 if dtype != self.loading.dtype:
                     self.display.say(
-                        f"{model.label}: loaded in {dtype}. The weights are saved in bfloat16, but "
-                        "this processor has no instructions for it (--dtype bfloat16 keeps it)"
+                        f"{model.label}: loaded in {dtype}, because this processor has no bfloat16 "
+                        "instructions (--dtype bfloat16 keeps the saved bfloat16)"
                     )
                 loaded = self.loaded(model)
                 _put(record, model, loaded.identity, self.out)
@@ -605,9 +605,10 @@ def _other_weights(
     if not stay:
         return None
     return (
-        f"{folder.path} has evaluations of other weights, or of the same weights in another dtype, "
-        f"and this request would not replace them: {', '.join(stay)}. Give the model another "
-        "label, as in NEW=MODEL, or use another --output_dir."
+        f"{folder.path} has evaluations of other weights, or of the same weights in another dtype. "
+        "This request does not measure some of their entries. The old results of these entries "
+        f"would stay beside the new ones: {', '.join(stay)}. Give the model another label, as in "
+        "NEW=MODEL, or use another --output_dir."
     )
 
 

@@ -98,10 +98,10 @@ def read_suites(
                 first = sources.setdefault(title, path.stem)
                 if first != path.stem and title not in decided:
                     problems.append(
-                        f"{first} and {path.stem} have different settings for {title}. Set it for "
-                        "both, with the option of that name or beside `suites:` in a "
-                        "configuration. Or measure the two suites separately, each with its own "
-                        "--output_dir."
+                        f"{first} and {path.stem} have different settings for {title}. Set one "
+                        "value for both suites, by the command-line option for it, or by a "
+                        "key next to `suites:` in a configuration. You can also measure the two "
+                        "suites separately, each with its own --output_dir."
                     )
     return merged, problems
 
@@ -293,10 +293,10 @@ def _refusal(option: str, entries: Sequence[Entry]) -> str:
         return ""
     first = entries[0]
     if isinstance(first, TaskEntry):
-        return f"{first.task} shows no examples. Leave it out."
+        return f"{first.task} uses no few-shot examples. Leave the file out."
     return (
-        f"only the files of tasks can be replaced, and this is a {first.kind} entry. Name the file "
-        "in the entry itself."
+        f"only the data files of tasks can be replaced, and this is a {first.kind} entry. Name the "
+        "file in the entry itself."
     )
 
 

@@ -126,7 +126,7 @@ def answers_of(
     if bare:
         names = " and ".join(Path(model).name for model in bare)
         has = "have no chat template" if len(bare) == 2 else "has no chat template"
-        notes.append(f"Prompts: {names} {has}: both models read the prompts as they are.")
+        notes.append(f"Prompts: {names} {has}, so both models read the prompts as they are.")
     answers = Answers(
         file=file.name,
         max_new_tokens=max_new_tokens,
@@ -184,8 +184,8 @@ def check_weights(sides: Sequence[Side]) -> None:
         changes = _changed_form(about)
         if changes:
             problems.append(
-                f"{side.path} was measured on {side.model} {changes}, and no folder has this "
-                "model. Name two models."
+                f"{side.path} was measured on {side.model} {changes}. No folder has the model in "
+                "this form, so it cannot answer prompts. Name two models."
             )
         elif not _is_same(side):
             problems.append(

@@ -108,11 +108,11 @@ class SuiteSettings(PlanSettings):
     data: Annotated[
         dict[str, str], Meta(expected="a file for each task, as in {arc_easy: ARC-Easy.jsonl}")
     ] = dataclasses.field(default_factory=dict)
-    """A local file by task or entry, instead of the task's data set."""
+    """For a task or entry, a local file that replaces its data set."""
     fewshot_data: Annotated[
         dict[str, str], Meta(expected="a file for each task, as in {arc_easy: ARC-Easy.jsonl}")
     ] = dataclasses.field(default_factory=dict)
-    """A local file by task or entry, with the few-shot examples."""
+    """For a task or entry, a local file with the few-shot examples."""
     limit: Annotated[int | None, Meta(ge=1)] = None
     """Only the first N questions of every task, and the first N documents of every text."""
     skip: Annotated[tuple[str, ...], Meta(expected="names of entries")] = ()
@@ -191,7 +191,10 @@ def _suite(
     if isinstance(value, list):
         near = did_you_mean(suite, _KNOWN_SUITES) if suite not in _KNOWN_SUITES else ""
         if near:
-            text = f"unknown suite.{near} For your own suite choose a name that is less similar."
+            text = (
+                f"unknown suite.{near} For your own suite choose a name less similar to the "
+                "suggested one."
+            )
             problems.append(Problem(suite, text))
         return _entries(suite, value, problems)
     if suite not in _KNOWN_SUITES:
@@ -411,7 +414,7 @@ def _own(
             dataclasses.is_dataclass(cls) and cls.metrics and cls.measure is not OwnMeasure.measure
         ):
             expected = (
-                "a dataclass with a method measure, and metrics by name, as in `metrics = "
+                "a dataclass with a method `measure` and a dictionary `metrics`, as in `metrics = "
                 "{'letters': True}`"
             )
             raise ConfigError(f"expected {expected}, got {reference}")
@@ -493,7 +496,12 @@ def suite_schema() -> dict[str, Any]:
     `evaluation`."""
     kinds = {}
     for key in KEYS:
-        kinds[f"{key}_entry"] = {"title": f"{key} entry", **_kind_schema(key)}
+        description = " ".join((KINDS[key].__doc__ or "").split())
+        kinds[f"{key}_entry"] = {
+            "title": f"{key} entry",
+            "description": description,
+            **object_schema(settings_of_kind(key).values()),
+        }
     kinds["own_entry"] = {
         "type": "object",
         "description": "An entry of your own class, with its settings.",
@@ -517,11 +525,4 @@ def suite_schema() -> dict[str, Any]:
             {"type": "object", "properties": {"evaluation": reference}, "required": ["evaluation"]},
         ],
         "$defs": {"section": section, **kinds},
-    }
-
-
-def _kind_schema(key: str) -> dict[str, Any]:
-    return {
-        "description": " ".join((KINDS[key].__doc__ or "").split()),
-        **object_schema(settings_of_kind(key).values()),
     }

@@ -53,7 +53,7 @@ def remarks_on_training_rows(
         if count := sum(not known.isdisjoint(forms) for forms in others):
             remarks.append(
                 f"{learnt_entry.path}: {count:,} of {len(others):,} rows are also in "
-                f"{kept_entry.path}: learn and keep measure the same data."
+                f"{kept_entry.path}, so learn and keep entries measure the same data."
             )
     return remarks
 

@@ -89,10 +89,10 @@ class NonFiniteLogits(HoldfastError):
             f"{listed}."
             if whose != "loss"
             else (
-                f"Expected logits with a finite loss, got NaN or almost infinity in {len(rows)} "
-                f"row(s): {listed}. If a part of one model's vocabulary is masked with the most "
-                "negative number (-3e38), a temperature overflows. Mask both models in the same "
-                "way, with -1e20."
+                "Expected logits with a finite loss, got NaN or nearly infinite values in "
+                f"{len(rows)} row(s): {listed}. A vocabulary entry masked with the most negative "
+                "number (-3e38) can overflow when it is divided by the temperature. Mask with "
+                "-1e20 instead, and mask the same entries in both models."
             )
         )
 

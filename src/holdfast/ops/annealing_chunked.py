@@ -305,15 +305,17 @@ def make_stage(name: str) -> RowStage:
     if name == "native":
         library = native.load()
         if library is None:
-            raise RuntimeError(f"The native row stage is not available: {native.why_not()}.")
+            raise RuntimeError(
+                f"The native kernels of label annealing are not available: {native.why_not()}."
+            )
         return NativeRows(library)
     if name == "triton":
         from holdfast.ops import annealing_triton
 
         if not annealing_triton.is_available():
             raise RuntimeError(
-                "The Triton row stage is not available: it needs a CUDA device and the package "
-                "triton."
+                "The Triton kernel of label annealing is not available: it needs a CUDA device and "
+                "the package triton."
             )
         return annealing_triton.rows_triton
     return EagerRows(compiled=name == "compiled")

@@ -100,7 +100,7 @@ def rows_triton(
     """
     rows, vocabulary = z_CV.shape
     assert triton is not None, "ask is_available() first"
-    assert (w_CU is None) == (kl_rows_C is None), "w_CU and kl_rows_C come together"
+    assert (w_CU is None) == (kl_rows_C is None), "expected both w_CU and kl_rows_C, or neither"
     assert terms.direction in _DIRECTIONS, (
         f"direction: expected one of {_DIRECTIONS}, got {terms.direction!r}"
     )
@@ -109,7 +109,7 @@ def rows_triton(
     )
     for matrix in (z_CV, w_CU, gradient_CV, figures_CF):
         assert matrix is None or (matrix.stride(1) == 1 and matrix.shape[0] == rows), (
-            "rows_triton takes rows with contiguous columns"
+            "rows_triton expects rows with contiguous columns"
         )
     if rows == 0:
         return

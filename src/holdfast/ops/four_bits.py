@@ -34,9 +34,9 @@ def keep_unpacked(model: nn.Module) -> None:
     if repacked:
         raise ModelError(
             f"Expected 4-bit weights as they were loaded, got {len(repacked)} layers that "
-            f"bitsandbytes has repacked for inference on a CPU ({repacked[0]}, ...), as it does at "
-            "the first forward pass in evaluation mode. They pass no gradients, and unpacking "
-            "loses precision. Load the model again, and give it to the trainer before any forward "
-            "pass. To evaluate it earlier, call holdfast.ops.four_bits.keep_unpacked(model) right "
-            "after loading."
+            f"bitsandbytes has repacked for inference on a CPU ({repacked[0]}, ...). bitsandbytes "
+            "repacks weights at the first forward pass in evaluation mode. Repacked layers pass no "
+            "gradients, and unpacking loses precision. Load the model again, and give it to the "
+            "trainer before any forward pass. To evaluate the model earlier, call "
+            "holdfast.ops.four_bits.keep_unpacked(model) right after loading."
         )

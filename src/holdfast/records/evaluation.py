@@ -174,7 +174,7 @@ class EvaluationRecord:
 
     def __post_init__(self) -> None:
         if any(not isinstance(model.get("label"), str) for model in self.models):
-            raise DataError("models: expected a label for each.")
+            raise DataError("models: expected a label for each model.")
 
     schema: int = SCHEMA
 
@@ -251,7 +251,8 @@ def read_samples(file: Path, rows: Path) -> list[dict[str, Any]]:
     written = read_object(file).get(_ROWS) if file.is_file() else None
     if written is not None and written != _digest(rows):
         raise DataError(
-            f"{rows} does not have the rows of {file.name}. Delete both, and run the command again."
+            f"{rows} holds other rows than were written with {file.name}. Delete both, and run the "
+            "command again."
         )
     return samples
 

@@ -128,7 +128,7 @@ class StageVerdict:
     more: Comparison | None = None
     """Restored at the dose below the greatest, to restored at the greatest; None with one dose."""
     came_back: Figure | None = None
-    """Share of the fall that restoring brought back, 1 is all of it; None where nothing fell."""
+    """Share of the lost score that restoring brought back, 1 is all of it; None where nothing fell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,11 +151,11 @@ class Along:
     """What was measured on the way of a fine-tuning."""
 
     step: int
-    """Number of optimiser steps; 0: the base."""
+    """Number of optimiser steps; 0 is the base model."""
     evaluations: list[Evaluation]
     changed: dict[str, Figure] = field(default_factory=dict)
-    """For each entry ("suite/name") of questions with answers: the share of questions with another
-    answer than at the previous point. Empty for the first point."""
+    """Share of questions whose answer has changed since the previous point, for each entry
+    ("suite/name") that has answers. Empty for the first point."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,8 +103,8 @@ def _chart(name: str, key: str, points: Points) -> Chart:
         step = _mass_complete_from(points)
         where = "not reached yet" if step is None else f"from step {step} on"
         caption += (
-            f" The format counts as learnt once the mass stays above the dotted line ({COMPLETE}): "
-            f"{where}."
+            f" The answer format counts as learnt once the probability on the options stays above "
+            f"the dotted line ({COMPLETE}): {where}."
         )
     marks = [
         Mark(kind="band", x="step", y="value"),

@@ -36,7 +36,8 @@ def answers_in_words(answers: Answers) -> str:
     after = [prompt.after for prompt in answers.prompts]
     sentence = (
         f"{plural(n, 'prompt')} of {answers.file}, answered by both models: {different:,} "
-        f"{'answers differ' if different != 1 else 'answer differs'}. Ended on their own: "
+        f"{'answers differ' if different != 1 else 'answer differs'}. Answers that ended on "
+        "their own: "
         f"{_ended(before)} before, {_ended(after)} after. Mean length: {_length(before)} tokens "
         f"before, {_length(after)} after"
     )
@@ -70,7 +71,10 @@ def answers_section(answers: Answers, labels: Sequence[str]) -> Section:
     )
     blocks: list[Block] = [table]
     if len(prompts) < len(answers.prompts):
-        rest = f"The first {len(prompts):,} of {len(answers.prompts):,}; --json has all of them."
+        rest = (
+            f"The first {len(prompts):,} of {len(answers.prompts):,} prompts. "
+            "--json has all of them."
+        )
         blocks.append(Paragraph(rest, "note"))
     return Section("Your prompts", blocks, intro=answers_in_words(answers))
 
@@ -92,7 +96,7 @@ def _cell(answer: Answer) -> Text:
     """An answer, and below it how long it is and how it ended."""
     end: Text = "ended on its own"
     if answer.open_thought:
-        end = chip("a thought that does not end", "warn")
+        end = chip("unfinished reasoning", "warn")
     elif not answer.ended:
         end = chip("cut", "warn")
     text = answer.text or "(nothing)"

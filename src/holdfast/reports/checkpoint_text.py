@@ -131,10 +131,13 @@ def exactness(record: Mapping[str, Any]) -> list[str]:
         return []
     if not inexact:
         return [
-            f"exact: base + residual (scale 1) is the tuned model bit for bit (in {dtypes}, and in "
-            "every narrower dtype that can represent the tuned model's numbers)"
+            f"exact: base + residual (scale 1) is the tuned model bit for bit in {dtypes}. This also "
+            "holds in every narrower dtype that can represent the tuned model's numbers"
         ]
-    reason = "a zero lost its sign, or a weight became some 2^29 times smaller"
+    reason = (
+        "either a zero lost its sign, or a tuned weight is about 2^29 times smaller than the "
+        "base's, so that float64 cannot hold the digits of both"
+    )
     if dtype((record.get("request") or {}).get("dtype") or "float32").itemsize < 4:
         reason = "--dtype float32 avoids this rounding"
     total = (record.get("plan") or {}).get("parameters") or 0

@@ -45,7 +45,9 @@ from holdfast.reports.measured import names_of
 GROUPS = ("learn", "keep")
 """Suites in the order of reading: what was to be learnt, then what was to be kept. Suites of the
 user's own follow."""
-PURPOSE = dict(zip(GROUPS, ("what was to be learnt", "what was to be kept"), strict=True))
+PURPOSE = dict(
+    zip(GROUPS, ("what the model should learn", "what the model should keep"), strict=True)
+)
 TONES = {GAINED: "good", LOST: "bad", NOT_FINITE: "bad"}
 _MOST_LISTED = 3
 """Entries that the summary names of a kind."""
@@ -369,10 +371,10 @@ def difference_words(rows: Rows) -> str:
     """What differences and verdicts are."""
     return (
         f"Difference: after − before, with its paired {100 * rows[0].raw.confidence:g} % interval "
-        "over the evaluated samples. Gained or lost: the interval excludes zero, and p of the "
-        "same test is below its level. Within the margin: the whole interval is too small to "
-        "matter. Kept: the interval rules out a loss larger than the margin. Not shown: none of "
-        "these."
+        "over the evaluated samples. Gained or lost: the interval excludes zero, and the p value "
+        "of the same test is below the significance level. Within the margin: every change in the "
+        "interval is too small to matter. Kept: the interval rules out a loss larger than the "
+        "margin. Not shown: none of these."
     )
 
 
@@ -540,8 +542,8 @@ def gain_forest(
         )
     caption += (
         " Right of zero is better, whatever the metric's direction. Bars: paired "
-        f"{100 * rows[0].raw.confidence:g} % intervals over the evaluated samples. Filled: the "
-        "interval excludes zero."
+        f"{100 * rows[0].raw.confidence:g} % intervals over the evaluated samples. Filled "
+        "points: the interval excludes zero."
     )
     if left_out:
         caption += f" Not drawn, because the difference is not a number: {', '.join(left_out)}."

@@ -184,7 +184,7 @@ def _pairs(sides: Sequence[Measured], primary: Rows, *, allow_unpaired: float) -
         try:
             samples = paired(left, right, what=name, allow_unpaired=allow_unpaired)
         except DataError as error:
-            sides[1].problems.append(f"{error} Its questions are not shown.")
+            sides[1].problems.append(f"{error} The questions of this entry are not shown.")
             continue
         files = dict.fromkeys((sides[0].samples_file(before), sides[1].samples_file(after)))
         yield _Pair(name, row, (before, after), samples, " / ".join(files))
@@ -216,9 +216,9 @@ def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:
 RULE_WORDS = (
     "A rule is judged on the interval of the change, in the direction that the rule names. "
     "Failed: the whole interval is beyond the threshold, also after adjustment for all tests "
-    "(adjusted p, one-sided). Passed: the whole interval is within the threshold. Otherwise the "
-    "rule is undecided. A rule also does not pass if a metric or a sample is NaN or infinite (not "
-    "finite), or if one of the models was not measured (not measured)."
+    "(adjusted p, one-sided). Passed: no part of the interval is beyond the threshold. Otherwise "
+    "the rule is undecided. A rule also does not pass if a metric or a sample is NaN or infinite "
+    "(not finite), or if one of the models was not measured (not measured)."
 )
 
 
@@ -302,8 +302,8 @@ def _changed_groups(breakdown: Breakdown) -> str:
     level = 1 - breakdown.groups[0].confidence
     changed = sum(p < level for p in breakdown.p_adjusted)
     return (
-        f"{plural(len(breakdown.groups), 'group')}; {changed} changed significantly, adjusted for "
-        f"all groups (Holm, two-sided, at {100 * level:.3g} %)."
+        f"{plural(len(breakdown.groups), 'group')}, of which {changed} changed significantly. The "
+        f"p values are adjusted for all groups (Holm, two-sided, at {100 * level:.3g} %)."
     )
 
 
@@ -342,7 +342,7 @@ def _count(flips: int | None) -> str:
 def _flips(flips: Sequence[Flips]) -> Section | None:
     lost = sum(entry.lost for entry in flips)
     gained = sum(len(entry.questions) for entry in flips) - lost
-    intro = f"{plural(lost, 'question')} right before and wrong after, {gained:,} the reverse."
+    intro = f"Right before and wrong after: {plural(lost, 'question')}. The reverse: {gained:,}."
     return (
         Section("Questions whose answers flipped", flips_table(flips), intro=intro)
         if lost + gained

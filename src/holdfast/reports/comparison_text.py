@@ -82,9 +82,10 @@ def how(comparisons: Sequence[Comparison]) -> str:
     """What stands behind intervals and p values."""
     level = f"{100 * comparisons[0].confidence:g} %"
     return (
-        f"Intervals are paired, at {level}; interval and p belong to one test: McNemar's exact "
-        "test for right / wrong answers, else Student's t with its skewness removed. Adjusted p: "
-        "one-sided, of a loss, for all entries together."
+        f"Intervals are paired, at {level}. An interval and its p come from the same test: "
+        "McNemar's exact test for right / wrong answers, else Student's t test, corrected for "
+        "skewness. The adjusted p is one-sided: it tests for a loss, and is adjusted for all "
+        "entries."
     )
 
 
@@ -176,8 +177,8 @@ def comparison_blocks(result: Result) -> list[Block]:
     blocks = [*_head(result), blank, *brief_tables(rows)]
     if rows:
         below = (
-            "Below a verdict: number of samples lost / gained, and of all samples, for metrics of "
-            "right or wrong answers."
+            "For right / wrong answers, the numbers below a verdict are samples lost, samples "
+            "gained, and all samples."
         )
         blocks.append(Paragraph(f"{how(result.comparisons)} {below}", "note"))
         for row in rows:
@@ -382,7 +383,7 @@ def comparison_line(c: Comparison) -> str:
     r = ComparisonRow(c)
     flips = f", {r.flips}" if r.flips else ""
     change = f"{r.before} -> {r.after}, difference {r.difference} {r.interval}, p {r.p}"
-    adjusted = f", adjusted for a loss {r.adjusted}" if r.adjusted else ""
+    adjusted = f", adjusted p of a loss {r.adjusted}" if r.adjusted else ""
     power = f"; {r.power}" if r.power else ""
     entry = f"{c.suite}/{c.name} {c.metric}"
     return f"{entry}: {change}{adjusted}, n {r.n}{flips}: {r.verdict}{power}"

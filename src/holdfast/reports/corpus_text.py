@@ -60,7 +60,7 @@ def overlap_sentence(record: Mapping[str, Any]) -> str:
     )
     if record["options"]["overlap"] == "keep" and counts["overlapping"]:
         in_sets = counts["restoring"]["overlapping"] + counts["probing"]["overlapping"]
-        text += f"; {in_sets:,} of them are in the sets. --overlap drop leaves them out"
+        text += f"; {in_sets:,} of these passages are in the output. --overlap drop leaves them out"
     too_short = (
         f" {questions['short']:,} questions are too short for this search."
         if questions["short"]

@@ -98,7 +98,7 @@ def _more_samples(gate: GateOutcome) -> str:
         return "more samples would decide"
     size = 10 ** max(0, len(str(gate.needed)) - 2)
     samples = -(-gate.needed // size) * size
-    return f"about {samples:,} samples would decide if the change stays as it is"
+    return f"if the change stays as it is, about {samples:,} samples would decide"
 
 
 def verdict_in_words(verdict: Verdict) -> str:
@@ -166,14 +166,14 @@ def _named(entries: Sequence[Shown]) -> str:
 def _how(decision: Decision) -> str:
     smallest, level = _p_value(decision.p_value), f"{100 * decision.level:.3g} %"
     if decision.tests == 1:
-        return f"one-sided p {smallest}, against {level}"
+        return f"one-sided p {smallest}, compared with {level}"
     if decision.family_wise == "none":
         return (
-            f"smallest of {decision.tests:,} one-sided p {smallest}; each is compared with "
-            f"{level}, none is adjusted"
+            f"smallest one-sided p of {decision.tests:,} tests: {smallest}; each p is compared "
+            f"with {level}, without adjustment"
         )
     return (
-        f"smallest adjusted p of {decision.tests:,} tests {smallest}; "
-        f"{METHODS[decision.family_wise]}, one-sided, false alarms in at most {level} of such "
-        "comparisons"
+        f"smallest adjusted p of {decision.tests:,} tests: {smallest}; "
+        f"{METHODS[decision.family_wise]}, one-sided; at most {level} of such comparisons give a "
+        "false alarm"
     )

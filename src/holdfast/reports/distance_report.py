@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.distance import CheckpointDistance, TensorDistance
 
 DEFINITIONS = (
-    "a is a tensor of the initial model, b that of the result: L2 = |b \u2212 a|, relative norm = "
-    "|b \u2212 a| / |a|, cosine = a·b / (|a| |b|), signs kept = share of parameters whose sign "
-    "(\u22121, 0 or 1) is the same in both. n/a: cosine with a tensor of zeros; ∞: the initial "
-    "tensor is zero."
+    "For a tensor a of the initial model and the same tensor b of the result, L2 = |b \u2212 a|, "
+    "relative norm = |b \u2212 a| / |a|, cosine = a·b / (|a| |b|), and signs kept is the share of "
+    "parameters whose sign (\u22121, 0 or 1) is the same in both. n/a means the cosine with a "
+    "tensor of zeros, and ∞ means that the initial tensor is zero."
 )
 FIGURES = {"Relative": "relative", "L2": "l2", "Cosine": "cosine", "Signs kept": "signs"}
 

@@ -64,7 +64,7 @@ from holdfast.reports.study_page import TONES
 
 BANNERS = {
     "failed": (
-        "The evaluation failed. Finished results are shown; run the same command to continue.",
+        "The evaluation failed. Finished results are shown. Run the same command to continue.",
         "bad",
     ),
     "interrupted": (
@@ -205,7 +205,9 @@ def _lead_sentence(record: EvaluationRecord, scores: Scores) -> str:
     size = f"{plural(models, 'model')} on {n:,} entr{'y' if n == 1 else 'ies'}"
     if not missing:
         return f"{size}."
-    why = {"running": " yet", "interrupted": ", because it was stopped"}.get(record.status, "")
+    why = {"running": " yet", "interrupted": ", because the evaluation was stopped"}.get(
+        record.status, ""
+    )
     return f"{size}; {missing:,} of {n * models:,} evaluations are missing{why}."
 
 
@@ -256,8 +258,8 @@ def _scores(record: EvaluationRecord, scores: Scores) -> Section:
 
 
 SCORES = (
-    "Shares in percent. In brackets: the interval over samples of this model alone, or “no "
-    "interval” if the figure is not a mean over samples."
+    "Shares are in percent. The brackets show the interval over samples of this model alone, or "
+    "“no interval” if the figure is not a mean over samples."
 )
 
 

@@ -120,15 +120,15 @@ def forecast_blocks(
     return [
         tabulate(list(forecasts), columns),
         Paragraph(
-            "Smallest loss: the loss that is detected with a probability of 80 %, if "
-            f"{100 * flips:g} % of the answers differ between two models (--flips), with false "
-            f"alarms in at most {100 * level_of(confidence):.3g} % for {tests}. -: metrics other "
-            "than right / wrong answers, for which the smallest loss is known only after two "
-            "models are measured.",
+            "Smallest loss: if the true loss is this large, a comparison of two models detects it "
+            f"with a probability of 80 %. This assumes that {100 * flips:g} % of the answers differ "
+            "(--flips). The probability of a false alarm is at most "
+            f"{100 * level_of(confidence):.3g} % for {tests}. A dash marks metrics other than right "
+            "/ wrong answers: their smallest loss is known only after two models are measured.",
             "note",
         ),
         Paragraph(
-            f"Seconds: estimated from a few samples for one model, about {seconds:,.0f} in all.",
+            f"Seconds are estimated from a few samples of one model: about {seconds:,.0f} in all.",
             "note",
         ),
     ]

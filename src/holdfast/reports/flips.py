@@ -91,7 +91,7 @@ def paired(
         return joined.before, joined.after
     except KeyError as error:
         raise DataError(
-            f"{what}: expected rows with {error}, by which samples are paired. Delete the "
+            f"{what}: expected rows with {error}, because samples are paired by it. Delete the "
             "evaluation, and run the command again."
         ) from None
 
@@ -141,7 +141,8 @@ def flips_table(groups: Sequence[Flips]) -> list[Block]:
     if left_out:
         text = (
             f"{len(rows):,} of {plural(total, 'question')} are on this page, picked at even "
-            f"intervals. {'; '.join(left_out)}; rows of both models, joined on “doc”."
+            f"intervals. {'; '.join(left_out)}. These files have the rows of both models, to be "
+            "joined on “doc”."
         )
         blocks.append(Paragraph(text, "note"))
     return blocks

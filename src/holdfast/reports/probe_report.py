@@ -70,42 +70,43 @@ from holdfast.reports.format import (
 from holdfast.reports.study_page import TONES, lines
 
 MEANING = (
-    "Cost: how much worse a figure of the changed model is than that of the unchanged model, on "
-    "the same documents or questions. Positive is worse. Intervals are paired over the samples, "
-    "and also cover the draws of the noise if there are several. They do not cover other training "
-    "runs of the same model."
+    "Cost: the difference between the changed and the unchanged model, on the same documents or "
+    "questions. A positive cost means that the changed model is worse. Intervals are paired over "
+    "the samples, and also cover the draws of the noise if there are several. No interval covers "
+    "other training runs of the same model."
 )
 KINDS = {
     NOISE: (
-        "Gaussian noise: its standard deviation is γ times that of the tensor when the model was "
-        "initialised."
+        "Gaussian noise: its standard deviation is γ times the standard deviation that the tensor "
+        "had when the model was initialised."
     ),
     QUANTIZE: (
         "Quantised: matrices are rounded to the nearest value, without calibration data and "
-        "without special treatment of outliers. Embeddings and head are unchanged. Methods that "
-        "use data lose less."
+        "without special treatment of outliers. Embeddings and head are unchanged. Quantisation "
+        "methods that use calibration data lose less."
     ),
     PRUNE: "Pruned: this share of each matrix's elements is set to zero, smallest magnitudes first.",
-    TOWARD: "Toward a model: θ + share (θ' − θ). Share 1 is that model; above 1 is beyond it.",
+    TOWARD: "Toward a model: θ + share (θ' − θ). Share 1 is that model; more goes beyond it.",
 }
 TURNS = {
-    "turns": "harms it from there on",
-    "does not turn": "still helps it",
+    "turns": "begins to harm the model",
+    "does not turn": "still helps the model",
     "cannot tell": "cannot tell",
 }
 TURN_TONES = {"turns": "bad", "does not turn": "good", "cannot tell": "flat"}
 TURNING = (
-    "The inflection point (definition 4.2): the budget at which the changed model is best. Its "
-    "interval has the budgets that are not shown to be worse, in paired tests over documents or "
-    "questions and over seeds of the noise. It does not cover other pre-training runs. A few "
-    "draws of noise are seldom enough: three have two degrees of freedom."
+    "The inflection point (definition 4.2) is the budget at which the changed model is best. "
+    "Paired tests compare every budget with this one. The interval runs from the smallest to the "
+    "largest budget that may be as good as it. The tests cover documents or questions, and seeds "
+    "of the noise. The interval does not cover the variation between pre-training runs. A few "
+    "draws of noise are rarely enough: three draws have two degrees of freedom."
 )
 TREND_TONES = {"grows": "bad", "shrinks": "good", "cannot tell": "flat"}
 LADDER = (
-    'The paper "Overtrained Language Models" finds on such ladders that the cost of a fixed '
-    "change grows with the pre-training budget. From some budget on, the inflection point, the "
-    "changed model gets worse although its base gets better. Public ladders are confounded, because "
-    "their learning rates were not annealed."
+    'The paper "Overtrained Language Models" finds that the same change of the weights costs more '
+    "after more pre-training. From some budget on (the inflection point), the changed model gets "
+    "worse although its base gets better. In public ladders the trend is distorted, because the "
+    "learning rate was not annealed at each budget."
 )
 READ = 0.1
 """Nats a token: the cost at which sizes of noise and pruning are named in the lead."""
@@ -150,7 +151,8 @@ def _how_to_read(record: ProbeRecord) -> list[str]:
     rescaled = [model.label for model in record.models if model.stds == "tensor"]
     if rescaled:
         sentences.append(
-            f"Noise of {join_and(rescaled)} is scaled by the current standard deviations instead."
+            f"The noise of {join_and(rescaled)} is scaled by the current standard deviations of "
+            "the tensors."
         )
     return [*sentences, *record.notes]
 
@@ -183,9 +185,11 @@ def summary(record: ProbeRecord) -> str:
         sentences.append(f"{model.label}: {', '.join(costs)}.")
         if model.origin:
             sentences.append(
-                f"Its weights are {model.origin}: the costs are those of these weights."
+                f"The model's weights are {model.origin}: the costs apply to these weights."
             )
-    return f"What it costs on {_name(first[0].entry)}, in {first[0].unit}. {' '.join(sentences)}"
+    return (
+        f"Cost of each change on {_name(first[0].entry)}, in {first[0].unit}. {' '.join(sentences)}"
+    )
 
 
 def _along_ladder(record: ProbeRecord, entry: str) -> str:
@@ -204,7 +208,7 @@ def _along_ladder(record: ProbeRecord, entry: str) -> str:
         f"from {count(record.models[0].tokens)} to {count(record.models[-1].tokens)} tokens of "
         "pre-training"
     )
-    return f"What changes cost on {_name(entry)} {budgets}: {'; '.join(parts)}."
+    return f"Cost of the changes on {_name(entry)} {budgets}: {'; '.join(parts)}."
 
 
 def _name(entry: str) -> str:
@@ -309,7 +313,10 @@ def _cost_table(entry: str, costs: Sequence[Sensitivity], models: Sequence[Probe
     for change, by_model in cells.items():
         rows.append([change, *(by_model.get(model.label, "") for model in measured)])
     better = "higher" if costs[0].higher_is_better else "lower"
-    title = f"{entry}: cost in {costs[0].unit} ({better} figures are better)"
+    title = (
+        f"{entry}: cost in {costs[0].unit} (in the row 'as it is': the unchanged model's own "
+        f"figure, {better} is better)"
+    )
     return Table(
         columns=columns("Change", *map(_head, measured)), rows=rows, title=title, kind="dense"
     )
@@ -482,11 +489,12 @@ def curvature_sections(record: ProbeRecord) -> list[Section]:
         charts += line_charts(sharpness, many=len(record.sharpness) > 1)
     first = record.sharpness[0]
     intro = (
-        f"Of the loss in nats per token on {plural(first.documents, 'document')} ({first.tokens:,} "
-        "tokens). If the loss is quadratic, noise costs γ²/2 Tr(SH) on average; S has the "
-        f"variances at initialisation. Traces are Hutchinson's estimates over {first.probes} "
-        "random vectors, with their interval. For large steps, the paper finds a loss above the "
-        "quadratic approximation."
+        "This is the curvature of the loss (its Hessian H) in nats per token on "
+        f"{plural(first.documents, 'document')} ({first.tokens:,} tokens). If the loss is "
+        "quadratic, noise costs γ²/2 Tr(SH) on average. S is the diagonal matrix of the weights' "
+        "variances at initialisation. The traces are estimated with Hutchinson's method and "
+        f"{first.probes} random vectors, and are shown with intervals. For large steps, the paper "
+        "finds that the loss is higher than the quadratic approximation says."
     )
     blocks = [_sharpness_table(record.sharpness), *side_by_side(charts)]
     return [Section("Curvature of the loss", blocks, intro=intro)]

@@ -171,7 +171,7 @@ def change_tables(run: RunFigures) -> list[Block]:
         blocks = [note] if note is not None else []
         blocks += [*measures_by_suite(first), Paragraph(text, "note")]
         if again:
-            blocks.append(Fold("The same in other units", measures_by_suite(again)))
+            blocks.append(Fold("The same results in other units", measures_by_suite(again)))
     return [*blocks, *_level_table(run)]
 
 
@@ -193,7 +193,7 @@ def _training_section(run: RunFigures) -> Section:
     wide = ["half" if large == 2 else "full"] * large + widths(len(charts) - large)
     blocks: list[Block] = _placed(charts, wide)
     if len(run.metrics) >= SMOOTHED_FROM:
-        blocks.append(Paragraph("Thin lines: as logged. Bold lines: trailing mean.", "note"))
+        blocks.append(Paragraph("Thin lines: values as logged. Bold lines: trailing mean.", "note"))
     if run.record.retention and not any(chart.title.startswith("KL") for chart in charts):
         text = (
             "No divergence from a teacher was logged: the method has no teacher, or logging began "

@@ -50,16 +50,16 @@ MOST_LOST = 0.25
 """Of what sequential fine-tuning learns of the last task, that an arm of the headline may learn
 less."""
 READING = (
-    "All arms train the first task in the same way, so its model is made once.",
-    "An arm's methods use the model after the previous task as reference; replay uses the data "
-    "of all earlier tasks.",
-    "Better than sequential: the difference, paired by seed and sample. Above 0 is better, "
-    "whatever the task's metric.",
-    "Forgetting: a task's best score before the last stage minus its last score, averaged over "
-    "earlier tasks. In the tables of tasks by stage losses are negative, so that higher is better "
-    "everywhere.",
-    "Multitask training sees all data at once and is the upper bound. Merges combine the "
-    "single-task models.",
+    "All arms train the first task in the same way, so its model is trained only once.",
+    "At each task, the reference of a retention method is the model that the previous task "
+    "produced. Replay uses the data of all earlier tasks.",
+    "Better than sequential: the difference from sequential fine-tuning, paired by seed and "
+    "sample. A value above 0 is better, whatever the task's metric.",
+    "Forgetting: a task's best score before the last stage, minus its score after the last stage, "
+    "averaged over earlier tasks. In the tables of tasks by stage, a cross-entropy loss has a minus "
+    "sign, so that higher is better everywhere.",
+    "Multitask training uses the data of all tasks at once, and its score is the upper bound. "
+    "Merges combine the single-task models.",
     "With one seed, intervals cover evaluated samples only. Intervals are not corrected for the "
     "number of arms.",
 )
@@ -132,7 +132,7 @@ def _not_shown(order: Sequence[str]) -> list[b.Block]:
     if not others:
         return []
     return [
-        b.Paragraph(f"Not shown here: {join_and(others)}; see the page's tables of tasks by stage.")
+        b.Paragraph(f"Not shown here: {join_and(others)}. See the page's tables of tasks by stage.")
     ]
 
 
@@ -148,7 +148,7 @@ def summary(record: SequenceRecord) -> str:
     if sequential is None:
         left = sum(model.state != "complete" for model in record.models)
         return (
-            f"Not measured yet: {plural(left, 'model')} of {len(record.models)} still to be made."
+            f"Not measured yet: {plural(left, 'model')} of {len(record.models)} must still be made."
         )
     last = order[-1]
     learnt = abs(sequential.scores[last].value - record.tasks[last].before)
@@ -179,11 +179,11 @@ def _forgotten_sentence(
         if single is not None and task != order[-1]:
             text += f" ({measure.text(single.scores[task])} trained alone)"
         scores.append(text)
-    names = join_and(order) if tasks == order else f"{len(order)} tasks, {order[0]} to {order[-1]},"
+    names = join_and(order) if tasks == order else f"{len(order)} tasks, {order[0]} to {order[-1]}"
     earlier = ", ".join(scores[:-1])
     return (
-        f"After {names} one after the other, sequential fine-tuning scores {earlier} and "
-        f"{scores[-1]}."
+        f"After training on {names}, one after the other, sequential fine-tuning scores {earlier} "
+        f"and {scores[-1]}."
     )
 
 
@@ -204,12 +204,12 @@ def _best_sentence(
         scores.append(f"{_measure(record, task).text(best.scores[task])} on {task}")
     count = len(comparable)
     flattered = (
-        " This result is optimistic, because it is the best of several." if count > 1 else ""
+        " This result is optimistic, because this arm is the best of several." if count > 1 else ""
     )
     return (
-        f"{count} of the arms that train one task after the other without old data learn "
-        f"{order[-1]} nearly as well. Of these, {best.arm} keeps most: "
-        f"{', '.join(scores)}.{flattered}"
+        f"Some arms train one task after the other without old data. Of these, {count} learn "
+        f"{order[-1]} nearly as well as sequential fine-tuning does. The one that keeps the "
+        f"earlier tasks best is {best.arm}: {', '.join(scores)}.{flattered}"
     )
 
 
@@ -299,14 +299,14 @@ def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str
     caption = "Up and to the right is better. Bars: 95 % intervals over seeds and samples."
     rules = []
     if (single := _first_of(arms, SINGLE)) is not None:
-        caption += " Dotted: each task trained alone."
+        caption += " Dotted lines: each task trained alone."
         rules += [Rule(x=Value.of(single.scores[new], x).value)] if new in single.scores else []
         rules += [Rule(y=Value.of(single.scores[old], y).value)] if old in single.scores else []
     learnt = measure_axis(x, f"learnt: {new}, {x.axis}")
     remembered = measure_axis(y, f"kept: {old}, {y.axis}")
     columns = {"arm": "Arm", "x": new, "y": old}
     return lines(
-        f"{old} kept against {new} learnt",
+        f"{old} (kept) against {new} (learnt)",
         rows,
         learnt,
         remembered,
@@ -330,7 +330,7 @@ def _distance_chart(record: SequenceRecord, arms: Sequence[ArmResult], old: str)
     remembered = measure_axis(y, f"kept: {old}, {y.axis}")
     columns = {"arm": "Arm", "x": "Distance", "y": old}
     return lines(
-        f"distance of the weights against {old} kept",
+        f"distance of the weights against {old} (kept)",
         rows,
         moved,
         remembered,
@@ -426,7 +426,7 @@ def _loss_chart(
         if len(steps) > 1:
             rows.append({"line": name, "x": steps, "y": losses})
     return lines(
-        f"{task} while later tasks are trained",
+        f"loss on {task} while later tasks are trained",
         rows,
         Axis(title=f"tasks after {task}"),
         Axis(title="held-out loss, nats per token"),
@@ -439,10 +439,13 @@ def _loss_caption(arms: Sequence[ArmResult], task: str) -> str:
     """What the lines of models that never saw the task are."""
     caption = "Mean over the seeds."
     if any(task in arm.left_out for arm in arms):
-        return f"{caption} Level: multitask training without {task}, at its end."
+        return f"{caption} Horizontal line: the loss after multitask training without {task}."
     if _first_of(arms, SINGLE) is not None:
-        caption += f" The last task alone never saw {task}. Figure 9 of the paper has multitask "
-        caption += "training without it instead: the arm `multitask: {left_out: ...}`."
+        caption += (
+            f" The model trained on the last task alone never saw {task}. Figure 9 of the paper "
+            "shows another model that never saw it: multitask training without this task (the arm "
+            "`multitask: {left_out: ...}`)."
+        )
     return caption
 
 

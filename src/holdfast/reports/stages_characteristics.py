@@ -59,8 +59,14 @@ def _format(record: StagesRecord, arm: str, entry: str) -> str:
         learnt = where
     last, end = masses[-1]
     if learnt is None:
-        return f"the format of the answers is not learnt: {end:.1%} on the options at {last}."
-    return f"the format of the answers is learnt at {learnt} and stays (95 % on the options)."
+        return (
+            f"the format of the answers is not learnt: {end:.1%} of the probability is on the "
+            f"options at {last}."
+        )
+    return (
+        f"from {learnt} on, the format of the answers is learnt: at least 95 % of the probability "
+        "is on the options."
+    )
 
 
 def _changing(record: StagesRecord, arm: str, entry: str) -> str:
@@ -90,13 +96,13 @@ def _confidence(record: StagesRecord, arm: str, entry: str) -> str:
             return ""
         changes.append(after.value - before.value)
     entropy, accuracy = changes
-    says = "not over-confidence as the paper defines it"
+    says = "this is not over-confidence as the paper defines it"
     if entropy < 0 and accuracy < 0:
         says = "both fall, which the paper calls over-confidence"
     where = f"from {labels[middle - 1]} to {labels[last - 1]}"
     return (
-        f"{where} the entropy of the answers changes by {entropy:+.3f} nats and their accuracy by "
-        f"{100 * accuracy:+.1f} points (point values): {says}."
+        f"{where}, the entropy of the answers changes by {entropy:+.3f} nats and their accuracy by "
+        f"{100 * accuracy:+.1f} points (point estimates): {says}."
     )
 
 

@@ -79,34 +79,36 @@ STYLES = {
 TEXT = Measure(name="plain text", unit="nats per token", higher_is_better=False)
 PART = Measure(share=True, bounded=False)
 CHANGES = (
-    "Fine-tuned and restored: changes against the base. Against control: the comparison that is "
-    "judged first, which leaves out the cost of restoring. Restoring alone: its effect on the "
-    "base. Came back: the share of the fall that restoring brought back."
+    "Fine-tuned and restored: changes against the base. Against control: the restored model "
+    "minus the restored base. The cost of restoring cancels out, because both models were "
+    "restored. Restoring alone: the effect of restoring on the base. Came back: the share of the "
+    "lost score that restoring brought back."
 )
 CHARACTERISTICS = {
     "mass": Measure(name="Probability on the options", share=True),
     "entropy": Measure(name="Entropy of the next token", unit="nats"),
     "option_entropy": Measure(name="Entropy over the options", unit="nats"),
-    "exact_memorisation": Measure(name="Tokens that are the model's most likely one", share=True),
+    "exact_memorisation": Measure(name="Tokens that the model predicts as most likely", share=True),
 }
 """Metrics that are drawn by checkpoint beside what is judged."""
 PATTERN = (
-    "Loss on held-out plain text like the base's pre-training data, after fine-tuning and after "
-    "restoring."
+    "These charts show the loss on held-out plain text that is like the base's pre-training data, "
+    "after fine-tuning and after restoring."
 )
 READING = (
-    "The control is the base after the same restoring. It shows what restoring itself costs or "
-    "teaches.",
+    "The control is the base after the same restoring. The control shows what restoring alone "
+    "costs or teaches.",
     "A loss within the margin counts as no loss. Verdicts come from one-sided paired tests over "
     "the questions (exact for right and wrong answers), adjusted over all checkpoints and tasks. "
-    "Losses are tested from the last checkpoint backwards; what is kept or comes back is tested "
-    "from the first checkpoint onwards.",
-    "Pseudo forgetting: the score fell; after restoring, the text pattern is back, and the score "
-    "is level with the base and the control. Actual forgetting: the pattern is back, the score is "
-    "below both, and the last of several doses of restoring brought back no more. Not yet "
-    "restored: the last dose still brought back some of the score. With one dose, as in the "
-    "paper, the loss left at that dose counts as actual forgetting. Part of the fall may have "
-    "come back even so; its share is given.",
+    "The checkpoints are tested in a fixed order. The tests that show a loss begin with the last "
+    "checkpoint. The tests that show that a score was kept, or came back, begin with the first.",
+    "Pseudo forgetting: the score fell. After restoring, the text pattern is back, and the score "
+    "is as good as that of the base and the control. Actual forgetting: after restoring, the text "
+    "pattern is back, but the score is below that of the base and the control, and the last of "
+    "several doses of restoring did not raise it further. Not yet restored: the last dose still "
+    "brought back some of the score. With one dose, as in the paper, the loss that remains after "
+    "that dose counts as actual forgetting. Even then, restoring may have brought back part of the "
+    "lost score, and the page gives this share.",
     "Inconclusive: the reason says what data would decide.",
     "If you choose a checkpoint from this page, measure it again on other questions.",
 )
@@ -171,7 +173,7 @@ def summary(record: StagesRecord) -> str:
     to do."""
     if not record.verdicts:
         left = sum(model.state != "complete" for model in _restored_models(record))
-        return f"Not judged yet: {plural(left, 'model')} still to be restored."
+        return f"Not judged yet: {plural(left, 'model')} must still be restored."
     sentences = []
     remedied = []
     for task in record.tasks:
@@ -193,7 +195,7 @@ def summary(record: StagesRecord) -> str:
                 f"{task.name} {verb} {remedy[-1].verdict}: {reason_in_words(remedy[-1])}"
             )
     if remedied:
-        sentences.append(f"With the remedy: {' '.join(remedied)}")
+        sentences.append(f"With the retention method: {' '.join(remedied)}")
     return " ".join(filter(None, sentences))
 
 
@@ -214,10 +216,12 @@ def advice(
         earlier = ""
         for verdict in verdicts:
             if verdict.verdict in (GAINED, NONE):
-                earlier = f", and {labels[verdict.place - 1]} still shows it without restoring"
+                earlier = (
+                    f", and {labels[verdict.place - 1]} still shows the knowledge without restoring"
+                )
         return f"The knowledge is still there: an epoch of plain text restores it{earlier}."
     if last.verdict == NOT_YET:
-        return "Restoring is not complete: try a larger dose (doses)."
+        return "Restoring is not complete: try a larger dose (setting `doses`)."
     if last.verdict != ACTUAL:
         return ""
     stop = (
@@ -229,7 +233,7 @@ def advice(
             stop = f"Stop at {labels[verdict.place - 1]}"
     back = ""
     if last.came_back is not None:
-        back = f"; restoring brings back {100 * last.came_back.value:.0f} % of the fall"
+        back = f". Restoring brings back {100 * last.came_back.value:.0f} % of the lost score"
     since = (
         f" Actual forgetting begins at {_span(begins, labels)}." if begins and begins.place else ""
     )
@@ -383,8 +387,8 @@ def _score_by_pattern(record: StagesRecord, arm: str, task: TaskAbout) -> Chart 
         rows.append({"line": line, "dose": restored, "x": text.value, "y": value})
     columns = {"line": "Checkpoint", "dose": "Restored", "x": TEXT.name, "y": task.name}
     caption = (
-        "From the fine-tuned model through every dose of restoring. Knowledge is lost if the "
-        "score stops rising while the loss on plain text still falls."
+        "Each line runs from the fine-tuned model through every dose of restoring. Knowledge is "
+        "lost if the score stops rising while the loss on plain text still falls."
     )
     x, y = Axis(title=TEXT.axis), Axis(title=measure.axis)
     return lines(
@@ -424,8 +428,9 @@ def _scores(record: StagesRecord, arm: str, task: TaskAbout) -> Chart | None:
 def _plain_text(record: StagesRecord, arm: str) -> Chart | None:
     """What held-out plain text costs."""
     caption = (
-        "Held-out probing passages. The pattern is back if the restored model's loss is that of "
-        f"the base or the control, within {record.config.get('tolerance')} nats per token."
+        "The loss on held-out probing passages. The text pattern is back if the restored model "
+        "has the loss of the base or the control, within "
+        f"{record.config.get('tolerance')} nats per token."
     )
     entry = (f"{PROBING}/{PROBING}", "nats_per_token")
     return _by_checkpoint(record, arm, entry, TEXT, "Plain text", caption=caption)
@@ -460,8 +465,8 @@ def _along(record: StagesRecord, arm: str) -> b.Section | None:
                 evaluations[key] = evaluation
         trajectory.append((measured.step, evaluations))
     intro = (
-        "Measured during fine-tuning, at the requested steps. The format of the answers is "
-        "learnt within a few steps."
+        "These figures were measured during fine-tuning, at the requested steps. The model learns "
+        "the format of the answers within a few steps."
     )
     return section(
         f"Along fine-tuning: {arm}", *along_charts(trajectory), intro=intro, anchor=f"along-{arm}"
@@ -526,12 +531,13 @@ def reason_in_words(v: StageVerdict) -> str:
         "came back": lambda v: f"The score fell by {_lost(v.tuned)} and came back: {_beside(v)}.",
         "loss left": _loss_left,
         "loss left, one dose": lambda v: (
-            f"{_loss_left(v)} Restored at one dose only: use doses: [1, 4] to see whether more "
-            "restoring brings more back."
+            f"{_loss_left(v)} The model was restored at one dose only. Use doses: [1, 4] to see "
+            "whether more restoring brings back more of the score."
         ),
         "still coming back": lambda v: (
-            f"The score fell by {_lost(v.tuned)}, and a loss is left at {v.dose} times the dose: "
-            f"{_beside(v)}. The step to that dose still brought back {_step(v)}."
+            f"The score fell by {_lost(v.tuned)}. After restoring on {v.dose} times as much text, "
+            f"part of the score is still lost: {_beside(v)}. This dose still brought back more "
+            f"than the dose before it: {_step(v)}."
         ),
         "tuned not scored": lambda v: f"The fine-tuned model cannot be scored: {v.tuned.failed}",
         "base at chance": lambda v: (
@@ -548,14 +554,14 @@ def reason_in_words(v: StageVerdict) -> str:
         "pattern not back": _pattern_not_back,
         "neither": _neither,
         "level with the control": lambda v: (
-            f"The score fell by {_lost(v.tuned)}. After restoring it is level with the restored "
-            f"base, but not shown to be level with the base: {_beside(v)}. Restoring itself has a "
-            "cost: restore more gently."
+            f"The score fell by {_lost(v.tuned)}. After restoring, the score is as good as that of "
+            "the restored base (the control), but not shown to be as good as that of the base "
+            f"itself: {_beside(v)}. Restoring alone lowers the score, so restore more gently."
         ),
         "may still come back": lambda v: (
-            f"The score fell by {_lost(v.tuned)}, and a loss is left at {v.dose} times the dose: "
-            f"{_beside(v)}. It is not shown whether the step to that dose brought anything back: "
-            f"{_step(v)}."
+            f"The score fell by {_lost(v.tuned)}. After restoring on {v.dose} times as much text, "
+            f"part of the score is still lost: {_beside(v)}. There are too few questions to show "
+            f"whether this dose brought back more than the dose before it: {_step(v)}."
         ),
     }
     return sentences[v.why](v)
@@ -563,12 +569,12 @@ def reason_in_words(v: StageVerdict) -> str:
 
 def _loss_left(v: StageVerdict) -> str:
     text = (
-        f"The score fell by {_lost(v.tuned)}, and a loss is left although the pattern is back: "
-        f"{_beside(v)}."
+        f"The score fell by {_lost(v.tuned)}. The text pattern is back, but part of the score is "
+        f"still lost: {_beside(v)}."
     )
     if v.more is None:
         return text
-    return f"{text} The step to {v.dose} times the dose brought back no more: {_step(v)}."
+    return f"{text} Restoring on {v.dose} times as much text brought back no more: {_step(v)}."
 
 
 def _step(v: StageVerdict) -> str:
@@ -588,17 +594,18 @@ def _not_scored(v: StageVerdict) -> str:
 def _restoring_costs(v: StageVerdict) -> str:
     assert v.control is not None
     return (
-        f"Restoring alone costs the base {_lost(v.control)} {_interval(v.control)}. A verdict "
-        f"needs it shown to cost at most {_number(v.control_tolerance, v.control)}. Restore more "
-        "gently (a lower learning rate, or text closer to the base's pre-training data), or ask "
-        "more questions."
+        f"Restoring alone costs the base {_lost(v.control)} {_interval(v.control)}. For a "
+        "verdict, this cost must be shown to be at most "
+        f"{_number(v.control_tolerance, v.control)}. Restore more gently (a lower learning rate, "
+        "or text closer to the base's pre-training data), or ask more questions."
     )
 
 
 def _pattern_not_back(v: StageVerdict) -> str:
     assert v.pattern is not None
     return (
-        "The pattern is not shown to be back: the loss on plain text differs from the base's by "
+        "The text pattern is not shown to be back: the loss on plain text differs from the base's "
+        "by "
         f"{v.pattern.difference:+.3f} {v.pattern.unit}, and {v.pattern_tolerance:g} is allowed. "
         "Restore for longer, or at a higher learning rate."
     )
@@ -607,8 +614,8 @@ def _pattern_not_back(v: StageVerdict) -> str:
 def _neither(v: StageVerdict) -> str:
     assert v.against_control is not None
     text = (
-        f"The score fell by {_lost(v.tuned)}. After restoring, it is neither shown to be back nor "
-        f"shown to be below the base: {_beside(v)}"
+        f"The score fell by {_lost(v.tuned)}. After restoring, the score is neither shown to be "
+        f"back nor shown to be below the base: {_beside(v)}"
     )
     return f"{text}{_would_decide(v.against_control)}."
 
@@ -651,7 +658,7 @@ def _would_decide(c: Comparison) -> str:
         return ""
     times = test.needed(c.tolerated, level_of(c.confidence))
     return (
-        f"; some {math.ceil(times * c.n):,} questions would decide (now {c.n:,})"
+        f"; about {math.ceil(times * c.n):,} questions would decide (now {c.n:,})"
         if 1.0 < times < 1e6
         else ""
     )

@@ -212,7 +212,7 @@ def frontier_chart(
     core = {*front, *(t.trial.number for t in trials if t.trial.kind == "direct")}
     x, far_across = _range(start["x"].value, core, {n: keep for n, (keep, _) in gains.items()})
     y, far_up = _range(start["y"].value, core, {n: learn for n, (_, learn) in gains.items()})
-    how = BARS if wide else "Points and bars as above."
+    how = BARS if wide else "Points and bars have the same meaning as in the first plot."
     arrow = _arrow(right=across.higher_is_better, up=up.higher_is_better)
     chart = lines(
         f"{up.label} against {across.label}",

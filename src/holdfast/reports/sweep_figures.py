@@ -24,7 +24,7 @@ STATES = ("complete", "running", "waiting", "pruned", "failed", "lost")
 UNDER_WAY = {
     "running": "is still running",
     "interrupted": "was interrupted",
-    "failed": "ended with trials that failed",
+    "failed": "ended with failed trials",
 }
 GAIN = Measure()
 """Of gains, whose unit stands beside them."""
@@ -137,7 +137,10 @@ def kept_text(selection: Selection, record: StudyRecord) -> str:
         )
     keep = f"{_change_text(record.keep, selection.keep)} (more is better)"
     if _known(selection.avoided):
-        keep = f"avoids {_share_text(selection.avoided)} of its loss on {record.keep.label}"
+        keep = (
+            f"avoids {_share_text(selection.avoided)} of direct fine-tuning's loss on "
+            f"{record.keep.label}"
+        )
     return f"{learn} and {keep}"
 
 
@@ -186,7 +189,8 @@ def _choice(selection: Selection, record: StudyRecord) -> str:
     """What a rule chose and what that keeps."""
     if selection.chosen is None:
         return (
-            f"The rule {rule_title(selection)} chooses none: {with_minus_signs(selection.reason)}."
+            f"The rule {rule_title(selection)} chooses no trial: "
+            f"{with_minus_signs(selection.reason)}."
         )
     trial = f"{selection.label} (trial {selection.chosen})"
     return f"The rule {rule_title(selection)} chooses {trial}: it {kept_text(selection, record)}."
@@ -197,8 +201,9 @@ def _chosen_by(record: StudyRecord) -> str:
     if record.validation is None:
         return ""
     return (
-        f"Direct fine-tuning's rate and the trial are chosen by {record.validation.label} "
-        f"(validation), which is not part of the reported {record.learn.label}."
+        f"{record.validation.label} (validation) serves to choose the trial, and to choose the "
+        "learning rate of direct fine-tuning. It is not part of the reported "
+        f"{record.learn.label}."
     )
 
 
@@ -209,7 +214,10 @@ def _optimism(selection: Selection) -> str:
     learn, keep = selection.learn, selection.keep
     if count < 2 or selection.chosen is None or learn is None or keep is None:
         return ""
-    text = f"It is the best of {count} trials {chosen_on(selection)}, so its results are optimistic"
+    text = (
+        f"The chosen trial is the best of {count} trials {chosen_on(selection)}, so its results "
+        "are optimistic"
+    )
     if selection.rule_learn is None or selection.rule_keep is None:
         return f"{text}; one seed cannot show by how much."
     unseen = []

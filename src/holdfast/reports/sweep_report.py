@@ -56,32 +56,32 @@ MOST_PLOTS = 12
 MOST_STABLE = 4
 """Trials that are named among those that a rule chooses from draw to draw."""
 READING = (
-    "A gain is the change from the initial model, signed so that more is better, averaged over "
-    "the side's metrics and over the seeds.",
+    "A gain is the change from the initial model, and a positive gain means better. It is the mean "
+    "over the seeds and over the metrics of its side (learn or keep).",
     "A trial is on the Pareto frontier if no other trial is at least as good on both sides and "
     "better on one. The initial model counts as a point.",
     "Gain kept and loss avoided are shares of direct fine-tuning's gain and loss, with Fieller "
-    "intervals. There is no share if direct fine-tuning's own change may be zero.",
-    "Only trials with every seed and measurement count. Pruned, failed and lost trials are in the "
-    "table with the reason.",
+    "intervals. No share is shown if direct fine-tuning's own change may be zero.",
+    "A trial counts only if all its seeds and measurements are complete. The table gives the "
+    "reason why a trial was pruned, failed or lost.",
 )
 ONE_SEED = (
-    f"Intervals are at 95 % and cover {SAMPLES}, because there is one seed: other seeds may fall "
-    "outside.",
+    f"Intervals are at 95 % and cover {SAMPLES}, because there is one seed. The results of other "
+    "seeds may lie outside.",
 )  # fmt: skip
 SEVERAL_SEEDS = (
     "Intervals are at 95 % and cover training seeds (t distribution) and evaluated samples "
     "together.",
     "The chosen trial's result is optimistic, because noise influenced the choice. “On held-out "
-    "seeds” scores the rule instead: it chooses on all seeds but one, and is scored on the "
-    "remaining one, for each seed in turn. Expect this result.",
+    "seeds” avoids this. Each seed in turn is left out: the rule chooses on the other seeds, and "
+    "its choice is scored on the seed left out. This is the result to expect.",
     "Stability: the rule chooses again on seeds drawn with replacement. If the choice changes "
     "from draw to draw, several trials are equally good.",
 )
 SHARES_OF_DIRECT = (
-    "Gain kept: the trial's learn gain divided by that of direct fine-tuning. Loss avoided: 1 "
-    "minus the trial's keep loss divided by that of direct fine-tuning. Time: the worker's, for "
-    "all seeds together."
+    "Gain kept: the trial's gain on the learn side divided by direct fine-tuning's gain. Loss "
+    "avoided: the share of direct fine-tuning's loss on the keep side that the trial avoids. "
+    "Time: the time of the workers, for all seeds together."
 )
 
 
@@ -161,9 +161,7 @@ def _frontier(
         frontier_chart(record, trials, pair, first, wide=False) for pair in pairs[:MOST_PLOTS]
     ]
     if len(pairs) > MOST_PLOTS:
-        text = (
-            f"The first {MOST_PLOTS} of {plural(len(pairs), 'pair')} of single measures are drawn."
-        )
+        text = f"The plots show the first {MOST_PLOTS} of {plural(len(pairs), 'pair')} of measures."
         blocks.append(Paragraph(text, "note"))
     return Section("Learn against keep", blocks, anchor="frontier")
 
@@ -191,7 +189,10 @@ def _rule(s: Selection, record: StudyRecord, *, own: bool) -> Panel:
         blocks.append(b.Facts([*gains, *shares]))
     if s.stability is not None:
         draws = _stability(s, s.stability, record)
-        blocks += [Heading(f"Chosen in {s.draws:,} draws of the seeds"), b.Bullets(draws)]
+        blocks += [
+            Heading(f"Trials that are chosen in {s.draws:,} draws of the seeds"),
+            b.Bullets(draws),
+        ]
     if s.rule_learn is not None and s.rule_keep is not None:
         unseen = [
             ("Learn", figure(*gain_texts(s.rule_learn))),
@@ -290,15 +291,17 @@ def _legend(record: StudyRecord, trials: Sequence[TrialFigures]) -> str:
     sides = []
     for side in (record.learn, record.keep):
         better = direction(side.higher_is_better)
-        sides.append(f"{side.side} {side.label} ({side.unit}, {better} in itself)")
+        sides.append(f"{side.side} {side.label} ({side.unit}, where {better})")
     text = (
-        "Gains are changes from the initial model; more is better. Means over the seeds with 95 % "
-        f"intervals: {', '.join(sides)}."
+        "Gains are changes from the initial model, and a larger gain is better. They are means "
+        f"over the seeds with 95 % intervals: {', '.join(sides)}."
     )
     samples = ""
     for t in trials:
         if t.counts and t.learn is not None and t.keep is not None:
-            samples = f" Samples of learn and keep: n {t.learn.samples:,}, n {t.keep.samples:,}."
+            samples = (
+                f" Evaluated samples: {t.learn.samples:,} for learn, {t.keep.samples:,} for keep."
+            )
             break
     return f"{text} {SHARES_OF_DIRECT}{samples}"
 

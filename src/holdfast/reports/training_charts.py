@@ -52,8 +52,9 @@ ACCURACY = (
 )
 BUDGET = (Curve("budget_constraint", "measured", "second"), Curve("budget_limit", "budget", "bad"))
 ON_THE_WAY = (
-    "The budget applies to the end of the run. During training the measured value may exceed the "
-    "budget, even with the right strength. It falls to the budget as the learning rate falls."
+    "The budget applies to the end of the run. Earlier, the measured value may exceed the budget, "
+    "even if the method's strength is right. As the learning rate falls, the measured value falls "
+    "to the budget."
 )
 
 
@@ -107,7 +108,7 @@ def budget_charts(metrics: Log, retention: Log = ()) -> list[Chart | None]:
     return [
         logged_curves(metrics, BUDGET, "Forgetting against its budget", unit, caption=ON_THE_WAY),
         logged_curves(
-            metrics, [strength], "Strength found by the budget", "coefficient", may_be_log=True
+            metrics, [strength], "Strength that the budget chose", "coefficient", may_be_log=True
         ),
     ]
 
@@ -154,7 +155,7 @@ def logged_curves(
     y = Axis(title=unit, log=log, ticks=log_ticks(lowest, highest) if log else ())
     value_is = "value is" if gaps == 1 else "values are"
     notes = [options.pop("caption", ""), "Logarithmic axis." if log else ""]
-    notes.append(f"{gaps} logged {value_is} not finite, shown as gaps." if gaps else "")
+    notes.append(f"{gaps} logged {value_is} not finite and shown as gaps." if gaps else "")
     return Chart(
         title=title,
         rows=rows,
@@ -210,7 +211,7 @@ LAYER_CHART = Chart(
     y=_NORM_AXIS,
     caption=(
         "L2 norm of (result \u2212 initial model), divided by the L2 norm of the initial model, per "
-        "layer. Other colour: weights outside the layers."
+        "layer. The other colour shows weights outside the layers."
     ),
     height=290,
     layout={"bargap": 0.25},

@@ -333,7 +333,9 @@ def corpus_text(r: Results) -> str:
 
 def _banners(r: Results) -> list[b.Block]:
     banners = b.problems("Some files could not be used.", r.problems)
-    return banners + b.problems("A pair does not look like a base and its child.", _warnings(r))
+    return banners + b.problems(
+        "A pair of models does not look like a base and its fine-tune.", _warnings(r)
+    )
 
 
 def _warnings(r: Results) -> list[str]:
@@ -415,7 +417,11 @@ def _measures(r: Results) -> list[b.Block]:
         )
     return [
         *blocks,
-        Paragraph("Below each figure: its interval over the samples of the model alone.", "note"),
+        Paragraph(
+            "The interval below each figure is for that model alone. It covers only the choice of "
+            "samples.",
+            "note",
+        ),
     ]
 
 
@@ -455,7 +461,7 @@ def _where(folder: Path, model: StudiedModel) -> Text:
 
 def _ancestry(r: Results) -> list[str]:
     """Whether each instruct model looks like a child of its base."""
-    child = "" if _warnings(r) else " A fine-tune of a base looks like this."
+    child = "" if _warnings(r) else " These values are typical of a base and its fine-tune."
     sentences = []
     for evidence in r.record.ancestry:
         title = f"{last_part(evidence['instruct'])} from {last_part(evidence['base'])}"
@@ -464,9 +470,8 @@ def _ancestry(r: Results) -> list[str]:
                 total = LayerDistance(**layer)
                 cosine, weights = number(total.cosine, 4), count(total.parameters)
                 sentences.append(
-                    f"{title}: over all weights the difference has {moved(total.relative)} of the "
-                    f"base's norm, and the cosine is {cosine}, on a sample of {weights} "
-                    f"weights.{child}"
+                    f"{title}: the norm of the difference is {moved(total.relative)} of the base's "
+                    f"norm, and the cosine is {cosine}, on a sample of {weights} weights.{child}"
                 )
     return sentences
 
@@ -476,12 +481,12 @@ READING = [
     "Added to the base that was trained further on new text, it is meant to bring back "
     "instruction following without instruction data (Balancing Continuous Pre-Training, equations "
     "1 and 2).",
-    "Verdicts come from paired comparisons: both models answered the same samples. Gained or "
-    "lost: the interval of the difference excludes 0. “No significant change” does not prove that "
-    "nothing changed; the interval shows how large a change may be.",
+    "Verdicts come from paired comparisons: both models answered the same samples. A measure is "
+    "gained or lost if the interval of its difference excludes 0. “No significant change” does not "
+    "prove that nothing changed: the interval shows how large a change may be.",
     "The intervals do not cover variation between training runs.",
-    "Tokens read: the counted tokens of training, with the repetitions of several epochs. FLOPs: "
-    "those of the training of a model.",
+    "Tokens read: the tokens that a model was trained on, counted again in every epoch. FLOPs: the "
+    "floating-point operations of a model's training.",
 ]
 
 

@@ -125,12 +125,14 @@ class Anchors:
         differing = []
         for name in ours:
             if theirs[name] != ours[name]:
-                differing.append(f"{name} {theirs[name]} there, {ours[name]} here")
+                differing.append(
+                    f"{name} is {theirs[name]} in the reference and {ours[name]} in this run"
+                )
         if differing:
             raise ModelError(
-                f"The reference {anchor} is an adapter with settings that differ from this "
-                f"run's: {'; '.join(differing)}. Train with its lora_r, lora_alpha, use_rslora "
-                "and use_dora."
+                f"The reference {anchor} is an adapter with settings that differ from this run's: "
+                f"{'; '.join(differing)}. Train with the lora_r, lora_alpha, use_rslora and "
+                "use_dora of the reference."
             )
 
 

@@ -353,9 +353,9 @@ class SavedFisher:
         return [
             f"The Fisher information {self.folder} was computed on another model "
             f"({self.record['model'].get('name') or 'the start of a run'}): the values of "
-            f"{len(wrong)} of {len(weights)} parameters differ ({names}). Expected the Fisher "
-            "information of the reference: compute it with 'holdfast fisher'. If this one is from "
-            "earlier tasks, give data, too."
+            f"{len(wrong)} of {len(weights)} parameters differ ({names}). Compute it again "
+            "with 'holdfast fisher' on the reference of this run. If the folder is meant for "
+            "earlier tasks, keep it and also set data (of the newest task)."
         ]
 
     def kept(self, named: NamedParams, where: str) -> Kept:
@@ -449,7 +449,7 @@ def fisher_folder_problems(folder: str) -> list[str]:
         return []
     inside = path / "fisher"
     hint = (
-        f" There is one in {inside}."
+        f" There is a Fisher diagonal in {inside}."
         if (inside / RECORD).is_file()
         else " Compute it with 'holdfast fisher MODEL --data FILE'."
     )

@@ -97,7 +97,7 @@ class Auto(Preset):
     """
 
     name: ClassVar[str] = "auto"
-    summary: ClassVar[str] = "preset: self_replay, label_annealing and wise_ft; no old data"
+    summary: ClassVar[str] = "preset: self_replay, label_annealing, wise_ft (no old data)"
     source: ClassVar[str] = (
         "configs/without_old_data; 2605.26097 (its KL variant), Wortsman et al. 2021 (WiSE-FT)"
     )
@@ -106,11 +106,11 @@ class Auto(Preset):
     fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.68
     """Share of text written by the initial model in the mixture."""
     prompts: str = START
-    """As in self_replay: start, target, or a file with prompts."""
+    """Prompts, as in self_replay: start, target, or a file with prompts."""
     samples: Annotated[int | None, Meta(ge=1)] = None
-    """As in self_replay: maximum number of samples. Default: as many as the share needs."""
+    """Maximum number of samples, as in self_replay. Default: as many as the share needs."""
     max_new_tokens: Annotated[int, Meta(ge=1)] = 512
-    """As in self_replay: maximum number of tokens of a sample."""
+    """Maximum number of tokens of a sample, as in self_replay."""
 
     @classmethod
     def entries(cls, parameters: Mapping[str, Any]) -> list[dict[str, dict[str, Any]]]:

@@ -47,7 +47,7 @@ NamedParams = Mapping[str, "torch.Tensor"]
 
 
 OLD_DATA = "old data"
-INITIAL_MODEL = "the initial model while data is made"
+INITIAL_MODEL = "the initial model while training data is generated"
 WHOLE_DOCUMENTS = "whole documents"
 TOKEN_WEIGHTS = "weights of tokens"
 LOSS_TERM = "a loss term of its own"
@@ -63,10 +63,13 @@ NEEDS: Mapping[str, str] = {
     WHOLE_DOCUMENTS: "computes statistics over whole documents, so packing must not split them",
     TOKEN_WEIGHTS: "weights the cross-entropy of each token; one method per run may do so",
     LOSS_TERM: "adds a term to the token loss, so the trainer has to compute that loss itself",
-    STEP_FIGURES: "`weights` gets the step's mean cross-entropy and KL",
+    STEP_FIGURES: "the method's `weights` hook gets the mean cross-entropy and KL of the step",
     OPTIMIZER_STATE: "reads the optimizer's state of each parameter, which DeepSpeed does not expose",
     ADAMW: "only works with `optim: adamw_torch` and `adamw_torch_fused`",
-    LAST_STEP: "changes the weights after the last step, so no earlier checkpoint is the result",
+    LAST_STEP: (
+        "changes the weights after the last step, so no checkpoint saved during training has the "
+        "final weights"
+    ),
 }
 """What a method may need of its run (`RetentionMethod.needs`), and what that means."""
 ADAMW_NAMES = ("adamw_torch", "adamw_torch_fused")
@@ -106,15 +109,15 @@ class TeacherSettings:
     kind: str = "auto"
     """"auto", "online", "adapter_off" or "cached"."""
     model: str = "start"
-    """Weights of an online teacher: those of the initial model, or of a checkpoint's folder."""
+    """Weights of an online teacher: "start" (the initial model), or the folder of a checkpoint."""
     dtype: str | None = None
-    """Dtype of an online teacher's weights; None: that of the initial model."""
+    """Dtype of an online teacher's weights; None: the dtype of the initial model."""
     sharded: bool = False
     """Whether an online teacher's weights are sharded over the ranks of an FSDP2 run."""
     cache_dir: str | None = None
     """Folder of a cached teacher's states; None: holdfast's cache folder."""
     cache_dtype: str | None = None
-    """Dtype of the cached states; None: that of the teacher's forward pass."""
+    """Dtype of the cached states; None: the dtype of the teacher's forward pass."""
 
 
 PACKED_WHOLE = ("bfd", "bfd_split")
@@ -286,30 +289,31 @@ class RetentionMethod:
     title: ClassVar[str]
     """Title, in sentences and legends."""
     strength: ClassVar[tuple[str, ...]] = ()
-    """The parameters of its strength, the most important one first. Runs and trials of one method
-    are ordered by it."""
+    """Names of the parameters that set the method's strength, the most important one first. Runs
+    and trials of one method are sorted by them."""
     summary: ClassVar[str]
-    """One line on the method, for `--help` and reports."""
+    """What the method does, in one line, for `--help` and reports."""
     source: ClassVar[str] = ""
-    """Paper and section; a user's own method may have none."""
+    """Paper and section; empty is allowed for a user's own method."""
     place: ClassVar[str]
-    """Where it acts: "data", "loss", "gradient" or "weights"."""
+    """Where the method acts: "data", "loss", "gradient" or "weights"."""
     hook_order: ClassVar[int] = 0
-    """Order of its hooks within a step, among the run's methods: smallest first; equal ones in the
-    order of the request."""
+    """Order of the method's hooks within a step. Methods with smaller numbers run first, and
+    methods with equal numbers in the order of the request."""
     repeatable: ClassVar[bool] = False
     """Whether a run may have the method twice."""
     shares_mixture: ClassVar[bool] = False
-    """Whether its `fraction` is a share of the whole mixture, which adds to the fractions of other
-    methods."""
+    """Whether the method's `fraction` is a share of the whole mixture. The fractions of
+    all such methods in a run are added, and their sum has to be below 1."""
     origin: ClassVar[Origin | None] = None
-    """Set for methods from outside the package when they are loaded."""
+    """Where a method from outside the package comes from; None for holdfast's methods."""
     row_source: ClassVar[str] = ""
-    """The `ORIGINS` of the rows that it mixes in; empty: only new data."""
+    """The `ORIGINS` of the rows that the method mixes into the new data; empty if it mixes in
+    none."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What it needs from its run: keys of `NEEDS`. A host that lacks one of them refuses the
-    method. It is a property if parameters decide it."""
+    """What the method needs from its run: keys of `NEEDS`. A host that lacks one of them refuses
+    the method. Make this a property if it depends on parameters."""
 
     @property
     def off(self) -> bool:
@@ -506,8 +510,8 @@ def check_declared(method: RetentionMethod, active: ActiveMethod) -> None:
     declares_loss = bool(method.needs & {LOSS_TERM, TOKEN_WEIGHTS})
     if ("loss" in hooks) != declares_loss:
         raise ConfigError(
-            f"{method.name}: expected a loss hook exactly where needs holds LOSS_TERM or "
-            f"TOKEN_WEIGHTS, got {'a' if 'loss' in hooks else 'no'} loss hook and needs "
+            f"{method.name}: expected a loss hook with LOSS_TERM or TOKEN_WEIGHTS in needs, and "
+            f"none without them. Got {'a' if 'loss' in hooks else 'no'} loss hook and needs = "
             f"{sorted(method.needs)}. Write for example needs = frozenset({{LOSS_TERM}})."
         )
     if not hooks and not changes_data(method) and method.token_loss() is None:
@@ -549,14 +553,14 @@ def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[s
     for method in active:
         if WHOLE_DOCUMENTS in method.needs:
             reasons.append(
-                f"{expected} with {method.label()}, which averages over documents, got "
-                f"{strategy}, which splits them at the end of each row. bfd_split splits only "
-                "documents longer than max_length, and averages over each piece; bfd truncates "
-                "them."
+                f"{expected} with {method.label()}, got {strategy}, which cuts documents at the end "
+                "of each row. The method averages over whole documents. With bfd, documents longer "
+                "than max_length are truncated. With bfd_split, they are cut into pieces, and the "
+                "method averages over each piece."
             )
     if marks_origins(active):
         reasons.append(
             f"{expected} if replayed or generated tokens have separate weights, got {strategy}, "
-            "which mixes rows of different origins."
+            "which does not keep rows of different origins apart."
         )
     return [Problem("packing_strategy", reason) for reason in reasons]

@@ -356,7 +356,10 @@ def _origin_problems(methods: Sequence[RetentionMethod]) -> list[Problem]:
         for source in term.by_origin:
             if not (sources if source == "new" else sources & {source}):
                 mixing = " or ".join(_giving(source))
-                text = f"applies only with a method that mixes in such rows ({mixing}), got none."
+                text = (
+                    "applies only with a method that mixes other rows into the new data "
+                    f"({mixing}), got none."
+                )
                 problems.append(Problem((name, f"weight_{source}"), text))
     for method in methods:
         factors = {} if method.off else method.ce_by_origin()
@@ -368,7 +371,7 @@ def _origin_problems(methods: Sequence[RetentionMethod]) -> list[Problem]:
             problems.append(
                 Problem(
                     (method.name, "ce"),
-                    "with false, the mixed-in rows have no loss. Add label_annealing, with "
+                    "with ce: false, the mixed-in rows have no loss. Add label_annealing, with "
                     f"weight_{untrained[0]} above 0.",
                 )
             )

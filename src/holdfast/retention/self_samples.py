@@ -441,7 +441,7 @@ class Drawing:
             return
         raise ModelError(
             f"{self.title}: the generated text cannot be used for training: {drawn.figures()}; "
-            f"expected at most {self.max_dropped:.0%} of unusable samples. {self.advice}"
+            f"expected at most {self.max_dropped:.0%} unusable samples. {self.advice}"
         )
 
 

@@ -85,13 +85,14 @@ class TrainConfig:
     script: ScriptArguments
     """TRL's data arguments: `dataset_name`, splits, streaming."""
     training: SFTConfig
-    """TRL's training arguments, a `transformers.TrainingArguments`. For another trainer they have
-    that trainer's fields, and those of `SFTConfig` at their defaults."""
+    """TRL's training arguments, a `transformers.TrainingArguments`. For another trainer than sft,
+    they are that trainer's arguments, plus the fields that only `SFTConfig` has, at their
+    defaults."""
     model: ModelConfig
     """TRL's model arguments: name, revision, dtype, LoRA, quantisation."""
     adapter: AdapterArguments
-    """The PEFT method that `use_peft` selects, the settings of OSF, and the initialisation of
-    LoRA."""
+    """The PEFT method that `use_peft` selects, the settings of orthogonal subspace fine-tuning, and
+    LoRA's initialisation."""
     mixture: DatasetMixtureConfig
     """TRL's `datasets:` list; empty if `dataset_name` is used."""
     retention: list[RetentionMethod]
@@ -105,7 +106,7 @@ class TrainConfig:
     notes: list[Note] = field(default_factory=list)
     """Decisions that holdfast made for the user, as notes."""
     source_file: Path | None = None
-    """The YAML file; None without one."""
+    """The YAML file; None: the settings come from no file."""
     resolved: dict[str, Any] = field(default_factory=dict)
     """All settings and the main defaults as plain JSON, without secrets. It is a valid
     configuration of the same run."""
@@ -559,7 +560,7 @@ def _decide_precision(
             "slower than "
         )
         text += (
-            "float32. Leave bf16 out here, unless the run has to reproduce that of another machine."
+            "float32. Leave bf16 out here, unless you want to reproduce a run of another machine."
         )
         notes.append(Note("bf16_slow", text))
     if sound.get("bf16") is not None or sound.get("fp16"):
@@ -611,7 +612,7 @@ def _evaluation(own: Mapping[str, Any], problems: list[Problem]) -> tuple[Any, E
     value = own.get("evaluation")
     extra = {name: own[name] for name in ("keep", "learn") if own.get(name)}
     if extra and value is not None and not isinstance(value, Mapping):
-        text = f"expected a mapping with keep: and learn: lists, got {show(value)}."
+        text = f"expected a mapping with the lists keep and learn, got {show(value)}."
         problems.append(Problem("evaluation", text))
         value, extra = None, {}
     if extra:

@@ -256,7 +256,7 @@ def check_chat_template(text: str | None, values: Mapping[str, Any]) -> list[Pro
     if text is None:
         return []
     if values.get("chat_template_path") is not None:
-        return [Problem("chat_template", "expected one of this and chat_template_path, got both.")]
+        return [Problem("chat_template", "expected chat_template or chat_template_path, got both.")]
     try:
         from transformers.utils.chat_template_utils import _compile_jinja_template
 
@@ -282,7 +282,7 @@ def check_chat_template(text: str | None, values: Mapping[str, Any]) -> list[Pro
 def check_turns(keys: RunSettings, values: Mapping[str, Any]) -> list[Problem]:
     """What does not go with `train_on`, `train_thoughts` and `rewritten_turns`."""
     if keys.train_on is not None and keys.trainer != "sft":
-        return [Problem("train_on", f"applies with trainer: sft, got {keys.trainer}.")]
+        return [Problem("train_on", f"applies only with trainer: sft, got {keys.trainer}.")]
     if keys.train_on is not None or values.get("assistant_only_loss"):
         return []
     problems = []
@@ -321,7 +321,7 @@ def check_split_off(values: Mapping[str, Any], held_out: str | None) -> list[Pro
         )
     if held_out is not None:
         problems.append(
-            Problem("test_split_size", "expected one of this and eval_dataset_name, got both.")
+            Problem("test_split_size", "expected test_split_size or eval_dataset_name, got both.")
         )
     if values.get("dataset_streaming") or values.get("streaming"):
         problems.append(
@@ -382,7 +382,7 @@ def check_streaming(
             Problem(
                 "dataloader_num_workers",
                 f"expected at most {most} with {key}{'' if most else ' and shuffle_dataset'}, "
-                f"got {workers}: the order of rows would depend on it.",
+                f"got {workers}. With more workers, the order of rows depends on their number.",
             )
         )
     for method in methods:
@@ -390,7 +390,7 @@ def check_streaming(
             problems.append(
                 Problem(
                     ("retention", method.name),
-                    f"needs the number of rows to mix in. Leave out {key}.",
+                    f"needs to know the number of training rows. Leave out {key}.",
                 )
             )
         term = None if method.off else method.token_loss()
@@ -460,8 +460,8 @@ def check_best(
     return [
         Problem(
             (),
-            "changes the weights after the last step, so no earlier checkpoint can be the "
-            f"result. Leave out {key}.",
+            "changes the weights after the last step, so no checkpoint saved during training has "
+            f"the final weights. Leave out {key}.",
         )
     ]
 
@@ -522,8 +522,8 @@ def check_stopping_processes(launching: Mapping[str, Any]) -> list[Problem]:
     return [
         Problem(
             "early_stopping",
-            f"expected one process, got {count}: several processes measure only after training. "
-            "Leave it out, or train in one process.",
+            f"expected one process, got {count}: with several processes, measuring is possible "
+            "only after training. Leave it out, or train in one process.",
         )
     ]
 
@@ -609,7 +609,7 @@ def check_combinations(
         problems.append(
             Problem(
                 "resume_from_checkpoint",
-                "expected true or nothing: a run continues from the newest complete checkpoint in "
+                "expected true or no value: a run continues from the newest complete checkpoint in "
                 "its output_dir. Leave it out. To start from the weights of another checkpoint, "
                 "give its folder as model_name_or_path.",
             )
@@ -618,7 +618,7 @@ def check_combinations(
         problems.append(
             Problem(
                 "resume_from_checkpoint",
-                "expected true or nothing, got false: a run continues from the newest complete "
+                "expected true or no value, got false: a run continues from the newest complete "
                 "checkpoint in its output_dir. Leave it out. To start over, give another "
                 "output_dir or delete this one.",
             )
@@ -661,7 +661,7 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
         return [
             Problem(
                 key,
-                "belongs to orthogonal subspace fine-tuning. Add 'use_peft: true' and "
+                "applies only to orthogonal subspace fine-tuning. Add 'use_peft: true' and "
                 "'peft_method: osf', or leave it out.",
             )
             for key in ("osf_effective_rank", "osf_target_modules")
@@ -686,8 +686,8 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Probl
     for key, value in values.items():
         if _sets_lora(key, value):
             text = (
-                "belongs to LoRA, but peft_method is osf. Its keys are osf_effective_rank and "
-                "osf_target_modules. Leave it out."
+                "applies only to LoRA, but peft_method is osf, which has the keys "
+                "osf_effective_rank and osf_target_modules. Leave it out."
             )
             problems.append(Problem(key, text))
     return problems
@@ -714,16 +714,16 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[P
         for key, value in values.items():
             if key in given and _sets_lora(key, value):
                 text = (
-                    f"belongs to LoRA, which needs 'use_peft: true'. Add it, or leave {key} out. "
-                    f"To keep {key} without effect, set 'use_peft: false'."
+                    f"applies only to LoRA. Add 'use_peft: true', or leave {key} out. "
+                    f"To keep {key} without effect, add 'use_peft: false'."
                 )
                 problems.append(Problem(key, text))
     if not {*BITS} & {*given}:
         for key in OF_FOUR_BITS:
             if key in given and values.get(key):
                 text = (
-                    "belongs to 4-bit weights, which need 'load_in_4bit: true'. Add it, or leave "
-                    f"{key} out. To keep {key} without effect, set 'load_in_4bit: false'."
+                    "applies only to 4-bit weights. Add 'load_in_4bit: true', or leave "
+                    f"{key} out. To keep {key} without effect, add 'load_in_4bit: false'."
                 )
                 problems.append(Problem(key, text))
     return problems

@@ -219,10 +219,10 @@ def remarks_on_rounding(config: TrainConfig, folder: Path | None = None) -> list
     if above <= 0.5 * total:
         return []
     return [
-        f"About {above / total:.0%} of the weights will not change: in {dtype} a change of less "
-        f"than about 1/{ROUNDED[dtype]} of a weight is rounded away, and one step changes a weight "
-        f"by about the learning rate, {args.learning_rate:g}. Train with dtype: float32 (bf16: "
-        "true still computes in bfloat16), or at a higher learning_rate."
+        f"About {above / total:.0%} of the weights will not change. One step changes a weight by "
+        f"about the learning rate, {args.learning_rate:g}, and {dtype} rounds away changes below "
+        f"about 1/{ROUNDED[dtype]} of the weight. Train with dtype: float32 (with bf16: true, "
+        "computation stays in bfloat16), or at a higher learning_rate."
     ]
 
 

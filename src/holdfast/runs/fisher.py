@@ -46,14 +46,14 @@ class FisherSettings:
     """How a Fisher diagonal is computed."""
 
     samples: Annotated[int, Meta(ge=1)] = 256
-    """Maximum number of samples of the data."""
+    """Maximum number of samples to take from the data."""
     estimator: Estimator = "empirical"
     """Labels: those of the data, or sampled from the model."""
     seed: int = 0
-    """Random seed of the choice of samples and of sampled labels."""
+    """Random seed for choosing samples and for sampling labels."""
     max_length: Annotated[int | None, Meta(ge=2)] = None
-    """Maximum length of a sample in tokens. Longer samples are cut (1024, at most the model's
-    context)."""
+    """Maximum length of a sample in tokens. Longer samples are cut (default: 1024, at most the
+    model's context)."""
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     """Dtype of weights and gradients. Sums are in float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -127,7 +127,7 @@ def compute_fisher(
             model=described,
         )
         if (folder / RECORD).is_file() and _made_of(folder) == record["made_of"]:
-            say(f"{folder} already has this Fisher diagonal. Nothing to do.")
+            say(f"{folder} already contains this Fisher diagonal. Nothing to do.")
             return SavedFisher(folder)
         refuse_folder(folder, overwrite=overwrite)
         say(f"Fisher information of {name} on {len(rows)} samples of {data} ({settings.estimator})")
@@ -183,12 +183,12 @@ def refuse_folder(folder: Path, *, overwrite: bool) -> None:
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     if names and set(names) != {FILE, RECORD}:
         raise RunFolderError(
-            f"{folder} has other files than a Fisher diagonal ({', '.join(names[:4])}). Choose "
-            "another output_dir."
+            f"{folder} contains files that do not belong to a Fisher diagonal "
+            f"({', '.join(names[:4])}). Choose another output_dir."
         )
     if names and not overwrite:
         raise RunFolderError(
-            f"{folder} has another Fisher diagonal ({_described(folder)}). Choose another "
+            f"{folder} contains another Fisher diagonal ({_described(folder)}). Choose another "
             "output_dir, or add --overwrite."
         )
 

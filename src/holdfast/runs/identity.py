@@ -160,7 +160,7 @@ def _canonical(value: Any) -> Any:
 
 def explain_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Why two `resolved` configurations have different keys: one line a setting,
-    `learning_rate: 1e-05 there, 2e-05 now`.
+    `learning_rate: 1e-05 before, 2e-05 now`.
 
     Empty when the two are one run.
 
@@ -173,7 +173,7 @@ def explain_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
     for name in dict.fromkeys([*before, *now]):
         if before.get(name) != now.get(name):
             old_value, new_value = _brief(name, before.get(name)), _brief(name, now.get(name))
-            differences.append(f"{name}: {old_value} there, {new_value} now")
+            differences.append(f"{name}: {old_value} before, {new_value} now")
     return differences
 
 

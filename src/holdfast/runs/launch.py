@@ -164,9 +164,9 @@ def check_started(
     needed = is_needed(launch, has_accelerator=has_accelerator, environ=environ)
     if needed and count > int(environ.get("WORLD_SIZE") or 1):
         raise ConfigError(
-            f"num_processes: expected {count} processes, got one, which would train alone. Write "
+            f"num_processes: expected {count} processes, got one. There are three ways out. Write "
             "the settings to a file and run 'holdfast train --config FILE', which starts all "
-            f"processes. Or start this program with torchrun --nproc_per_node {count}. Or leave "
+            f"processes; start this program with torchrun --nproc_per_node {count}; or leave "
             "num_processes and accelerate_config out."
         )
 
@@ -188,6 +188,7 @@ def check_world(environ: Mapping[str, str] = os.environ) -> None:
     expected, started = int(environ.get(LAUNCHED) or 0), int(environ.get("WORLD_SIZE") or 1)
     if expected > 1 and started != expected:
         raise HoldfastError(
-            f"Expected {expected} processes, the launcher started {started}. Start them yourself: "
+            f"Expected {expected} processes, but the launcher started {started}. Start them "
+            "yourself: "
             f"torchrun --nproc_per_node {expected} -m holdfast train ..."
         )

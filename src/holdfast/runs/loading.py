@@ -182,7 +182,7 @@ def check_images(config: TrainConfig, rows: Any) -> None:
         (
             any(term.teacher.kind == "cached" for term in terms),
             "retention.label_annealing.teacher: expected online or adapter_off for rows with "
-            "images, got cached, which finds states by a row's tokens, without its images.",
+            "images, got cached. The cache identifies rows by their tokens and ignores images.",
         ),
         (
             config.training.truncation_mode == "keep_end",
@@ -229,8 +229,8 @@ def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> Non
     if train_on or not config.holdfast.train_thoughts:
         raise ConfigError(
             [
-                "train_on, train_thoughts: expected rows without images that are not streamed, "
-                "and a fast tokenizer, which gives token positions. Leave them out: then "
+                "train_on, train_thoughts: expected a fast tokenizer, and rows that are not "
+                "streamed and have no images. Leave out both keys: then "
                 "assistant_only_loss trains the text that the chat template marks."
             ]
         )
@@ -719,8 +719,8 @@ def held_out_rows(config: TrainConfig) -> tuple[Any, list[Path] | None]:
         )
     except DataError as error:
         raise DataError(
-            f"eval_strategy is on, so a '{script.dataset_test_split}' split is needed: {error} Or "
-            "give a file as eval_dataset_name. Or turn eval_strategy off, and list held-out files "
-            "under evaluation:."
+            f"eval_strategy is on, so a '{script.dataset_test_split}' split is needed: {error} You "
+            "can also give a file as eval_dataset_name, or turn eval_strategy off and list "
+            "held-out files under evaluation:."
         ) from error
     return rows, _read_from(config)

@@ -240,9 +240,9 @@ class StopEarly(MeasureAt):
             e = folder.find(entry.suite, entry.name)
             if e is None or (hash is not None and e.model.get("hash") != hash):
                 raise RunFolderError(
-                    f"early_stopping: expected the results of {entry.suite}/{entry.name} in "
-                    f"{folder.path}, because they decide when to stop, found none. Restore them, "
-                    "or choose a new output_dir."
+                    f"early_stopping: found no results of {entry.suite}/{entry.name} in "
+                    f"{folder.path}. They are needed to decide when to stop. Restore them, or "
+                    "choose a new output_dir."
                 )
             figures[f"{entry.suite}/{entry.name}"] = e.metrics[e.primary]
         return figures

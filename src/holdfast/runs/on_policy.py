@@ -67,10 +67,10 @@ class SamplingSettings:
     """How a model answers prompts while it is trained; names as in `trl.DistillationConfig`."""
 
     max_completion_length: Annotated[int, Meta(ge=1)] = 256
-    """Maximum number of tokens of an answer."""
+    """Maximum number of tokens in an answer."""
     temperature: Annotated[float, Meta(gt=0)] = 1.0
-    """Sampling temperature. The divergence has the temperature of label annealing, or 1 with
-    self_distillation."""
+    """Temperature for sampling answers. The divergence has a temperature of its own: that of
+    label_annealing, or 1 with self_distillation."""
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Nucleus sampling (top-p): samples from the most likely tokens with this total
     probability."""
@@ -82,8 +82,8 @@ class OnPolicySettings(SamplingSettings):
 
     self_distillation: Literal["forward", "reverse", "jsd"] | None = None
     """Self-distillation (SDFT): the teacher is the initial model, which also reads the data's
-    answer after the prompt. The value is the direction of the divergence. null: teacher and
-    divergence are those of label annealing."""
+    answer after the prompt. The value is the direction of the divergence. null: no
+    self-distillation; label annealing provides teacher and divergence."""
 
 
 def _problems_of(term: TokenLoss) -> Iterator[str]:
@@ -99,8 +99,8 @@ def _problems_of(term: TokenLoss) -> Iterator[str]:
     if term.mask_target:
         yield Problem(
             ("retention", "label_annealing", "mask_target"),
-            f"expected false with {_KEY}, got true: the divergence is the only loss, so the "
-            "masked token would not be trained.",
+            f"expected false with {_KEY}, got true. The divergence is the only loss here, and "
+            "mask_target would leave each sampled token out of it.",
         )
 
 
@@ -129,8 +129,9 @@ def problems(
         yield (
             Problem(
                 _KEY,
-                "expected label_annealing with a weight above 0 under retention: its divergence "
-                "from the teacher is the loss. Add it, with the earlier model as its reference.",
+                "expected label_annealing with a weight above 0 under retention, got none. The "
+                "only loss is the divergence from its teacher. Add label_annealing, with the "
+                "model before fine-tuning as reference.",
             )
         )
     for term in terms:
@@ -140,26 +141,28 @@ def problems(
             yield (
                 Problem(
                     ("retention", "budget"),
-                    f"adapts the weight of label_annealing, which is the only loss with {_KEY}. "
-                    "Leave budget out.",
+                    "adapts the weight of label_annealing to balance it with another loss, but "
+                    f"with {_KEY} label_annealing is the only loss. Leave budget out.",
                 )
             )
         if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
             yield Problem(
                 ("retention", method.name),
-                f"acts on the loss of labels, and {_KEY} has no labels. Leave one out.",
+                "changes the loss that is computed on labels, but "
+                f"{_KEY} trains without labels. Leave one out.",
             )
         if changes_data(method):
             yield (
                 Problem(
                     ("retention", method.name),
-                    f"mixes rows with labels into the data, and {_KEY} has no labels. Leave one "
-                    "out.",
+                    f"mixes rows with labels into the data, but {_KEY} trains without labels. "
+                    "Leave one out.",
                 )
             )
     if str(values.get("loss_type") or "nll") == "dft":
         yield Problem(
-            "loss_type", f"dft weights the loss of labels, and {_KEY} has no labels. Leave one out."
+            "loss_type",
+            f"dft weights the loss on labels, but {_KEY} trains without labels. Leave one out.",
         )
     if (
         str(getattr(values.get("eval_strategy"), "value", values.get("eval_strategy")) or "no")
@@ -168,8 +171,8 @@ def problems(
         yield (
             Problem(
                 "eval_strategy",
-                f"measures rows with labels. With {_KEY} list held-out files under evaluation:, "
-                "with along.",
+                f"measures rows with labels, but {_KEY} trains without labels. Instead, list "
+                "held-out files under evaluation, and set evaluation.along.",
             )
         )
     for key in _ONLY_LABELS:
@@ -198,9 +201,7 @@ def read_prompts(rows: Any, read: Any, *, answers: bool = False) -> Any:
     if "images" in rows.column_names:
         raise DataError(f"{_KEY}: expected prompts of text, got rows with images.")
     if "input_ids" in rows.column_names and "messages" not in rows.column_names:
-        raise DataError(
-            f"{_KEY}: expected prompts as text or messages, got rows that are tokenised."
-        )
+        raise DataError(f"{_KEY}: expected prompts as text or messages, got tokenised rows.")
     prompts = rows.map(
         lambda row: {
             "prompt": _prompt(row),
@@ -215,14 +216,14 @@ def read_prompts(rows: Any, read: Any, *, answers: bool = False) -> Any:
                 lacking.append(number)
         if lacking:
             raise DataError(
-                f"{_KEY}.self_distillation: expected in every row a question of the user and its "
-                f"answer, which the teacher reads, got {len(lacking)} of {len(prompts)} rows "
-                f"without both; the first is row {lacking[0]}. Leave them out."
+                f"{_KEY}.self_distillation: every row needs a question and its answer, which the "
+                f"teacher reads. {len(lacking)} of {len(prompts)} rows lack one of them, the first "
+                f"is row {lacking[0]}. Remove these rows."
             )
         return prompts
     with_prompt = prompts.filter(lambda row: bool(row["prompt"]))
     if not len(with_prompt):
-        raise DataError(f"{_KEY}: expected prompts, got {len(prompts)} rows without one.")
+        raise DataError(f"{_KEY}: expected prompts, but all {len(prompts)} rows have none.")
     return with_prompt
 
 

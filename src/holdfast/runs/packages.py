@@ -56,7 +56,7 @@ def check_packages(values: Mapping[str, Any], *, here: bool = True) -> list[str]
         here: whether the run is to be on this machine; of another one it is not known what is
             there.
     """
-    lacking = "which is not installed" if here else "which was not checked there"
+    lacking = "which is not installed" if here else "which was not checked on the other machine"
     problems: list[str] = []
     for key, value, modules, distribution in needed(values):
         if not here or not any(map(_is_there, modules)):

@@ -113,7 +113,7 @@ def amounts(
         return []
     about, sample = "", ""
     if preview.looked != preview.of:
-        about, sample = "about ", f", by {preview.looked} rows"
+        about, sample = "about ", f", measured on {preview.looked} rows"
     tokens = (
         f"{about}{look.tokens:,.0f} tokens an epoch ({preview.share:.0%} of them trained{sample})"
     )
@@ -123,7 +123,7 @@ def amounts(
     device = "GPU memory" if machine.accelerator and not config.training.use_cpu else "memory"
     rows += [
         ("steps", f"{cost.work.steps:,}, {cost.work.tokens:,.0f} tokens in all"),
-        ("memory", f"about {shown_bytes(cost.memory)} of {device} for each process"),
+        ("memory", f"about {shown_bytes(cost.memory)} of {device} per process"),
         ("operations", f"about {cost.operations:.2e}, training alone"),
     ]
     if flops_per_second is None:
@@ -133,7 +133,8 @@ def amounts(
         rows.append(
             (
                 "time",
-                f"about {seconds} at {flops_per_second:.3g} operations a second of each process",
+                f"about {seconds}, if each process does {flops_per_second:.3g} operations per "
+                "second",
             )
         )
     return rows
@@ -158,7 +159,7 @@ def drawn_before(config: TrainConfig, look: Look) -> list[str]:
         if draws is None:
             continue
         text = (
-            f"{method.name}: about {draws.tokens:,.0f} tokens of text by the initial model, "
+            f"{method.name}: about {draws.tokens:,.0f} tokens of text from the initial model, "
             "unless cached"
         )
         if draws.passes:

@@ -180,8 +180,8 @@ class ProbedCheckpoint:
             )
         if known.origin and any(c.kind == QUANTIZE for c in self.probe.changes):
             self.notes.append(
-                f"{self.request.label} is {known.origin}: rounding its weights again costs a "
-                "different amount than rounding the original's."
+                f"{self.request.label} is {known.origin}: its weights are rounded already. "
+                "Rounding them again differs in effect from rounding the original weights."
             )
         name, label = shown_name(self.request.name), self.request.label
         return dataclasses.replace(known, label=label, name=name, tokens=tokens, stds=self.stds_of)

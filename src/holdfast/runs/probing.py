@@ -211,7 +211,7 @@ def check_probe(
                     problems.append(
                         f"toward: expected a model of {model.label}'s shapes, but {len(differ)} "
                         f"tensors of {name} are missing or differ ({', '.join(differ[:3])}). Name "
-                        "a model that was tuned from it."
+                        "a fine-tuned version of this model."
                     )
         except UserError as error:
             problems.append(f"toward: {error}")

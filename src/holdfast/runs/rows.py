@@ -30,12 +30,13 @@ def check_batches(config: TrainConfig, rows: Any) -> None:
     mixes = any(changes_data(method) for method in config.retention if not method.off)
     if not hasattr(rows, "__len__") or getattr(args, "packing", False) or mixes:
         return
-    needed, why = 1, ""
+    needed, why = 1, "Every step needs rows"
     if config.holdfast.trainer == "grpo":
         needed = args.generation_batch_size // args.num_generations
         why = (
-            f"GRPO samples {args.num_generations} answers (num_generations) to each prompt of a "
-            f"batch of {args.generation_batch_size}, and leaves out prompts that do not fill one"
+            f"GRPO samples {args.num_generations} answers (num_generations) to each prompt, has "
+            f"{args.generation_batch_size} answers in a batch, and leaves out a batch that is not "
+            "full"
         )
     elif args.dataloader_drop_last:
         needed = args.per_device_train_batch_size * config.processes
@@ -44,9 +45,8 @@ def check_batches(config: TrainConfig, rows: Any) -> None:
         raise ConfigError(
             Problem(
                 "per_device_train_batch_size",
-                f"expected at least the {needed:,} rows of a batch in the training data, got "
-                f"{len(rows):,}: {why}, so no step would be taken. Lower the batch size, or give "
-                "more rows.",
+                f"expected at least {needed:,} training rows (one batch), got {len(rows):,}. "
+                f"{why}, so no step would be taken. Lower the batch size, or give more rows.",
             )
         )
 
@@ -145,7 +145,7 @@ def remarks_on_all_rows(config: TrainConfig, processing: Any, rows: Any) -> list
         if trained:
             remarks.append(
                 f"{trained:,} of {len(held_out):,} held-out rows (eval_strategy) are also "
-                "training rows, so they measure memorisation. Remove them from one of the two."
+                "training rows, so they measure memorisation. Remove them from one side."
             )
     return remarks
 

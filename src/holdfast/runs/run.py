@@ -134,8 +134,8 @@ def train(
                 if alone:
                     say(
                         console,
-                        f"{folder.path} has this run already{when}. Nothing to do. For a new run, "
-                        "give another output_dir.",
+                        f"{folder.path} already contains this run{when}. Nothing to do. For a new "
+                        "run, give another output_dir.",
                     )
                 return folder
             record.status = "running"
@@ -172,8 +172,8 @@ def train(
             trouble = None if isinstance(error, HoldfastError) else file_trouble(error, folder.path)
             if trouble is not None and folder.path.is_dir():
                 stage = (
-                    f"The run was in stage '{record.stage}'. Everything that was written before is "
-                    f"complete{run.last_checkpoint()}."
+                    f"The run was in stage '{record.stage}'. Everything written before this error "
+                    f"is complete{run.last_checkpoint()}."
                 )
                 raise type(trouble)(f"{trouble} {stage}") from error
             raise
@@ -609,15 +609,15 @@ class _Run:
         world, processes = int(os.environ.get("WORLD_SIZE") or 1), trainer.accelerator.num_processes
         if processes != world:
             raise HoldfastError(
-                f"Expected training over {world} processes, the trainer found {processes}: every "
-                "process would train alone. On CPUs set use_cpu: true."
+                f"Expected training over {world} processes, but the trainer found {processes}: "
+                "every process would train alone. On CPUs set use_cpu: true."
             )
         is_apart = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
         if config.evaluation.along and world == 1 and is_apart:
             raise ConfigError(
-                "evaluation.along: needs the whole model in one process, and FSDP and DeepSpeed "
-                "shard it. Leave it out, and measure checkpoints afterwards: 'holdfast evaluate "
-                "RUN/checkpoint-*'."
+                "evaluation.along: needs the whole model in one process, but FSDP and DeepSpeed "
+                "shard the model. Leave it out, and measure checkpoints afterwards: "
+                "'holdfast evaluate RUN/checkpoint-*'."
             )
 
     def note_trainer(self) -> None:
@@ -636,7 +636,7 @@ class _Run:
         if config.holdfast.fused_layers and not config.training.torch_compile:
             self.record.training["fused_layers"] = trainer.fused_layers
             if not trainer.fused_layers and config.training.device.type == "cpu":
-                why = why_not() or "the model has no float32 layer that it supports"
+                why = why_not() or "the model has no float32 layer that can be fused"
                 self.note(f"fused_layers changed nothing: {why}.")
         if self.start_folder is not None:
             for note in remarks_on_rounding(config, self.start_folder):
@@ -645,7 +645,7 @@ class _Run:
         if any(str(parameter.dtype) == "torch.float16" for parameter in trained):
             self.note(
                 "The trained weights are float16 without loss scaling: small gradients become 0, "
-                "those of the KL first. Train in bfloat16 (dtype: bfloat16) or float32; see "
+                "first those of the KL term. Train in bfloat16 (dtype: bfloat16) or float32; see "
                 "docs/loss.md."
             )
         self.record.model["trainable"] = sum(parameter.numel() for parameter in trained)
@@ -676,8 +676,9 @@ class _Run:
         if state.global_step == 0 and not stop.stopped:
             raise ConfigError(
                 "No optimiser step was taken, because the training data has fewer rows than a "
-                "batch: per_device_train_batch_size times the number of processes "
-                "(dataloader_drop_last, or sampled answers). Give more rows, or lower it."
+                "batch (per_device_train_batch_size times the number of processes). "
+                "An incomplete batch is left out if dataloader_drop_last is set or answers are "
+                "sampled. Give more rows, or lower per_device_train_batch_size."
             )
         logged = [row for row in self.folder.metrics() if "loss" in row]
         seconds = max(
@@ -808,8 +809,8 @@ class _Run:
         if left:
             listed = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
             self.note(
-                f"Not measured along training: step {listed}. The run has {total} steps. Steps "
-                "that passed before they were requested can no longer be measured."
+                f"Not measured along training: step {listed}. The run has {total} steps. A step "
+                "can be measured only if it was requested before training reached it."
             )
 
     def note_loss(self, backend: str) -> None:
@@ -1067,9 +1068,9 @@ class _Run:
         if share < MOST_CHANGE:
             dtype = str(next(iter(half.values())).dtype).removeprefix("torch.")
             self.note(
-                f"Only {100 * share:.2g} % of the trained weights differ from the initial ones: in "
-                f"{dtype} a change of less than about 1/{ROUNDED[dtype]} of a weight is rounded "
-                "away, step by step. Train with dtype: float32 (bf16: true still computes in "
+                f"Only {100 * share:.2g} % of the trained weights differ from the initial ones. In "
+                f"every step, {dtype} rounds away changes below about 1/{ROUNDED[dtype]} of a "
+                "weight. Train with dtype: float32 (with bf16: true, computation stays in "
                 "bfloat16), or at a higher learning_rate."
             )
 

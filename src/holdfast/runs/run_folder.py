@@ -49,8 +49,8 @@ def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
         if not same and not _replaceable(folder, record):
             differences = config.explain_difference(record.config)
             raise RunFolderError(
-                f"{folder.path} has another run ({record.name}, {record.status}), whose settings "
-                "differ:",
+                f"{folder.path} contains another run ({record.name}, {record.status}) with other "
+                "settings:",
                 *(f"  - {d}" for d in differences or ["(the settings that decide the weights)"]),
                 "Give another output_dir, or delete the folder if the old run is not wanted.",
             )
@@ -146,7 +146,8 @@ def refuse_foreign(folder: RunFolder) -> None:
     ):
         raise RunFolderError(
             "Expected a new or empty output_dir, so that none of your files is overwritten; "
-            f"{folder.path} has other files than a holdfast run. Choose another output_dir."
+            f"{folder.path} contains files that do not belong to a holdfast run. Choose another "
+            "output_dir."
         )
 
 

@@ -35,11 +35,11 @@ class Ranking:
     device: str | None = None
     """Device, such as cpu or cuda:1 (default: the first accelerator, else the CPU)."""
     batch_tokens: Annotated[int | None, Meta(ge=16)] = None
-    """Number of tokens per forward pass (32768 on an accelerator, 2048 on a CPU). It affects only
-    speed and memory."""
+    """Number of tokens per forward pass (default: 32768 on an accelerator, 2048 on a CPU). It
+    affects only speed and memory."""
     scores: Annotated[Path | None, Meta(metavar="FILE.jsonl")] = None
-    """File of finished scores, which several selections may share (scores.ledger.jsonl in
-    OUTPUT)."""
+    """File for computed scores, which several selections may share (default:
+    scores.ledger.jsonl in OUTPUT)."""
     trust_remote_code: bool = False
     """Allow Python code that comes with the model."""
 
@@ -60,7 +60,8 @@ class Selection(Ranking, Choice, CorpusFiles, _Model):
         if self.scores is not None and self.scores.name in (RESTORING, PROBING):
             problems.append(
                 Problem(
-                    "scores", f"expected a file of its own, such as {LEDGER}, got {self.scores}"
+                    "scores",
+                    f"expected a separate file for scores, such as {LEDGER}, got {self.scores}",
                 )
             )
         return problems

@@ -218,7 +218,7 @@ class KeptSettings:
             json_schema=_retention_schema,
         ),
     ] = None
-    """Retention method, which keeps old skills. A list of methods with their parameters; none:
+    """Retention methods, which keep old skills. A list of methods with their parameters; none:
     plain fine-tuning. The option may be repeated, and replaces the YAML's list."""
     evaluation: Annotated[
         dict[str, Any] | None, Meta(metavar="'{batch_size: 4}'", section="evaluation")
@@ -246,21 +246,21 @@ class RunSettings:
     data: Annotated[Templates | None, Meta(metavar="'{text: \"{title}\"}'", section="data")] = None
     """Templates that turn columns into training text: text, or prompt and completion."""
     chat_template: Annotated[str | None, Meta(metavar="TEXT", section="data")] = None
-    """A chat template instead of the model's own, as Jinja text. `chat_template_path` reads it from
-    a file."""
+    """A chat template instead of the model's own, as Jinja text. `chat_template_path` reads a
+    template from a file."""
     train_on: Annotated[Literal["last", "all", "per_message"] | None, Meta(section="data")] = None
-    """Messages of a conversation to train on: the assistant's last one, all of its messages, or
-    those with train or weight set. Works with every chat template, as assistant_only_loss does."""
+    """Messages of a conversation to train on: the assistant's last one, all of the assistant's, or
+    those in which `train` or `weight` is set. train_on and assistant_only_loss work with every chat
+    template."""
     train_thoughts: Annotated[bool, Meta(section="data")] = True
     """Train on the assistant's thoughts: text between <think> and </think>, and
     reasoning_content."""
     rewritten_turns: Annotated[Literal["refuse", "whole", "as_written"], Meta(section="data")] = (
         "refuse"
     )
-    """What to do with a conversation whose earlier turns the chat template rewrites (for example
-    without thoughts): refuse it, train the whole text (user messages too), or train the
-    assistant's messages as the template writes them. Applies if the template does not mark
-    them."""
+    """What to do if the chat template rewrites earlier turns of a conversation (for example removes
+    thoughts) and does not mark the assistant's messages. refuse: stop with an error; whole: train
+    the whole text, user messages too; as_written: train the assistant's messages as rewritten."""
     learning_rate_multipliers: Annotated[
         dict[str, float],
         Meta(
@@ -274,8 +274,8 @@ class RunSettings:
             },
         ),
     ] = dataclasses.field(default_factory=dict)
-    """Factors of the learning rate by regular expression, which is searched in parameters' names; 0
-    freezes the parameters."""
+    """Factors on the learning rate, by a regular expression that matches parameter names; 0 freezes
+    these parameters."""
     train_only: Annotated[
         tuple[str, ...],
         Meta(
@@ -286,7 +286,7 @@ class RunSettings:
             json_schema=lambda: {"type": ["array", "string"], "items": {"type": "string"}},
         ),
     ] = ()
-    """Regular expressions, which are searched in parameters' names. Parameters without a match are
+    """Regular expressions to search for in parameter names. Parameters without a match are
     frozen."""
     fused_layers: Annotated[bool, Meta(section="training")] = False
     """Fused RMSNorm and gated feed-forward layers for float32 training on CPUs: about 10 % faster
@@ -295,12 +295,12 @@ class RunSettings:
     """Trainer: sft: supervised fine-tuning; dpo: preference optimisation on pairs; kto: preference
     optimisation on single labelled answers; grpo: reinforcement learning with rewards; on_policy:
     distillation from a teacher on the model's own answers. The keys are those of TRL's settings
-    for it."""
+    for this trainer."""
     on_policy: Annotated[
         OnPolicySettings | None, Meta(metavar="'{max_completion_length: 256}'", section="training")
     ] = None
-    """On-policy distillation: trains on the model's own answers with the KL to the teacher of
-    label_annealing, without labels."""
+    """On-policy distillation: trains on the model's own answers, without labels. The loss is the KL
+    to label_annealing's teacher."""
     eval_dataset_name: Annotated[str | None, Meta(metavar="FILE", section="evaluation")] = None
     """Held-out rows for `eval_strategy`, instead of a split of the training data."""
     eval_dataset_split: Annotated[str, Meta(metavar="SPLIT", section="evaluation")] = "train"
@@ -313,11 +313,11 @@ class RunSettings:
         Meta(
             metavar="'{entry: learn/answers, patience: 2}'",
             section="evaluation",
-            expected="a mapping with entry and patience, or a list of such",
+            expected="a mapping with entry and patience, or a list of such mappings",
         ),
     ] = None
     """End training early, by measurements during training (evaluation.along). patience: when an
-    entry no longer improves; max_loss: when it has lost more than this."""
+    entry no longer improves; max_loss: when an entry has lost more than this value."""
     env: Annotated[
         dict[str, Any],
         Meta(

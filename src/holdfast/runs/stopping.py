@@ -35,19 +35,19 @@ class StopRule:
     entry: str
     """Entry of `evaluation`, as suite/name, such as learn/answers."""
     patience: Annotated[int | None, Meta(ge=1)] = None
-    """End training after N measurements without improvement. The best measured step is the
-    result."""
+    """End training after N measurements without improvement. The result is the model of the best
+    measured step."""
     max_loss: Annotated[float | None, Meta(ge=0)] = None
-    """End training when the entry has lost more than this against the initial model, in the unit of
+    """End training when the entry is worse than the initial model by more than this, in the unit of
     its first metric (nats per token for text, shares for accuracy). The result is the last measured
-    step within the limit."""
+    step within this limit."""
 
     def problems(self) -> list[str]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
         if (self.patience is None) == (self.max_loss is None):
             came = "neither" if self.patience is None else "both"
             return [
-                "expected one of patience (the best is the result) and max_loss (a limit), got "
+                "expected patience (the result is the best model) or max_loss (a limit), got "
                 f"{came}."
             ]
         return []
@@ -147,7 +147,7 @@ def outcome(rules: Rules, start: Mapping[str, Metric], measured: Measured) -> Ou
     without = len(figures) - 1 - best
     if ended is None and chooses.patience is not None and without >= chooses.patience:
         times = "last measurement" if without == 1 else f"last {without} measurements"
-        ended = f"{chooses.entry} was no better in the {times}"
+        ended = f"{chooses.entry} did not improve in the {times}"
     return Outcome(kept=inside[best][0], ended=ended)
 
 

@@ -83,13 +83,14 @@ def _kto_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
         return
     if values.get("per_device_train_batch_size") == 1:
         text = (
-            "expected at least 2 with trainer: kto, whose loss compares the answers of a batch, "
-            "got 1."
+            "expected at least 2 with trainer: kto, got 1. The loss of this trainer compares the "
+            "answers of a batch."
         )
         yield Problem("per_device_train_batch_size", text)
     if (values.get("train_sampling_strategy") or "sequential") != "sequential":
         text = (
-            "expected sequential with trainer: kto, which pairs neighbouring rows before training."
+            "expected sequential with trainer: kto. This trainer pairs neighbouring rows before "
+            "training."
         )
         yield Problem("train_sampling_strategy", text)
 
@@ -115,7 +116,7 @@ def problems(
     if holdfast.on_policy is not None and trainer not in (SFT, "on_policy"):
         yield Problem(
             "on_policy",
-            f"is another trainer, and trainer is {trainer}. Leave one of them out.",
+            f"selects the trainer on_policy, but trainer is {trainer}. Leave one of them out.",
         )
     kind = TRAINERS[trainer]
     if not kind.columns:
@@ -129,8 +130,8 @@ def problems(
         yield Problem(
             "dataset_streaming",
             (
-                f"expected false with trainer: {trainer}, whose rows are checked before training, "
-                "got true."
+                f"expected false with trainer: {trainer}, got true. This trainer needs all rows "
+                "before training, to check them."
             ),
         )
     if trainer == "kto":
@@ -163,8 +164,8 @@ def _method_problems(method: RetentionMethod, trainer: str) -> Iterator[Problem]
         yield (
             Problem(
                 ("retention", method.name),
-                f"acts on the cross-entropy of tokens, which the loss of trainer: {trainer} does "
-                "not use. Leave one out.",
+                f"acts on the cross-entropy of tokens, but the loss of trainer: {trainer} does "
+                "not use it. Leave the method out, or choose another trainer.",
             )
         )
     if term is not None and trainer == "grpo":
@@ -179,7 +180,7 @@ def _method_problems(method: RetentionMethod, trainer: str) -> Iterator[Problem]
         yield (
             Problem(
                 ("retention", "label_annealing", "teacher"),
-                "expected online or adapter_off with trainer: dpo, got cached: the "
-                "reference model is the teacher anyway.",
+                "expected online or adapter_off with preference data, got cached. The trainer's "
+                "own reference model is the teacher, so a cache has no use.",
             )
         )

@@ -57,8 +57,8 @@ def check_tower(tower: str | os.PathLike[str], layer: int) -> None:
     layers = int(config.num_hidden_layers)
     if not -layers - 1 <= layer <= layers:
         raise ModelError(
-            f"Expected one of the {layers} layers of {tower}, 0 (its patches) to {layers} or "
-            f"{-layers - 1} to -1 from the end, got {layer}."
+            f"Expected a layer of {tower} from 0 (the patch embeddings) to {layers}, or from "
+            f"{-layers - 1} to -1 (counted from the end), got {layer}."
         )
     if models.model_folder(os.fspath(tower)) is not None:
         _loaded_tower(os.fspath(tower))
@@ -148,8 +148,8 @@ def wrap_language_model(
         logits = wrapped(input_ids=written[0]).logits[..., : expected.shape[-1]]
     if not torch.allclose(logits, expected, rtol=1e-2, atol=1e-2):
         raise ModelError(
-            "Expected a language model whose logits come from its head alone, got "
-            f"{type(text).__name__}, whose output on text would change inside LLaVA. Use another "
+            "Expected a language model that computes logits with a plain output head, got "
+            f"{type(text).__name__}. LLaVA would change its output on text. Use another "
             "architecture, such as Llama or OLMo."
         )
     aside = out.with_name(f"{out.name}.part")

@@ -194,13 +194,15 @@ def incomplete(trial: TrialRecord, record: StudyRecord) -> str | None:
     can."""
     if trial.state == "lost":
         return "its worker died" + (
-            f"; trial {trial.continued_by} has it now" if trial.continued_by is not None else ""
+            f"; continued as trial {trial.continued_by}" if trial.continued_by is not None else ""
         )
     if trial.state != FINISHED:
         words = {"waiting": "has not begun", "running": "is still running"}.get(
             trial.state, trial.state
         )
-        again = f"; trial {trial.continued_by} has it now" if trial.continued_by is not None else ""
+        again = (
+            f"; continued as trial {trial.continued_by}" if trial.continued_by is not None else ""
+        )
         return (f"{words}: {trial.reason}" if trial.reason else words) + again
     trained = {run.seed for run in trial.runs}
     lacking = [seed for seed in record.seeds if seed not in trained]

@@ -104,8 +104,9 @@ def turn(
     shapes = {matrix.shape for matrix in itertools.chain(*columns) if matrix is not None}
     if len(columns) < 2 or len(seeds) != 1 or len(shapes) > 1:
         raise DataError(
-            f"Expected at least two budgets with the same seeds and samples, got {len(columns)} "
-            f"with {sorted(seeds)} seeds and samples of {sorted(shapes)}."
+            "Expected at least two token budgets, all with the same number of seeds and the same "
+            f"samples. Got {len(columns)} budgets, with {sorted(seeds)} seeds and samples of shape "
+            f"{sorted(shapes)}."
         )
     sign = -1.0 if figure.higher_is_better else 1.0
 

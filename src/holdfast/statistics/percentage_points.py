@@ -17,7 +17,8 @@ def parse_points(value: Any) -> tuple[float, bool] | str:
     """(number, whether in hundredths) of an allowed loss, or a sentence that says what is wrong
     with it."""
     expected = (
-        f"expected the largest allowed keep loss, 0 or more, such as 0.02 or '1pt', got {value!r}."
+        "expected the largest allowed loss on keep, 0 or more, such as 0.02 or '1pt', got "
+        f"{value!r}."
     )
     number, hundredths = value, False
     if isinstance(value, str):
@@ -62,13 +63,13 @@ def allowance(points: float | str, objective: Objective, values: Iterable[float]
     if hundredths and not share:
         unit = objective.unit
         raise ConfigError(
-            f"select.points: {points!r} are hundredths of a share, but {objective.label} is in "
+            f"select.points: {points!r} is in percentage points, but {objective.label} is in "
             f"{unit}. Give a number in that unit."
         )
     if share and number >= 1:
         raise ConfigError(
-            f"select.points: {points!r} are in the metric's unit, and {objective.label} "
-            f"({objective.unit}) is a share in [0, 1], so any loss would be allowed. For "
-            f"{number:g} hundredths write '{number:g}pt'."
+            f"select.points: {points!r} is read in the metric's unit. {objective.label} "
+            f"({objective.unit}) is a share from 0 to 1, so no change could exceed this limit. For "
+            f"{number:g} percentage points write '{number:g}pt'."
         )
     return number

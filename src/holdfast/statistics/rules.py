@@ -79,16 +79,16 @@ class Rule:
             wrong = parse_points(self.points)
             if self.rule != "keep_within":
                 text = (
-                    f"belongs to the rule keep_within; {self.rule} has no allowed loss. Leave it "
-                    "out or change the rule."
+                    f"applies only to the rule 'keep_within'. The rule '{self.rule}' has no allowed "
+                    "loss. Leave out points, or change the rule."
                 )
                 problems.append(Problem("points", text))
             elif isinstance(wrong, str):
                 problems.append(Problem("points", wrong))
         if self.strict and self.rule == "knee":
             text = (
-                "belongs to the rules paper and keep_within; knee compares no trial with a bound. "
-                "Leave it out."
+                "applies only to the rules 'paper' and 'keep_within'. The rule 'knee' compares no "
+                "trial with a bound. Leave out strict."
             )
             problems.append(Problem("strict", text))
         return problems

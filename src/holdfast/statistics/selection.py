@@ -186,19 +186,21 @@ def _text(rule: Rule, points: float, record: StudyRecord) -> str:
             f"initial model{noise}"
         )
     if rule.name == "keep_within":
-        noise = ", with its whole interval" if rule.strict else ""
+        noise = ", judged by the whole interval" if rule.strict else ""
         tenth = (
-            ", a tenth of what direct fine-tuning loses"
-            if rule.points is None and points > 0
-            else ""
+            " (a tenth of direct fine-tuning's loss)" if rule.points is None and points > 0 else ""
         )
         bound = (
-            f"loses at most {points:.3g} {record.keep.unit} against the initial model{tenth}"
+            f"lose at most {points:.3g} {record.keep.unit} on the keep score, compared with the "
+            f"initial model{tenth}"
             if points > 0
-            else "loses nothing against the initial model"
+            else "lose nothing on the keep score, compared with the initial model"
         )
-        return f"the best {record.chooses_by.side} score among the trials whose keep {bound}{noise}"
-    return "the knee: the trial of the Pareto frontier farthest beyond the line between its ends"
+        return f"the best {record.chooses_by.side} score among the trials that {bound}{noise}"
+    return (
+        "the knee: the trial on the Pareto frontier that lies farthest above the line between the "
+        "frontier's end points"
+    )
 
 
 def _judged(
@@ -243,13 +245,13 @@ def _judged_by_gain(
     if place is None:
         i = int(gains.argmax())
         beyond = " beyond noise" if rule.strict else ""
-        best = f"the best, {table.trials[i].label}, changes it by {gains[i]:.3g} {unit}"
+        best = f"{table.trials[i].label} comes closest, with a {side} gain of {gains[i]:.3g} {unit}"
         return reasons, f"no trial improves {side} over the initial model{beyond}: {best}"
     return (
         reasons,
         (
-            f"{int(improves.sum())} improve {side} over the initial model; this one has the best "
-            "keep score of them"
+            f"{int(improves.sum())} improve {side} over the initial model, and the chosen trial "
+            "has the best keep score among them"
         ),
     )
 
@@ -265,14 +267,22 @@ def _judged_by_loss(
     for i in np.flatnonzero(~passes).tolist():
         bound = f", interval ±{half_widths[i]:.3g}" if rule.strict else ""
         reasons[i] = (
-            f"keep loses more than the allowed {points:.3g}: gain {gains[i]:.3g} {unit}{bound}"
+            f"the keep score may lose at most {points:.3g}, but its gain is {gains[i]:.3g} {unit}"
+            f"{bound}"
         )
     if place is None:
         i = int(gains.argmax())
-        best = f"the best, {table.trials[i].label}, changes it by {gains[i]:.3g} {unit}"
-        return reasons, f"no trial holds the keep loss within {points:.3g} {unit}: {best}"
-    passing = f"{int(passes.sum())} hold the keep loss within {points:.3g} {unit}"
-    return reasons, f"{passing}; this one has the best {record.chooses_by.side} score of them"
+        best = f"{table.trials[i].label} comes closest, with a keep gain of {gains[i]:.3g} {unit}"
+        return reasons, (
+            f"no trial is within the allowed loss of {points:.3g} {unit} on the keep score: {best}"
+        )
+    passing = (
+        f"{int(passes.sum())} are within the allowed loss of {points:.3g} {unit} on the keep score"
+    )
+    return (
+        reasons,
+        f"{passing}, and the chosen trial has the best {record.chooses_by.side} score among them",
+    )
 
 
 def _judged_by_frontier(table: Table, rule: Rule, place: int | None) -> tuple[dict[int, str], str]:
@@ -292,22 +302,24 @@ def _judged_by_frontier(table: Table, rule: Rule, place: int | None) -> tuple[di
             name = (
                 "the initial model" if better == start else f"trial {table.trials[better].number}"
             )
-            reasons[i] = f"beaten on both sides by {name}"
+            reasons[i] = f"{name} is at least as good on both learn and keep"
     if place is None:
         return (
             reasons,
-            "no trial is on the frontier: the initial model is at least as good as each trial on "
-            "both sides",
+            "no trial is on the Pareto frontier: the initial model is at least as good as each "
+            "trial on both learn and keep",
         )
     on_frontier = len(distances) - (start in distances)
     if on_frontier == 1:
-        return reasons, "only this one is on the Pareto frontier"
+        return reasons, "only the chosen trial is on the Pareto frontier"
     if distances[place] <= 0:
         return reasons, (
-            f"{on_frontier} are on the Pareto frontier, none beyond the line between its ends; of "
-            "those on the line, this one has the better keep score"
+            f"{on_frontier} are on the Pareto frontier, but none lies above the line between the "
+            "frontier's end points. The chosen trial lies on this line and has the best keep score "
+            "of the trials there"
         )
     return reasons, (
-        f"{on_frontier} are on the Pareto frontier; this one lies farthest beyond the line between "
-        f"its ends ({distances[place]:.2f} of 0.71)"
+        f"{on_frontier} are on the Pareto frontier, and the chosen trial lies farthest above the "
+        f"line between the frontier's end points (distance {distances[place]:.2f}; the "
+        "largest possible is 0.71)"
     )

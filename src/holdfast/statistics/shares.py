@@ -144,7 +144,7 @@ def shares(trial: TrialRecord, record: StudyRecord) -> tuple[Share, Share]:
     """
     direct = record.direct
     if trial is direct:
-        nothing = _nothing("shares are relative to direct fine-tuning itself")
+        nothing = _nothing("the trial is direct fine-tuning, which all shares are relative to")
         return nothing, nothing
     if direct is None or incomplete(direct, record):
         nothing = _nothing("direct fine-tuning is not finished")

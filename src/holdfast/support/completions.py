@@ -113,9 +113,9 @@ def prompt_scores(body: Any, count: int) -> tuple[list[Any], list[Any]] | None:
     read = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
     if isinstance(read, int) and read != count:
         raise ModelError(
-            f"Expected a server that reads a prompt's {count} tokens unchanged, got one that reads "
-            f"{read}. Configure the server to use the model's own tokenizer, and to add nothing to "
-            "prompts, such as a beginning-of-text token."
+            f"Expected the server to count {count} tokens in the prompt, as sent, but it counted "
+            f"{read}. Configure it to use the model's own tokenizer, and to add nothing to prompts, "
+            "such as a beginning-of-text token."
         )
     # the prompt's tokens, and at most the one that had to be asked for
     if not isinstance(scores, list) or not count <= len(scores) <= count + 1:

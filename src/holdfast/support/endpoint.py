@@ -471,7 +471,7 @@ class Client:
         else:
             return False
         self.notes.append(
-            "The endpoint refused a parameter; the request was sent with "
+            "The endpoint refused a parameter. The request was sent again with "
             f"{', '.join((f'{k}={v}' for k, v in self.parameters.items()))}."
         )
         return True

@@ -29,9 +29,9 @@ class Settings(NamedTuple):
     """What the environment says; owners keep what they built under it."""
 
     switch: str
-    """HOLDFAST_NATIVE."""
+    """The value of HOLDFAST_NATIVE."""
     compiler: str
-    """CC; empty: cc, gcc or clang."""
+    """The value of CC; if empty, cc, gcc or clang."""
 
 
 class Built(NamedTuple):

@@ -26,10 +26,10 @@ _UNUSABLE = {
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.EACCES: "Change its permissions, or choose another place.",
     errno.EPERM: "Change its permissions, or choose another place.",
-    errno.EROFS: "Choose a place that can be written.",
-    errno.ENOTDIR: "One of its folders is a file.",
-    errno.EISDIR: "Give a file in it.",
-    errno.ELOOP: "It contains a symbolic link to itself.",
+    errno.EROFS: "Choose a folder that can be written.",
+    errno.ENOTDIR: "A folder of this path is a file.",
+    errno.EISDIR: "Give a file in this folder.",
+    errno.ELOOP: "The path contains a symbolic link to itself.",
 }
 """What is wrong with a path that the system refuses, whoever asked it; by the system's number."""
 _MEMORY = re.compile(
@@ -71,13 +71,13 @@ def file_trouble(error: BaseException, folder: Path | None = None) -> HoldfastEr
     if number == errno.EFBIG or (no_room and number is None and limit != resource.RLIM_INFINITY):
         where = f"{path}: a" if path else "A"
         allowed = (
-            "the file system takes"
+            "the file system's limit"
             if limit == resource.RLIM_INFINITY
-            else f"ulimit -f allows ({limit:,} bytes)"
+            else f"the limit of ulimit -f ({limit:,} bytes)"
         )
         return StorageError(
-            f"{where} file would be larger than what {allowed}. Raise the limit and run the same "
-            "command to continue."
+            f"{where} file would exceed {allowed}. Raise the limit and run the same command to "
+            "continue."
         )
     if no_room:
         where = f"No space left on the disk of {path}." if path else "The disk is full."

@@ -49,11 +49,12 @@ class AdapterArguments:
     peft_method: Literal["lora", "osf"] = "lora"
     """PEFT method of use_peft: lora, or osf (orthogonal subspace fine-tuning)."""
     osf_effective_rank: float | int | None = None
-    """OSF: number of singular directions of each matrix that stay frozen, those with the largest
-    values; or a share below 1 of the matrix's smaller side. The others are trained. Default:
-    half."""
+    """OSF: how many singular directions of each matrix stay frozen (those with the largest singular
+    values). A number below 1 is a share of the matrix's smaller side. The other directions are
+    trained. Default: half."""
     osf_target_modules: list[str] | None = None
-    """OSF: names of the modules to train, or all-linear. Default: PEFT's for the architecture."""
+    """OSF: names of the modules to train, or all-linear. Default: PEFT's target modules for the
+    architecture."""
 
 
 def adapter_config(
@@ -209,8 +210,8 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | Non
                 larger.append(f"{name} ({layer.out_features} x {layer.in_features}, {rank} kept)")
     if larger:
         raise ConfigError(
-            "osf_effective_rank: expected at most the smaller side of each matrix, got more for "
-            f"{listing(larger)}. Lower it, or give a share below 1."
+            f"osf_effective_rank: larger than the smaller side of {listing(larger)}. Lower it, or "
+            "give a share below 1."
         )
     if not any(p.numel() for p in model.parameters() if p.requires_grad):
         raise ConfigError(

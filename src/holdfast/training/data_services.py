@@ -48,14 +48,14 @@ class StartModel:
     def __init__(self, model: Any, *, adapter: Any, first: bool) -> None:
         if not isinstance(model, nn.Module):
             raise ConfigError(
-                "self_replay: expected a loaded model that can write the data, got "
+                "self_replay: expected a loaded model that can generate the text, got "
                 f"{type(model).__name__}."
             )
         if any(p.is_meta for p in model.parameters()):
             raise ConfigError(
                 "fsdp_cpu_ram_efficient_loading: expected false with self_replay, which generates "
-                "on every process, got true, with which only one process per machine has the "
-                "weights. holdfast train sets it. Elsewhere set "
+                "text in every process, got true. If it is true, only one process per machine has "
+                "the weights. 'holdfast train' sets it to false. In your own script set "
                 "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is loaded."
             )
         self.model: Any = model
@@ -130,7 +130,7 @@ class TrainerDataServices:
     @property
     def _model(self) -> Any:
         if self._start is None:
-            raise AssertionError("the host was made for methods that do without the start model")
+            raise AssertionError("this trainer was set up for methods that need no initial model")
         return self._start.model
 
     def start_key(self) -> str:

@@ -31,7 +31,11 @@ def diverged(
     checkpoints = checkpoints_in(folder, before=step)
     lines = [
         f"Training stopped at step {step}: {what}."
-        + (" They were not saved." if updated else " The weights were not updated with it.")
+        + (
+            " The weights were not saved."
+            if updated
+            else " The weights were not updated in this step."
+        )
     ]
     if samples:
         lines += ["Samples of this step:", *(f"  - {s}" for s in samples)]
@@ -43,8 +47,8 @@ def diverged(
     if len(checkpoints) > 1 and (step_of(checkpoints[-1]) or 0) >= step - 1:
         # Its weights are finite, but no step has shown yet that they give a finite loss.
         lines.append(
-            "It was written just before this step. If its weights are already wrong, use the "
-            f"previous one, {checkpoints[-2].name}."
+            "This checkpoint was written just before the step. If its weights are already wrong, "
+            f"use the previous checkpoint, {checkpoints[-2].name}."
         )
     lines.append(
         "Usual causes: a learning rate too high, fp16 where bf16 is needed, a broken sample."

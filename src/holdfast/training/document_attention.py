@@ -142,8 +142,8 @@ def _reason(lm: Any) -> str:
     if distance > (2e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-3):
         used = getattr(lm.config.get_text_config(), "_attn_implementation", None)
         return (
-            f"{name} with attn_implementation: {used} {LEAK}: packed, the "
-            f"hidden states of three short documents are {distance:.0%} off those of each alone"
+            f"{name} with attn_implementation: {used} {LEAK}: when packed, the hidden states of "
+            f"three short documents differ by {distance:.0%} from those of each document alone"
         )
     return ""  # NaN, too, which says nothing about documents
 
@@ -268,7 +268,10 @@ def use_document_attention(model: nn.Module) -> bool:
             subject = lm
         _tried[key] = _problem_with_bounds(subject)
     if _tried[key]:
-        logger.info("Packed documents keep transformers' masks: %s", _tried[key])
+        logger.info(
+            "Packed documents are separated by transformers' masks, not by holdfast's: %s",
+            _tried[key],
+        )
         return False
     _switch_on(lm)
     return True
@@ -344,7 +347,7 @@ def _attention(  # noqa: PLR0913 (transformers' interface)
         or query.shape[0] != 1
     ):
         if _packed.get() and attention_mask is None:
-            raise RuntimeError("packed documents came to an attention layer without their bounds")
+            raise RuntimeError("an attention layer got packed documents without their boundaries")
         return sdpa_attention_forward(  # type: ignore[no-any-return]
             module,
             query,
@@ -365,8 +368,8 @@ def _attention(  # noqa: PLR0913 (transformers' interface)
         or not getattr(module, "is_causal", True)
     ):
         raise RuntimeError(
-            "attention within documents knows no "
-            f"{', '.join(unknown) or 'attention to what comes after'}"
+            "attention within packed documents does not support "
+            f"{', '.join(unknown) or 'attention to later tokens'}"
         )
     out = document_attention(
         query,

@@ -53,12 +53,12 @@ class LossRequest:
     kl_mask_BS: Tensor | None = None
     """`[B, T-1]` bool: positions whose prediction counts in the KL."""
     kl_weights_BS: Tensor | None = None
-    """`[B, T-1]` float32: factors of the positions' KL; None: 1."""
+    """`[B, T-1]` float32: factor of the KL at each position; None: 1."""
     teacher_hidden_BTK: Tensor | None = None
     teacher_head: Head | None = None
     token_loss: TokenLoss | None = None
     ce_weights_BS: Tensor | None = None
-    """`[B, T-1]` float32: factors of the positions' cross-entropy; None: 1."""
+    """`[B, T-1]` float32: factor of the cross-entropy at each position; None: 1."""
     losses: Sequence[Callable[[LossBatch], Tensor | None]] = ()
     """The methods' `loss` hooks; empty outside of training."""
     step: int = 0

@@ -76,9 +76,9 @@ def init_stds(
     inner = fresh.config.get_text_config()
     if inner is not fresh.config and getattr(inner, BASE_WIDTH, None) is not None:
         raise ModelError(
-            f"Expected the initialisation of a whole model, got {type(fresh).__name__} around a "
-            "language model initialised with muP, whose standard deviations belong to another "
-            "width."
+            f"Expected a plain language model, got {type(fresh).__name__}, which contains a model "
+            "that is initialised with muP. The standard deviations measured on it would hold only "
+            "for muP's base width."
         )
     parameters = dict(fresh.named_parameters())
     writes = _writes(fresh, parameters)
@@ -286,8 +286,8 @@ def _measure(
     incomplete = [name for name, std in measured.items() if math.isnan(std)]
     if incomplete:
         raise ModelError(
-            f"{type(model).__name__} leaves parts of {', '.join(incomplete)} without an initial "
-            "value, so their std is not known."
+            f"{type(model).__name__} does not initialise all of {', '.join(incomplete)}, so the "
+            "standard deviation of their initial values is unknown."
         )
     return stds | measured
 

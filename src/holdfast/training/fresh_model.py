@@ -72,8 +72,9 @@ def decoder_config(
     lacking = [name for name in (*_DIMENSIONS, "max_position_embeddings") if name not in known]
     if lacking:
         raise ConfigError(
-            f"architecture: {kind} has no {', '.join(lacking)} in its configuration, so layers, "
-            "width, heads and mlp cannot set its size. Choose olmo2, llama or a similar one."
+            f"architecture: the configuration of {kind} lacks {', '.join(lacking)}, so its size "
+            "cannot be set with the keys layers, width, heads and mlp. Choose olmo2, llama or a "
+            "similar one."
         )
     if unknown := [key for key in decoder.more if key not in known]:
         raise ConfigError(

@@ -85,8 +85,8 @@ def scale_rates(optimizer: Any, model: nn.Module, multipliers: Mapping[str, floa
         in_groups.update(map(id, group["params"]))
     if in_groups != factors.keys():
         raise ConfigError(
-            f"{KEY}: expected an optimiser with the trained parameters in its groups, got "
-            f"{type(optimizer).__name__} without them. Use optim: adamw_torch."
+            f"{KEY}: the groups of the optimiser {type(optimizer).__name__} do not hold the trained "
+            "parameters, so these cannot get their own learning rates. Use optim: adamw_torch."
         )
     divided: list[tuple[float, dict[str, Any]]] = []
     for group in optimizer.param_groups:

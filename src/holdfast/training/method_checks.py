@@ -58,8 +58,8 @@ def refuse_combinations(methods: Sequence[RetentionMethod], host: type[Retention
     """
     if sum(method.token_loss() is not None for method in methods) > 1:
         raise ConfigError(
-            "retention: expected one term in the token loss, got several. Give label_annealing "
-            "once."
+            "retention: expected one method that adds a term to the token loss, got several. Give "
+            "label_annealing once."
         )
     changing = [method.name for method in methods if changes_data(method)]
     if changing and not host.prepares_data:
@@ -77,8 +77,8 @@ def refuse_combinations(methods: Sequence[RetentionMethod], host: type[Retention
     acting = [method.name for method in methods if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}]
     if acting and host.own_loss:
         raise ConfigError(
-            f"retention: {acting[0]} acts on the cross-entropy of tokens, which the loss of "
-            f"{host.__name__} does not use. Leave it out."
+            f"retention: {acting[0]} acts on the cross-entropy of tokens, but the loss of "
+            f"{host.__name__} does not use it. Leave the method out."
         )
 
 
@@ -96,8 +96,8 @@ def refuse_unsupported(trainer: RetentionMixin) -> None:
         )
         if trainer.learning_rate_multipliers:
             unsupported.append(
-                f"{KEY}: expected none under DeepSpeed, which has a single learning rate. Use "
-                "FSDP2 or DDP."
+                f"{KEY}: expected no entries under DeepSpeed, which supports one learning rate for "
+                "all parameters. Use FSDP2 or DDP."
             )
     for method in trainer.retain:
         if (
@@ -112,14 +112,14 @@ def refuse_unsupported(trainer: RetentionMixin) -> None:
     if trainer.is_fsdp_enabled and loads_on_one_process_only() and _needs_initial_weights(trainer):
         unsupported.append(
             "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the "
-            "initial weights, got true, with which only one process per machine has them. "
-            "holdfast train sets it. Elsewhere set FSDP_CPU_RAM_EFFICIENT_LOADING=false before "
-            "the model is loaded."
+            "initial weights, got true. If it is true, only one process per machine has these "
+            "weights. 'holdfast train' sets it to false. In your own script set "
+            "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is loaded."
         )
     if not trainer.own_loss and getattr(args, "loss_type", "nll") not in trainer.loss_types:
         unsupported.append(
-            f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {args.loss_type!r}. "
-            "holdfast computes the loss itself."
+            "loss_type: expected nll or chunked_nll (or dft, which only SFTRetentionTrainer "
+            f"supports), got {args.loss_type!r}. holdfast computes the loss itself."
         )
     if args.label_smoothing_factor:
         unsupported.append(

@@ -109,8 +109,8 @@ def off_is_direct(
     with_method, logged = trained(make, off)
     if (apart := largest_difference(expected, with_method)) != 0:
         raise LawBroken(
-            "expected the weights of direct fine-tuning bit for bit, got a difference of "
-            f"{apart:.2g}"
+            "expected the same weights as after direct fine-tuning, bit for bit, got a difference "
+            f"of {apart:.2g}"
         )
     if losses != logged:
         raise LawBroken(f"expected the losses of direct fine-tuning, {losses}, got {logged}")
@@ -135,7 +135,8 @@ def active_changes_the_run(
     changed = trained(make, methods)[0] if active is None else active
     if not (apart := largest_difference(direct, changed)) > 1e-6:
         raise LawBroken(
-            f"expected other weights than without it, got a difference of {apart:.2g} after 6 steps"
+            "expected weights that differ from those of direct fine-tuning, got a difference of "
+            f"{apart:.2g} after 6 steps"
         )
 
 
@@ -156,9 +157,9 @@ def resumes(make: Make, methods: Methods, **settings: Any) -> dict[str, Tensor]:
     expected = weights(uninterrupted)
     if (apart := largest_difference(expected, weights(again))) != 0:
         raise LawBroken(
-            f"expected the weights of a run without interruption, got a difference of {apart:.2g}. "
-            "Save everything that hooks remember between steps in state_dict, and restore it in "
-            "load_state_dict"
+            "expected the same weights as after a run without interruption, got a difference of "
+            f"{apart:.2g}. Save everything that hooks remember between steps in state_dict, and "
+            "restore it in load_state_dict"
         )
     return expected
 
@@ -174,8 +175,8 @@ def accumulates(make: Make, methods: Methods, **settings: Any) -> None:
     )
     if not (apart := largest_difference(single, several)) < 2e-6:
         raise LawBroken(
-            "expected less than 2e-06 between one batch of 4 and 4 micro-batches of 1, got "
-            f"{apart:.2g}"
+            "expected a difference below 2e-06 between one batch of 4 and 4 micro-batches of 1, "
+            f"got {apart:.2g}"
         )
 
 
@@ -193,8 +194,8 @@ def no_state_leaks(
     second = trained(make, methods)[0]
     if (apart := largest_difference(expected, second)) != 0:
         raise LawBroken(
-            f"expected two runs of one method value to be equal, got a difference of {apart:.2g}. "
-            "Keep everything that a run remembers in the object that start() returns"
+            "expected two runs with the same method to give equal weights, got a difference of "
+            f"{apart:.2g}. Keep everything that a run remembers in the object that start() returns"
         )
 
 
@@ -203,7 +204,9 @@ def serialises(methods: Methods) -> None:
     settings = json.loads(json.dumps([method.setting() for method in methods]))
     again, problems = parse_retention(settings, load=False)
     if problems or again != list(methods):
-        raise LawBroken(f"expected the same method again of {settings}, got {problems or again}")
+        raise LawBroken(
+            f"expected an equal method after rebuilding it from {settings}, got {problems or again}"
+        )
     if not methods[-1].label().startswith(methods[-1].name):
         raise LawBroken(
             f"expected a label that begins with {methods[-1].name}, got {methods[-1].label()!r}"
@@ -226,7 +229,7 @@ def documents_itself(cls: type[RetentionMethod]) -> None:
     parameters = {field.name for field in dataclasses.fields(cls)}
     for name in cls.strength:
         if name not in parameters:
-            lacking.append(f"a parameter {name}, because strength names it")
+            lacking.append(f"a parameter {name}, as named in the class attribute `strength`")
     if lacking:
         raise LawBroken(f"expected {'; '.join(lacking)}; got none")
 
@@ -254,9 +257,8 @@ def keeps_what_it_declares(trainer: Any, methods: Methods) -> None:
             declared += sum(p.numel() * (itemsize or p.element_size()) for p in trained_ones)
     if beside > 1.05 * declared + 4096:
         raise LawBroken(
-            f"expected at most the {declared:,} bytes in memory that copies() declares, got "
-            f"{beside:,} held during a run. Declare them: return a WeightCopy for each from "
-            "copies()"
+            f"expected a run to hold at most the {declared:,} bytes that copies() declares, got "
+            f"{beside:,} bytes in memory. Return a WeightCopy for each copy from copies()"
         )
 
 
@@ -301,7 +303,7 @@ def check_laws(method: RetentionMethod) -> dict[str, str | None]:
         direct = trained(make, [])
         laws: list[tuple[str, Callable[[], object]]] = [
             ("documents itself", lambda: documents_itself(type(method))),
-            ("made again from its configuration", lambda: serialises([method])),
+            ("can be rebuilt from its configuration", lambda: serialises([method])),
             (
                 "zero strength is direct fine-tuning, bit for bit",
                 lambda: _off(make, method, off, direct),
@@ -312,9 +314,9 @@ def check_laws(method: RetentionMethod) -> dict[str, str | None]:
                     make, [method], without=direct[0], active=weights(active())
                 ),
             ),
-            ("continued from a checkpoint, the same weights", lambda: resumes(make, [method])),
+            ("gives the same weights when it is resumed", lambda: resumes(make, [method])),
             (
-                "no state from run to run",
+                "carries no state from one run to the next",
                 lambda: no_state_leaks(make, [method], first=weights(active())),
             ),
             (
@@ -322,7 +324,7 @@ def check_laws(method: RetentionMethod) -> dict[str, str | None]:
                 lambda: accumulates(make, [method]),
             ),
             (
-                "holds the memory that it declares",
+                "holds no more memory than it declares",
                 lambda: keeps_what_it_declares(active(), [method]),
             ),
         ]
@@ -356,8 +358,8 @@ def _switched_off(method: RetentionMethod) -> RetentionMethod | None:
 def _off(make: Make, method: RetentionMethod, off: RetentionMethod | None, direct: Any) -> None:
     if off is None:
         raise LawBroken(
-            f"expected {type(method).__name__}.strength to name the parameter of the strength, got "
-            "none"
+            f"expected {type(method).__name__}.strength to name the parameter that sets the "
+            "method's strength, got nothing"
         )
     off_is_direct(make, [off], direct=direct)
 

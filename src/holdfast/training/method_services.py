@@ -71,7 +71,7 @@ class TrainerServices:
         prepare = getattr(self._trainer, "_prepare_other", None)
         if prepare is None:
             raise ConfigError(
-                f"{data}: {type(self._trainer).__name__} cannot read further data. Use "
+                f"{data}: {type(self._trainer).__name__} cannot read additional data. Use "
                 "SFTRetentionTrainer. Fisher information can be computed beforehand ('holdfast "
                 "fisher')."
             )
@@ -125,8 +125,8 @@ class TrainerServices:
         trainer = self._trainer
         if trainer.is_fsdp_enabled or is_partitioned(trainer.model):
             raise ConfigError(
-                "Gradients of single samples need the whole model in one process, and this run "
-                "shards it. Compute them beforehand."
+                "Gradients of single samples need the whole model in one process, but this run "
+                "shards the model. Compute the Fisher information beforehand ('holdfast fisher')."
             )
         yield from sample_gradients(
             trainer.model, self._single_rows(rows), sampled=sampled, seed=seed

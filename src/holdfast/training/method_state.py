@@ -80,7 +80,7 @@ def load_states(
     before = [entry["method"] for entry in saved["methods"]]
     if before != [json.loads(json.dumps(method.identity())) for method in methods]:
         raise ConfigError(
-            f"{folder} was written with retention {before}, this run has "
+            f"{folder} was written with retention {before}, but this run has "
             f"{[m.identity() for m in methods]}. Continue with the same methods or choose a new "
             "output_dir."
         )

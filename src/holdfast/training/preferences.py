@@ -173,9 +173,7 @@ class OnAnswers(OwnLoss):
         data = kwargs.get("train_dataset")
         if isinstance(data, Dataset):  # of a stream TRL meets the rows one by one
             type(self).check(data)
-        _refuse_terms(
-            retain, "with preference data", "and the reference model is the teacher anyway"
-        )
+        _refuse_terms(retain, "with preference data", "here the reference model is the teacher")
         arguments = self.settings(output_dir=self.settings.__name__) if args is None else args
         wrapped = kwargs.get("peft_config") is not None or hasattr(model, "disable_adapter")
         self._shared: nn.Module | None = None
@@ -391,27 +389,27 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
         terms = token_losses(retain)
         if any(term.tokens == "all" for term in terms):
             raise ConfigError(
-                "label_annealing.tokens: expected trained in on-policy distillation, got all: the "
+                "label_annealing.tokens: on-policy distillation needs tokens: trained, got all. Its "
                 "loss is the mean over the tokens that the model wrote, without the prompts."
             )
         if any(term.mask_target for term in terms):
             raise ConfigError(
                 "label_annealing.mask_target: expected false in on-policy distillation, got "
-                "true: the divergence is the only loss, so the masked token would not be "
-                "trained."
+                "true. The divergence is the only loss here, and mask_target would leave each "
+                "sampled token out of it."
             )
         if not terms:
             raise ConfigError(
-                "retention: expected label_annealing with a weight above 0, because its "
-                "divergence from the teacher is the only loss of on-policy distillation, got "
-                "none."
+                "retention: on-policy distillation needs label_annealing with a weight above 0, got "
+                "none. The divergence from the teacher is its only loss."
             )
         if any(isinstance(method, Budget) and not method.off for method in retain):
             raise ConfigError(
-                "retention: expected no budget in on-policy distillation, got one: it adapts "
-                "the weight of label_annealing, which is the only loss. Leave it out."
+                "retention: expected no budget in on-policy distillation, got one: budget adapts "
+                "the weight of label_annealing against another loss, but here label_annealing is "
+                "the only loss. Leave budget out."
             )
-        _refuse_terms(retain, "on sampled text", "which changes in every step")
+        _refuse_terms(retain, "on sampled text", "sampled text changes in every step")
         super().__init__(model=model, retain=retain, **kwargs)
         self.data_info: dict[str, Any] = {
             "examples": len(data) if isinstance(data, Dataset) else None,
@@ -510,12 +508,12 @@ def _refuse_terms(retain: Sequence[RetentionMethod], where: str, why: str) -> No
         term = None if method.off else method.token_loss()
         if term is not None and term.teacher.kind == "cached":
             raise ConfigError(
-                f"label_annealing.teacher: expected online or adapter_off {where}, got cached: "
-                f"states are kept of rows of text, {why}."
+                f"label_annealing.teacher: expected online or adapter_off {where}, got cached. A "
+                f"cached teacher stores the states of fixed rows of text, but {why}."
             )
         if term is not None and term.by_origin:
             raise ConfigError(
-                f"label_annealing: expected one weight {where}, because no rows are replayed or "
-                f"generated, got other weights at {' and '.join(term.by_origin)} tokens. Set "
-                "weight only."
+                f"label_annealing: expected one weight for all tokens {where}, got separate weights "
+                f"for {' and '.join(term.by_origin)} tokens. Here, no rows are replayed or "
+                "generated, so all tokens have the same origin. Set only `weight`."
             )

@@ -54,8 +54,8 @@ def build_skeleton(
         raise
     except Exception as error:  # what absurd values make of a model's code has no common base
         raise ModelError(
-            f"Expected a config.json that transformers can build a model of at {name}, but it "
-            f"cannot: {unbuildable(error)}"
+            f"transformers cannot build a model from the config.json of {name}: "
+            f"{unbuildable(error)}"
         ) from error
     if adapter is None:
         return model  # type: ignore[no-any-return]
@@ -87,7 +87,8 @@ def _expert_problem(unfit: str) -> str:
     key = unfit.replace("LoRA variants like DoRA", "use_dora").split()[0].split("=")[0].strip("`.")
     value = "0" if key == "lora_dropout" else "false"
     return (
-        f"{key}: expected {value} where an adapter is on experts, which are bare parameters in "
-        f"transformers (TRL's lora_dropout is 0.05). Set {key}: {value}, or name only attention "
-        "modules in lora_target_modules. holdfast merge does not merge factors of experts."
+        f"{key}: expected {value} for an adapter on experts (TRL's default lora_dropout is 0.05). "
+        "transformers stores experts as bare parameters, for which PEFT supports no other value. "
+        f"Set {key}: {value}, or name only attention modules in lora_target_modules. 'holdfast "
+        "merge' cannot merge adapters on experts."
     )

@@ -296,7 +296,7 @@ class TeacherCache:
                 "another cache_dir, store them in a smaller dtype (cache_dtype), or use teacher: "
                 "online."
             )
-        self._say(f"Teacher cache: computing {text}, into {self.store.folder}")
+        self._say(f"Teacher cache: computing the states of {text} in {self.store.folder}")
 
     def _compute(self, documents: Documents, batches: list[list[bytes]]) -> None:
         tokens = sum(len(documents[key]) for key in itertools.chain(*batches))
@@ -347,12 +347,13 @@ class TeacherCache:
         if not difference <= tolerance:
             raise ModelError(
                 "label_annealing.teacher: cached expects states that depend only on their "
-                "document's tokens, but in a training batch the states of "
-                f"{type(causal_lm(self.trainer.model)).__name__} differ from the stored ones by "
-                f"{difference:.2g} of their size (rounding explains {tolerance:g}). If the model's "
-                f"code has changed since they were stored, delete {self.store.folder}. Otherwise "
-                "the model's states depend on padding, on neighbours in a packed row or on the "
-                "longest row: use teacher: online."
+                "document's tokens. In a training batch, the states of "
+                f"{type(causal_lm(self.trainer.model)).__name__} have a relative difference of "
+                f"{difference:.2g} from the stored ones (rounding explains at most {tolerance:g}). "
+                "If the model's code has changed since they were stored, delete "
+                f"{self.store.folder}. Otherwise the states also depend on padding, on other "
+                "documents in a packed row or on the length of the longest row: use teacher: "
+                "online."
             )
 
     @torch.no_grad()

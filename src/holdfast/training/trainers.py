@@ -114,8 +114,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             return
         if self._token_loss is not None and self._token_loss.teacher.kind == "cached":
             raise ConfigError(
-                "label_annealing.teacher: expected online or adapter_off for rows with images, "
-                "got cached, which finds states by a row's tokens, without its images."
+                "label_annealing.teacher: expected online or adapter_off for rows with images, got "
+                "cached, which looks up states by a row's tokens and ignores its images."
             )
         collate: Any = self.data_collator  # type: ignore[has-type]
         if isinstance(collate, DataCollatorForVisionLanguageModeling):
@@ -161,8 +161,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         used = str(getattr(causal_lm(model).config.get_text_config(), "_attn_implementation", ""))
         if used in ("sdpa", "eager"):
             self.data_notes.append(
-                "Attention within packed documents uses a dense mask over the whole batch here "
-                f"(attn_implementation: {used}): correct, but time and memory grow with the "
+                f"With attn_implementation: {used}, attention within packed documents uses a dense "
+                "mask over the whole batch. Losses are correct, but time and memory grow with the "
                 "square of the tokens in a batch. Use attn_implementation: "
                 f"{'sdpa or ' if used == 'eager' else ''}flash_attention_2, or a smaller "
                 "per_device_train_batch_size with accumulation."
@@ -281,8 +281,9 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             )
         if info.wasted > 0.01 and info.windows > 1:
             self.data_notes.append(
-                f"Packing leaves {info.wasted:.1%} of the {info.windows} windows of {info.window} "
-                f"tokens empty, because {info.documents} documents do not fill them better."
+                f"Packing leaves {info.wasted:.1%} of the token positions empty in the "
+                f"{info.windows} windows of {info.window} tokens, because the {info.documents} "
+                "documents do not fill the windows exactly."
             )
         return packed
 
@@ -339,8 +340,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         )
         if untrained := self.data_info["untrained_examples"]:
             self.data_notes.append(
-                f"{untrained} of {len(lengths)} training examples have no trained tokens, because "
-                "these are cut off (max_length) or masked (labels, assistant_only_loss, "
+                f"{untrained} of {len(lengths)} training examples have no trained tokens. All their "
+                "tokens are cut off (max_length) or masked (labels, assistant_only_loss, "
                 "completion_only_loss)."
             )
         if twice := _rows_with_two_bos(tokenised, self._tokenizer.bos_token_id):

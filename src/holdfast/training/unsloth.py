@@ -38,10 +38,11 @@ def refuse_unsloth(trainer: type, model: Any) -> None:
                 what = f"the forward pass of {type(module).__name__} is Unsloth's"
     if what is not None:
         raise ModelError(
-            f"Expected a model loaded by transformers, but {what}: its forward pass returns no "
-            "hidden states for the loss and the teachers. Load the model with "
-            "AutoModelForCausalLM.from_pretrained in a process that does not import unsloth; "
-            "what Unsloth has saved (save_pretrained, save_pretrained_merged) loads there."
+            f"Expected a model loaded by transformers, but {what}. The forward pass of Unsloth "
+            "returns no hidden states, which the loss and the teachers need. Load the model with "
+            "AutoModelForCausalLM.from_pretrained in a process that does not import unsloth. "
+            "Models that Unsloth saved (save_pretrained, save_pretrained_merged) can be loaded "
+            "there."
         )
 
 

@@ -81,7 +81,7 @@ class WeighedTokens:
             if self._weightless < min(WEIGHTLESS, total or WEIGHTLESS):
                 return
             raise DataError(
-                f"{self.label}: expected trained tokens with a weight above 0, got 0 for each of "
-                f"the {count:.0f} of step {step} and of all earlier steps, so nothing would be "
-                "learnt. Use more rows per step, or a coefficient below 1."
+                f"{self.label}: expected trained tokens with a weight above 0, but all "
+                f"{count:.0f} tokens of step {step} have weight 0, like all tokens before it. "
+                "Nothing would be learnt. Use more rows per step, or a coefficient below 1."
             )

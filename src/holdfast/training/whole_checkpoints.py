@@ -278,8 +278,9 @@ class WholeCheckpoints(_Host):
         best = Path(str(self.state.best_model_checkpoint))
         if problems := _changed(best):
             raise StorageError(
-                f"Expected the best checkpoint, {best}, unchanged, but {listing(problems)}. Run "
-                "the same command to continue from an earlier complete checkpoint."
+                f"The best checkpoint, {best}, was expected to be unchanged, but "
+                f"{listing(problems)}. Run the same command to continue from an earlier complete "
+                "checkpoint."
             )
         super()._load_best_model()
 

@@ -56,16 +56,16 @@ def problems(
         unsupported.append(
             Problem(
                 "retention",
-                f"{', '.join(acting)} changes gradients or weights, which ZeRO 3 shards. Use "
-                "ZeRO 2 (accelerate_config: zero2) or FSDP2 (accelerate_config: fsdp2), which "
-                "shards as much.",
+                f"{', '.join(acting)} changes gradients or weights, which holdfast cannot do with "
+                "the shards of ZeRO 3. Use ZeRO 2 (accelerate_config: zero2). If the weights have "
+                "to be sharded, too, use FSDP2 (accelerate_config: fsdp2).",
             )
         )
     if stage == 0 and cast is not None and acting:
         unsupported.append(
             Problem(
                 "retention",
-                f"{', '.join(acting)} changes gradients or weights, but without ZeRO DeepSpeed "
+                f"{', '.join(acting)} changes gradients or weights, but DeepSpeed without ZeRO "
                 f"exposes only the {str(cast).removeprefix('torch.')} weights, not the float32 "
                 "ones. Use ZeRO 1 or 2.",
             )
@@ -74,8 +74,9 @@ def problems(
         unsupported.append(
             Problem(
                 "retention",
-                "the teacher is a copy of the initial model, which ZeRO 3 shards. Use ZeRO 2 "
-                "(accelerate_config: zero2) or FSDP2 (accelerate_config: fsdp2).",
+                "the teacher is a copy of the initial model, which holdfast cannot make from the "
+                "shards of ZeRO 3. Use ZeRO 2 (accelerate_config: zero2) or FSDP2 "
+                "(accelerate_config: fsdp2).",
             )
         )
     return unsupported

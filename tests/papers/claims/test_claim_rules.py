@@ -101,7 +101,7 @@ def test_jobs_and_seeds():
     assert one([2.0], waiting=1).reason.startswith("1 trial is not finished and may change the verdict; so far: holds.")
     assert one([2.0], waiting=2, noun="model").reason.startswith("2 models are not finished")
     assert one([2.0], waiting=2, statement=statement(resumable_changes=False)).verdict == HOLDS
-    assert "One seed" in one([2.0], seeds=1).warnings[0] and one([1.2], seeds=1).warnings == []
+    assert "only one seed" in one([2.0], seeds=1).warnings[0] and one([1.2], seeds=1).warnings == []
     warned = statement(check=lambda record, level: [Part(verdict=HOLDS, reason="x", warning="mind the gap")])
     assert one([2.0], statement=warned).warnings == ["Mind the gap."]
 
@@ -131,7 +131,7 @@ def test_holms_procedure(p, expected):
     assert [c.family for c in claims] == expected
     [line] = family_lines(claims)
     assert line.startswith(f"Of {len(p)} claim{'s' * (len(p) > 1)} of the paper, {expected.count(True)} hold")
-    assert ("Only" in line) == (False in expected)
+    assert ("also hold" in line) == (False in expected)
 
 
 def test_our_claims_are_a_family_of_their_own():
@@ -150,13 +150,13 @@ def test_one_seed_holds_in_no_family():
     whole = judge_claims([statement("1", holds_at(1e-9))], {"r": Evidence(record=[1.0], seeds=1)})
     assert (whole[0].verdict, whole[0].family) == (HOLDS, None)
     [line] = family_lines(whole)
-    assert "0 hold" in line and line.endswith("Not counted, because they rest on one seed or world: 1.")
+    assert "0 hold" in line and line.endswith("are not counted, because they rest on one seed or world: 1.")
 
     def one_world(record, level):
         return [above(dataclasses.replace(figure(9.0, 0.5, level), seeds=1), 1.0, yes="", no="")]
 
     mixed = judge_claims([statement("1", one_world), statement("2", holds_at(0.001))], {"r": Evidence(record=[1.0])})
-    assert [c.family for c in mixed] == [None, True] and "One seed or world" in mixed[0].warnings[0]
+    assert [c.family for c in mixed] == [None, True] and "one seed or world" in mixed[0].warnings[0]
 
 
 def test_a_figure_says_how_many_seeds_it_is_of():

@@ -62,7 +62,7 @@ def test_every_claim_with_its_figures_and_link(tmp_path):
     for recipe in recipes:
         assert f'href="{recipe}/report.html"' in page
     assert page.count('class="chip good"') == 17
-    assert "not at the paper&#x27;s size" in page
+    assert "occurs at the paper&#x27;s size" in page
 
 
 def test_verdicts_are_counted():
@@ -86,17 +86,17 @@ def test_a_quick_check_says_that_it_means_nothing(tmp_path):
 
 def test_figures_in_words():
     figure = ClaimFigure(
-        what="L2 0.1: keep loss avoided",
+        what="L2 0.1: share of forgetting avoided",
         value=0.301,
         interval=(0.28, 0.32),
         n="3 seeds, 150 samples",
-        unit="share of direct's loss",
+        unit="share of direct fine-tuning's loss",
     )
     assert figure_basis(dataclasses.replace(figure, needs="above 0.2")) == (
-        "3 seeds, 150 samples; share of direct's loss; needs above 0.2"
+        "3 seeds, 150 samples; share of direct fine-tuning's loss; needs above 0.2"
     )
-    assert figure_line(figure) == "L2 0.1: keep loss avoided: 0.30 [0.28, 0.32]"
+    assert figure_line(figure) == "L2 0.1: share of forgetting avoided: 0.30 [0.28, 0.32]"
     assert figure_line(dataclasses.replace(figure, interval=None)).endswith("0.30 (no interval)")
     assert figure_line(dataclasses.replace(figure, value=math.nan)).endswith("not available")
     in_nats = dataclasses.replace(figure, unit="nats/token")
-    assert figure_line(in_nats) == "L2 0.1: keep loss avoided: +0.301 [+0.280, +0.320]"
+    assert figure_line(in_nats) == "L2 0.1: share of forgetting avoided: +0.301 [+0.280, +0.320]"

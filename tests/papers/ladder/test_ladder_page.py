@@ -19,7 +19,7 @@ from recorded import ladder
 def test_the_lead_says_what_longer_pretraining_brought() -> None:
     told = summary(ladder())
     assert "1M: web from 3.000 to 2.400 nats/token between 1,000,000 and 4 M tokens." in told or "1M: web from" in told
-    assert "3.000 to 2.400" in told and "3.000 to 2.700" in told and "5 of 6 rungs are complete." in told
+    assert "3.000 to 2.400" in told and "3.000 to 2.700" in told and "5 of 6 models are complete." in told
 
 
 def test_charts_and_table_hold_the_figures() -> None:
@@ -37,7 +37,7 @@ def test_page_terminal_and_file(tmp_path: Path, capsys: object) -> None:
     assert read_ladder(record.write(tmp_path).parent) == record
     assert "a loss was not finite" in write_page(ladder_page(record), tmp_path / "report.html").read_text()
     assert ladder_page(record).status == ("failed", "bad")
-    assert "0.93 to 3.7 tokens a parameter" in str(ladder_page(record).details), "20 is Chinchilla's"
+    assert "0.93 to 3.7 tokens per parameter" in str(ladder_page(record).details), "20 is Chinchilla's"
     (tmp_path / "1M.yaml").write_text("ladder: []\n")
     print_ladder(record, tmp_path)
     told = capsys.readouterr().out  # type: ignore[attr-defined]

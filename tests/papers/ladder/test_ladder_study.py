@@ -72,7 +72,7 @@ def test_every_budget_is_a_run_and_the_shortest_is_begun_first(asked: dict[str, 
 def test_windows_of_a_step_are_shared_out(asked: dict[str, Any]) -> None:
     config = LadderConfig.read({**asked, "per_device": 2})
     assert config.batches(config.request.sizes["small"]) == (2, 2)
-    with pytest.raises(ConfigError, match="batch_size: expected a multiple of 3 windows a device"):
+    with pytest.raises(ConfigError, match="batch_size: expected a multiple of 3 windows per device"):
         LadderConfig.read({**asked, "per_device": 3})
 
 
@@ -82,12 +82,15 @@ def test_windows_of_a_step_are_shared_out(asked: dict[str, Any]) -> None:
         ({"text": []}, "text: is missing"),
         ({"text": ["no.jsonl"]}, r"text: .*no\.jsonl"),
         ({"sizes": {}}, "sizes: "),
-        ({"sizes": {"a": {"layers": 1, "width": 15, "heads": 2}}}, r"sizes.a.width: expected a multiple of the heads"),
+        (
+            {"sizes": {"a": {"layers": 1, "width": 15, "heads": 2}}},
+            r"sizes.a.width: expected a multiple of the number of heads",
+        ),
         ({"sizes": {"a": {"layer": 1, "width": 16, "heads": 2}}}, r"sizes.a: unknown key 'layer'"),
         ({"budgets": [1280, 640]}, "budgets: expected rising budgets"),
-        ({"budgets": [64]}, "expected at least 10 steps of 4 windows of 16 tokens for small, got a budget of 64"),
+        ({"budgets": [64]}, "expected a budget of at least 10 steps of 4 windows of 16 tokens for small, got 64"),
         ({"architecture": "olmo3x"}, r"architecture: expected a causal language model .* Did you mean 'olmo3'"),
-        ({"architecture": "gpt2"}, "architecture: gpt2 has no"),
+        ({"architecture": "gpt2"}, "architecture: the configuration of gpt2 lacks"),
         ({"model": {"rope_thta": 1}}, r"model.rope_thta: .*Did you mean 'rope_th|no such key"),
         ({"model": {"hidden_size": 8}}, "model.hidden_size: is set by `sizes`"),
         ({"train": {"max_steps": 3}}, "train.max_steps: is set by the ladder"),

@@ -47,7 +47,7 @@ def test_they_are_written_once(file: Path, tmp_path: Path) -> None:
     first = write_tokens([str(file)], tokenizer, 16, tmp_path / "tokens")
     file.unlink()
     assert write_tokens([str(file)], tokenizer, 16, tmp_path / "tokens") == first
-    with pytest.raises(DataError, match="got 16 tokens and"):
+    with pytest.raises(DataError, match="got windows of 16 tokens"):
         write_tokens([str(file)], tokenizer, 8, tmp_path / "tokens")
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")], "nothing is left behind"
 

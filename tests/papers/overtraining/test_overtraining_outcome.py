@@ -31,7 +31,7 @@ def test_what_is_no_text_has_no_perplexity() -> None:
     kept = dataclasses.replace(plain.scored["reviews"][0], unit="accuracy")
     record = dataclasses.replace(plain, scored={"reviews": [kept, *plain.scored["reviews"][1:]]})
     found = _without_high_rates(record, 2.0)
-    assert found.left_out == [] and "max_perplexity leaves nothing out" in found.notes[-1]
+    assert found.left_out == [] and "max_perplexity has no effect" in found.notes[-1]
 
 
 @pytest.mark.parametrize("bound", [2.99, 3.0])

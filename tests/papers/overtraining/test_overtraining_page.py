@@ -31,14 +31,15 @@ from recorded import overtraining
 
 def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:
     told = summary(overtraining())
-    assert "reviews, direct at tuned rates: the keep score (web) is best at 2 B tokens [1 B, 2 B]" in told
-    assert "longer pre-training costs 0.4 nats/token" in told
+    tuned = "reviews, direct at each budget's tuned learning rate: the score on keep data (web) is best at 2 B tokens"
+    assert f"{tuned} [1 B, 2 B]" in told
+    assert "pre-training up to the largest budget makes it worse by 0.4 nats/token" in told
     assert (
-        "reviews, direct at a fixed learning rate: the keep score (web) turns at 0.0001 (best at 2 B tokens [1 B, 2 B])"
-        in told
+        "reviews, direct at a fixed learning rate: the score on keep data (web) has an inflection point at 0.0001 "
+        "(best at 2 B tokens [1 B, 2 B])" in told
     )
-    costs = "at 4 B tokens it costs 0.100 nats/token (direct: 1.200)"
-    assert f"held: at tuned rates its turning point comes later and {costs}" in told
+    costs = "after 4 B tokens of pre-training it forgets 0.100 nats/token (direct: 1.200)"
+    assert f"held: at each budget's tuned learning rate, its inflection point comes later and {costs}" in told
     record = overtraining()
     unknown = dataclasses.replace(
         record.shifts[0], verdict="cannot tell", growth=Figure(value=-0.8, over_samples=(-1.0, 0.1))
@@ -58,9 +59,9 @@ def test_the_lead_says_so_where_a_way_learns_little() -> None:
         ]
         return replace(record, models=changed)
 
-    assert "held: at tuned rates its turning point" in summary(with_gains(0.3)) and "but it learns" not in summary(
+    assert "held: at each budget's tuned learning rate, its inflection point" in summary(
         with_gains(0.3)
-    )
+    ) and "but it learns" not in summary(with_gains(0.3))
     assert "; but it learns only 25 % of what direct learns on reviews" in summary(with_gains(0.1))
     assert "; but it learns only 0 % of what direct learns on reviews" in summary(with_gains(-0.1))
 
@@ -79,8 +80,11 @@ def test_the_lead_speaks_of_equal_rates_and_of_the_ladder() -> None:
         turns=[*record.turns, *turns],
     )
     told = summary(fixed)
-    assert "held: at tuned rates its turning point comes later" in told
-    assert "; at learning rate 1e-05 its turning point comes later and at 4 B tokens it costs" in told
+    assert "held: at each budget's tuned learning rate, its inflection point comes later" in told
+    assert (
+        "; at learning rate 1e-05, its inflection point comes later and after 4 B tokens of pre-training it forgets"
+        in told
+    )
     left_out = [LeftOut(task="reviews", arm="direct", rate=1e-5)]
     assert "at learning rate" not in summary(dataclasses.replace(fixed, left_out=left_out))
 
@@ -88,20 +92,23 @@ def test_the_lead_speaks_of_equal_rates_and_of_the_ladder() -> None:
         checkpoints = [dataclasses.replace(c, parameters=parameters) for c in record.checkpoints]
         return summary(dataclasses.replace(record, checkpoints=checkpoints))
 
-    assert "The ladder has 100 to 400 tokens a parameter." in of(10**7) and "tokens a parameter" not in told
-    assert "The ladder has 10 to 40 tokens a parameter; below 20 a model is undertrained" in of(10**8)
+    assert (
+        "The checkpoints were pre-trained on 100 to 400 tokens per parameter." in of(10**7)
+        and "per parameter" not in told
+    )
+    assert "were pre-trained on 10 to 40 tokens per parameter; below 20, a model is undertrained" in of(10**8)
 
 
 def test_what_diverged_is_named_and_not_drawn(tmp_path: Path) -> None:
     record = overtraining()
     held = record.arms[1]
     chart = _rates_chart(record, "reviews", held, record.scored["reviews"][0], cost=True)
-    assert chart is not None and "Diverged, so not drawn: 0.0001 at 4 B." in chart.caption
+    assert chart is not None and "Not drawn because fine-tuning diverged: 0.0001 at 4 B." in chart.caption
     assert all(math.isfinite(r["y"].value) for r in chart.rows) and len(chart.rows) == 5
     left_out = [LeftOut(task="reviews", arm=arm, rate=rate) for arm, rate in (("held", 1e-4), ("direct", 1e-5))]
     aside = dataclasses.replace(record, left_out=left_out)
     chart = _rates_chart(aside, "reviews", held, record.scored["reviews"][0], cost=True)
-    assert chart is not None and "Left out because they exceed max_perplexity: 0.0001." in chart.caption
+    assert chart is not None and "Learning rates left out because they exceed max_perplexity: 0.0001." in chart.caption
     assert {r["line"] for r in chart.rows} == {"1e-05"}
     assert read_overtraining(aside.write(tmp_path).parent) == aside
     before = json.loads((tmp_path / "overtraining.json").read_text()) | {"left_out": [1e-4]}
@@ -119,13 +126,13 @@ def test_page_terminal_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert overtraining_page(record).status == ("finished", "good")
     print_overtraining(record, tmp_path)
     told = capsys.readouterr().out
-    assert "reviews at tuned rates" in told and "Note: a note" in told
+    assert "reviews at tuned learning rates" in told and "Note: a note" in told
 
 
 def test_a_record_of_before_is_not_read_as_one_without_figures(tmp_path: Path) -> None:
     path = overtraining().write(tmp_path)
     path.write_text(path.read_text().replace('"scores"', '"figures"'))
-    with pytest.raises(DataError, match=r"got 'figures' of an earlier version\. Delete the file"):
+    with pytest.raises(DataError, match=r"got 'figures' of an earlier version of holdfast\. Delete the file"):
         read_overtraining(tmp_path)
 
 

@@ -38,4 +38,4 @@ def test_figures_of_the_paper_are_those_of_the_tables() -> None:
 def test_the_page_says_so() -> None:
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     held = [number for number, verdict in printed_verdicts().items() if verdict == HOLDS]
-    assert f"printed figures under the same rules, as points: {len(held)} hold, 3e does not" in text
+    assert f"figures under the same rules, without intervals: {len(held)} claims hold, claim 3e does not" in text

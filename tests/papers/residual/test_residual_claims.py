@@ -249,8 +249,8 @@ def test_a_reason_names_what_is_still_to_come_and_what_is_not_so():
 
 def test_one_world_is_said_to_be_one():
     found = claims(study(worlds=(0,)))
-    assert found["1a"].verdict == HOLDS and any("One seed" in w for w in found["1a"].warnings)
-    assert found["4"].verdict == UNKNOWN and "3 or more worlds was not measured" in found["4"].reason
+    assert found["1a"].verdict == HOLDS and any("only one seed" in w for w in found["1a"].warnings)
+    assert found["4"].verdict == UNKNOWN and "worlds (3 or more) was not measured" in found["4"].reason
 
 
 def test_a_bound_that_is_a_change_itself_has_the_noise_of_both():
@@ -276,7 +276,7 @@ def test_a_size_that_only_one_world_has_is_not_judged():
     models = [m for m in whole.models if m.name not in names]
     pairs = [pair for pair in whole.pairs if not {pair.before, pair.after} & names]
     found = claims(record(families=whole.families, models=models, pairs=pairs))["4"]
-    assert found.verdict == UNKNOWN and "very width in the same 3 or more worlds was not measured" in found.reason
+    assert found.verdict == UNKNOWN and "very width in the same worlds (3 or more) was not measured" in found.reason
 
 
 def test_a_gain_counts_as_a_share_of_what_there_is_to_gain():

@@ -50,7 +50,7 @@ def printed(results: StudyResults, columns: list[Column], title: str) -> list[fl
 
 
 def test_a_study_leads_with_its_pairs(tmp_path, studied) -> None:
-    bring, instruct = "What does a sibling's residual bring to the base?", "Is it as good as the instruct model?"
+    bring, instruct = "What does another family's residual change in the base?", "Is it as good as the instruct model?"
     gained, lost = (make.compared("ifeval", 0.3, after, suite="learn") for after in (0.5, 0.1))
     besides = dataclasses.replace(lost, metric="inst_level_loose_acc", primary=False)
     mean = dataclasses.replace(gained, suite="average", name="average")

@@ -160,7 +160,10 @@ def test_one_small_world_needs_no_words_for_it():
             {"retuned": {"dataset_name": "o/talk"}, "train": {"use_peft": True}},
             "retuned: needs a continued model with full weights",
         ),
-        ({"toy": "world", "retuned": {"dataset_name": "o/talk"}}, "retuned: expected true or false with toy: world"),
+        (
+            {"toy": "world", "retuned": {"dataset_name": "o/talk"}},
+            "retuned: expected true or false, because toy: world",
+        ),
         ({"retuned": 3}, "retuned: expected true or false"),
         ({"restore": {"steps": 3}}, "restore.prompts: is missing: a file with prompts"),
         ({"restore": {"prompts": "none.jsonl"}}, "restore.prompts: no such file or folder: none.jsonl"),

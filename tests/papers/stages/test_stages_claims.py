@@ -205,7 +205,7 @@ def test_a_claim_can_fail_and_may_not_be_told(number: str, change: dict[str, Any
 
 def test_one_world_is_warned_of_and_its_questions_give_the_interval() -> None:
     found = claims(worlds=1, smaller=None)["2b"]
-    assert found.verdict == HOLDS and any("One seed" in w for w in found.warnings)
+    assert found.verdict == HOLDS and any("only one seed" in w for w in found.warnings)
     assert found.figures[0].interval is not None and found.figures[0].n == "one world"
     assert claims(worlds=1, smaller=None, half=0.3)["2b"].verdict == UNKNOWN
 

@@ -105,7 +105,7 @@ def test_the_lemmas_bound_is_sufficient_and_twice_it_is_the_limit(method) -> Non
     run = gradient_descent(problem, method, weight, step=0.95 * limit)
     assert run.distances[-1] <= 1e-10 * run.size
     for step in (limit, 1.2 * limit):
-        with pytest.raises(ConfigError, match=r"step \(descent converges below 2 over .* above 0 and below"):
+        with pytest.raises(ConfigError, match=r"step size \(descent converges if it is below 2 / .* above 0 and below"):
             gradient_descent(problem, method, weight, step=step)
     # Just above the limit the iteration grows.
     theta = problem.theta0 + problem.finetuning_factors.right[0]

@@ -77,7 +77,7 @@ BROKEN = [
     (label_annealing, "closed_form", lambda f: lambda p, m, w=0.0: f(p, m, w) * math.nan, "straight segment"),
     (label_annealing, "weight_for", lambda f: lambda p, m, s: 0.1 * f(p, m, s), "least movement"),
     (sfa, "averaging_of", lambda f: lambda rate, pull: (rate, rate * pull), "SFA is L2: quadratic"),
-    (sfa, "kept_share", lambda f: lambda h, **k: f(h, **k) * (1 + 1e-6), "closed form along p"),
+    (sfa, "kept_share", lambda f: lambda h, **k: f(h, **k) * (1 + 1e-6), "closed form for every p"),
     (
         sfa,
         "posterior_mode",
@@ -91,10 +91,20 @@ BROKEN = [
         lambda f: lambda *a, **k: f(*a, **{**k, "beta": 1.01 * k["beta"]}),
         "EWC is a merge",
     ),
-    (sfa, "penalty_of", lambda f: lambda alpha, beta: (alpha, beta / alpha), "ends of p"),
-    (overtraining, "perturbed_loss", lambda f: lambda a, b, t, g: f(a, b, t, g) - 8 * g**4, "noise, every sign"),
-    (overtraining, "perturbed_losses", lambda f: lambda t, g, v=None: f(t, g, v) * 1.1, "noise after n features"),
-    (overtraining, "harmful_in_noise", lambda f: lambda t, g: ~f(t, g), "inflection against gamma"),
+    (sfa, "penalty_of", lambda f: lambda alpha, beta: (alpha, beta / alpha), "SFA with k = 1 and with k to infinity"),
+    (
+        overtraining,
+        "perturbed_loss",
+        lambda f: lambda a, b, t, g: f(a, b, t, g) - 8 * g**4,
+        "loss under noise, averaged over every sign",
+    ),
+    (
+        overtraining,
+        "perturbed_losses",
+        lambda f: lambda t, g, v=None: f(t, g, v) * 1.1,
+        "loss under noise after n features",
+    ),
+    (overtraining, "harmful_in_noise", lambda f: lambda t, g: ~f(t, g), "inflection point by gamma"),
     (overtraining, "minimiser", lambda f: lambda t, w: f(t, 2 * w), "where fine-tuning ends"),
     (
         overtraining,
@@ -102,12 +112,12 @@ BROKEN = [
         lambda f: lambda t, w: (f(t, w)[0], f(t, w)[1] * 0.9),
         "losses after fine-tuning",
     ),
-    (overtraining, "harmful_in_finetuning", lambda f: lambda t, w: f(t, 2 * w + 1), "inflection against lambda"),
+    (overtraining, "harmful_in_finetuning", lambda f: lambda t, w: f(t, 2 * w + 1), "inflection point by lambda"),
     (
         overtraining,
         "descent_values",
         lambda f: lambda x, t, **k: f(x, 1.1 * t, **k),
-        "the network reduces to D numbers",
+        "the network reduces to its D singular values",
     ),
     (
         overtraining,
@@ -119,16 +129,21 @@ BROKEN = [
         overtraining,
         "descent_factors",
         lambda f: lambda a, b, t, **k: f(a, b, 1.1 * t, **k),
-        "if f falls, the end point is stable",
+        "if the singular values f are in falling order, the end point is stable",
     ),
     (
         overtraining,
         "descent_factors",
         lambda f: lambda a, b, t, **k: f(a, b, t, **{**k, "steps": 60}),
-        "in another order, the end point is a saddle",
+        "if f is in another order, the end point is a saddle point",
     ),
-    (overtraining, "half_times", lambda f: lambda s, t, r=0.0: 1.1 * f(s, t, r), "times of the features"),
-    (overtraining, "checkpoint_times", lambda f: lambda s, t: 0.8 * f(s, t), "near the ideal model"),
+    (
+        overtraining,
+        "half_times",
+        lambda f: lambda s, t, r=0.0: 1.1 * f(s, t, r),
+        "times at which the features are learnt",
+    ),
+    (overtraining, "checkpoint_times", lambda f: lambda s, t: 0.8 * f(s, t), "the model is near the ideal model"),
 ]
 
 

@@ -107,7 +107,7 @@ def test_a_tower_has_to_be_one(world: dict[str, Path], language: Path, tmp_path:
     from safetensors.torch import load_file, save_file
 
     check_tower(world["tower"], -2)
-    with pytest.raises(ModelError, match=r"Expected one of the 1 layers .* got 2"):
+    with pytest.raises(ModelError, match=r"Expected a layer of .* got 2"):
         check_tower(world["tower"], 2)
     with pytest.raises(ModelError, match=r"Expected a vision model at .*nowhere"):
         check_tower(tmp_path / "nowhere", -1)

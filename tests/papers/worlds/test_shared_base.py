@@ -31,7 +31,7 @@ def test_it_reads_four_kinds_of_text_in_the_shares_that_the_recipe_says():
 
 def test_more_other_text_than_leaves_room_for_people_is_refused():
     [problem] = problems_in(shared_world(prose_share=0.4))
-    assert "prose_share: expected at most 0.9 together with code_share and problems_share" in problem
+    assert "prose_share: expected a sum of at most 0.9 with code_share and problems_share" in problem
 
 
 def test_a_vocabulary_beside_source_has_names_and_values_whole_and_no_common_words():

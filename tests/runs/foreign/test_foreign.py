@@ -50,7 +50,7 @@ def test_a_chat_template_by_its_name_is_named_as_not_read(
 ) -> None:
     info = ["--dataset_info", str(INFO)] if name.startswith("llama") else []
     assert main(["convert", str(FILES / name), *info]) == 0
-    assert f"# {not_read} is not read. The model's own chat template is used" in capsys.readouterr().out
+    assert f"# {not_read} is ignored. The model's own chat template is used" in capsys.readouterr().out
 
 
 EXPECTED: dict[str, dict[str, Any]] = {
@@ -254,7 +254,7 @@ def test_old_names_are_options_too(tmp_path: Path) -> None:
         ({"datasets": [{"path": "a/b", "type": "oasst"}]}, "expected type alpaca, chat_template, sharegpt, completion"),
         (
             {"datasets": [{"path": "a/b", "type": "completion", "field": "x"}, {"path": "c/d", "type": "alpaca"}]},
-            "expected data sets with the same templates",
+            "expected the same templates for all data sets",
         ),
         (
             {"datasets": [{"path": "a/b", "type": "alpaca", "revision": "x"}]},
@@ -393,7 +393,7 @@ def test_settings_of_an_adapter_go_where_there_is_none(tmp_path: Path) -> None:
         ("flash_attn: fa9", "flash_attn: expected auto or disabled or sdpa or fa2 or fa3, got 'fa9'."),
         ("quantization_bit: 3", "quantization_bit: expected 4 or 8, got 3."),
         ("quantization_bit: {a: 1}", "quantization_bit: "),
-        ("lora_ranks: 4", "lora_ranks: has no counterpart. Take it out of the file. Did you mean 'lora_r'?"),
+        ("lora_ranks: 4", "lora_ranks: has no counterpart in holdfast. Remove it. Did you mean 'lora_r'?"),
     ],
 )
 def test_other_values_than_the_tables_are_refused(tmp_path: Path, key: str, problem: str) -> None:

@@ -84,7 +84,7 @@ def test_what_methods_take_from_earlier_tasks():
         {"multitask": {"data": "a"}},
         {"multitask": {"data": "b"}},
     ]
-    with pytest.raises(ConfigError, match="Fisher information of the 1 tasks before the last one"):
+    with pytest.raises(ConfigError, match="Fisher information of the 1 tasks before that run"):
         completed([{"ewc": {}}], Earlier(data=("a", "b"), fisher=""))
     assert completed([{"ewc": {}}], Earlier(data=("a",), fisher="")) == [{"ewc": {"data": "a"}}]
     assert completed([{"ewc": {}}], Earlier(data=("a", "b"))) == [{"ewc": {"data": "b"}}], "still to come"

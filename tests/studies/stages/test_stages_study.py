@@ -153,10 +153,10 @@ def test_texts_and_distributions_are_drawn_and_not_judged(files: dict[str, Any])
             "select.minimum_tokens: expected at most max_length (512), got 600",
         ),
         ({"corpus": []}, "corpus: is missing"),
-        ({"corpus": ["generated", "text.jsonl"]}, "corpus: expected generated alone or files, got both"),
+        ({"corpus": ["generated", "text.jsonl"]}, "corpus: expected either generated or files, got both"),
         ({"corpus": ["generated"], "doses": [1, 4]}, "doses: expected [1] with generated text"),
         ({"corpus": ["generated"], "select": {"minimum_token": 3}}, "select: unknown key 'minimum_token'"),
-        ({"keep": [{"perplexity": "text.jsonl"}]}, "expected at least one entry whose questions are right or"),
+        ({"keep": [{"perplexity": "text.jsonl"}]}, "expected at least one entry with right and wrong answers"),
         ({"with_retention": "label_annealing"}, "with_retention: fine-tunes a second time, so it needs `train`"),
         ({"restore": {"seed": 1}}, "restore.seed: is set by the study"),
         ({"doses": [4, 1]}, "doses: expected multiples of the budget, ascending from 1, got [4, 1]"),
@@ -315,5 +315,6 @@ def test_a_base_that_knows_nothing_is_seen_before_anything_is_restored(
     assert sorted(found.values()) == [False, True]
     (poor,) = (name for name, above in found.items() if not above)
     assert note == (
-        f"The base is not shown to be better than chance on knowledge/{poor}: only a gain can be shown there."
+        f"The base is not shown to be better than chance on knowledge/{poor}: "
+        "for these entries only a gain can be shown."
     )

@@ -163,7 +163,7 @@ def test_only_the_chosen_alternative_is_drawn():
             {"arms": [{"l2": {"coefficient": []}}]},
             "arms[0].l2.coefficient: expected at least one value to try, got an empty list",
         ),
-        ({"arms": [{"l2": {"coefficient": {"log": [0.1, 1]}}}]}, "expected the number of points"),
+        ({"arms": [{"l2": {"coefficient": {"log": [0.1, 1]}}}]}, "a grid needs the number of points"),
         (
             {"learning_rate": {"log": [0, 1], "points": 3}},
             "vary.learning_rate.log[0]: expected a number above 0, got 0",
@@ -174,7 +174,7 @@ def test_only_the_chosen_alternative_is_drawn():
             "vary.learning_rates: no such key in a training configuration. Did you mean 'learning_rate'?",
         ),
         ({"seed": [0, 1]}, "vary.seed: seeds repeat every trial and cannot vary"),
-        ({"l2.coefficient": [1, 2]}, "vary.l2.coefficient: parameters of a method vary in its arm"),
+        ({"l2.coefficient": [1, 2]}, "vary.l2.coefficient: list the values of a method's parameter under arms"),
         ({"learning_rate": {"points": 3}}, "vary.learning_rate: expected a list of values, {log: [low, high]} or"),
         ({"arms": [{"asft": {"weight": [0, 0.1]}}]}, "arms[0].asft.weight: expected a number above 0"),
     ],

@@ -78,7 +78,7 @@ def test_a_study_begins_with_its_trials_waiting(begun, named):
     assert trials[3].user_attrs["label"] == "L2, coefficient 0.01"
     assert len(storage.open_study(config).get_trials()) == 5
     changed = StudyConfig.read({**named, "seeds": [0, 1]}, check=False)
-    with pytest.raises(ConfigError, match=r"begun with another configuration:\n  - seeds: \[0\] there, \[0, 1\] now"):
+    with pytest.raises(ConfigError, match=r"begun with another configuration:\n  - seeds: \[0\] before, \[0, 1\] now"):
         storage.open_study(changed)
     assert len(study.get_trials()) == 5
     with pytest.raises(ConfigError, match=rf"no study '{config.name}x' .*Did you mean '{config.name}'"):
@@ -279,7 +279,7 @@ def test_a_record_names_the_storage_from_the_studys_folder(url, recorded, tmp_pa
 
 def test_a_study_that_no_class_is_recorded_of_says_what_to_do():
     with pytest.raises(
-        ConfigError, match=r"does not record the kind of this study.* First run the study's own command again"
+        ConfigError, match=r"did not record its kind in the storage.* First run the study's own command again"
     ):
         kind_named("")
 

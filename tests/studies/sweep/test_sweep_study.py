@@ -118,7 +118,7 @@ def test_everything_wrong_is_said_at_once(asked):
         "objectives.keep: 'pros' is not among the evaluation entries. Did you mean 'prose'? Entries: prose, code.",
         "seeds: expected different whole numbers",
         "search.sampler: expected one of grid, random, tpe, nsga2, got 'gird' (text). Did you mean 'grid'?",
-        "select.points: belongs to the rule keep_within",
+        "select.points: applies only to the rule 'keep_within'",
         "keep_weights: expected one of all, frontier, none, got 'some'",
         "unknown key 'serch'. Did you mean 'search'?",
     ):
@@ -144,7 +144,10 @@ def test_values_that_a_method_refuses_are_found_before_anything_runs(asked):
             {"evaluation": {"keep": ["{prose}", "arc_easy"], "learn": ["{code}"]}},
             "objectives.keep: expected entries of one unit",
         ),
-        ({"evaluation": {"keep": ["{prose}"], "learn": ["{code}"], "before": False}}, "which false leaves unmeasured"),
+        (
+            {"evaluation": {"keep": ["{prose}"], "learn": ["{code}"], "before": False}},
+            "train.evaluation.before: expected true, got false",
+        ),
     ],
 )
 def test_objectives_that_are_not_measured(asked, changes, expected):
@@ -173,7 +176,7 @@ def test_other_entries_than_the_target_may_choose(asked, material):
     assert config.resolved["objectives"]["validation"] == [["learn", "dev", None]]
     assert StudyConfig.read(config.resolved, check=False).validation == config.validation, "what other workers read"
     named = StudyConfig.read({**asked, "objectives": {"learn": "code"}})
-    assert config.differences(named.resolved) == ["objectives.validation: not set there, [['learn', 'dev', None]] now"]
+    assert config.differences(named.resolved) == ["objectives.validation: not set before, [['learn', 'dev', None]] now"]
 
 
 def a_text(asked) -> dict:
@@ -184,7 +187,7 @@ def a_text(asked) -> dict:
     ("validation", "expected"),
     [
         ("dve", "objectives.validation: 'dve' is not among the evaluation entries. Did you mean 'dev'?"),
-        ("code", "objectives.validation: code is also in learn, so the choice would use reported figures"),
+        ("code", "objectives.validation: code is also in learn, so the same figures would choose"),
         ("arc_easy", "objectives.validation: expected entries in the unit of learn (code), got arc_easy"),
         (["dev", "arc_easy"], "objectives.validation: expected entries of one unit"),
     ],
@@ -200,7 +203,7 @@ def test_a_validation_that_cannot_choose(asked, material, validation, expected):
 @pytest.mark.parametrize(
     ("search", "expected"),
     [
-        ({"sampler": "grid", "trials": 3}, "a grid has as many trials as combinations"),
+        ({"sampler": "grid", "trials": 3}, "a grid tries every combination"),
         ({"sampler": "tpe"}, "search.trials: expected the number of combinations that tpe tries"),
         ({"sampler": "grid", "extend": 1}, "search: unknown key 'extend'"),
     ],
@@ -214,12 +217,12 @@ def test_what_must_stay_and_what_may_change(asked):
     same = StudyConfig.read({**asked, "select": {"rule": "knee"}, "keep_weights": "frontier", "workers": 3})
     assert same.differences(config.resolved) == []
     other = StudyConfig.read({**asked, "seeds": [0, 1], "train": {**asked["train"], "max_steps": 7}})
-    assert other.differences(config.resolved) == ["train.max_steps: 6 there, 7 now", "seeds: [0] there, [0, 1] now"]
+    assert other.differences(config.resolved) == ["train.max_steps: 6 before, 7 now", "seeds: [0] before, [0, 1] now"]
     more = {**asked, "search": {"sampler": "random", "trials": 4}}
     larger = StudyConfig.read({**more, "search": {"sampler": "random", "trials": 9}})
     assert larger.differences(StudyConfig.read(more).resolved) == []
     assert StudyConfig.read(more).differences(larger.resolved) == [
-        "search.trials: 9 there, 4 now; trials can be added, but not removed"
+        "search.trials: 9 before, 4 now; trials can be added, but not removed"
     ]
 
 
@@ -252,7 +255,7 @@ def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
     monkeypatch.setattr(toy_settings, "_VERSION", toy_settings._VERSION + 1)
     now = toy_settings.setting_version("code")
     assert now != version and StudyConfig.read(asked).differences(before.resolved) == [
-        f"toy: code@{version} there, code@{now} now"
+        f"toy: code@{version} before, code@{now} now"
     ]
     joined = StudyConfig.read(before.resolved, check=False)
     with pytest.raises(ConfigError, match=f"begun with code@{version}, but this version of holdfast makes code@{now}"):

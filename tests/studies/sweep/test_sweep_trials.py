@@ -193,7 +193,7 @@ def test_metrics_that_are_not_there_or_have_no_mean():
     ]
     mixed = metric_problems(ObjectiveSettings(entries=(("s", "a", None), ("s", "b", None))), "keep", measured)
     assert len(mixed) == 1
-    assert "they have no mean" in mixed[0]
+    assert "they cannot be averaged" in mixed[0]
 
 
 def test_a_wrong_metric_ends_the_study_at_its_first_run(asked):

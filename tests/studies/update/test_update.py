@@ -201,7 +201,7 @@ def test_all_mistakes_at_once(request_of, tmp_path):
         "tokens: expected a number",
         "epochs: expected a number above 0",
         "keep_weights: expected one of",
-        "train.seed: is set here by 'seed'",
+        "train.seed: is set by the key 'seed'",
         "scale: expected a number",
         "held_out: expected",
     ):
@@ -258,7 +258,7 @@ def test_a_corpus_too_small_for_the_share_that_is_held_out(request_of, news, tmp
 
     few = tmp_path / "few.jsonl"
     few.write_text("".join(news.read_text().splitlines(keepends=True)[:30]))
-    with pytest.raises(DataError, match=r"held_out: 0.001 of 30 documents is less than one. Give a larger share"):
+    with pytest.raises(DataError, match=r"held_out: 0.001 of 30 documents is less than one document. Give"):
         run(request_of(corpus=str(few), held_out=0.001))
     monkeypatch.setattr(ModelBuilder, "make", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(Interrupted):
@@ -271,6 +271,6 @@ def test_a_corpus_too_small_for_the_share_that_is_held_out(request_of, news, tmp
 def test_a_folder_of_others_is_not_touched(request_of, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    with pytest.raises(RunFolderError, match="has other files than a study"):
+    with pytest.raises(RunFolderError, match="files that do not belong to a study"):
         run(request_of())
     shutil.rmtree(tmp_path / "out")

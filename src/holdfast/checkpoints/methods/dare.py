@@ -116,7 +116,7 @@ class Dare(WeightedMethod):
     """original: rescale by 1 / (1 - p); mergekit: rescale to the L1 norm of each tensor's
     change."""
     seed: int = 0
-    """Seed of the masks. Equal seeds give equal masks for tensors of equal names."""
+    """Seed of the masks. With the same seed, tensors of the same name get the same mask."""
 
     def dropped(self, models: int) -> tuple[float, ...]:
         """The share that is dropped of each model's changes: p, or 1 - density."""
@@ -200,8 +200,8 @@ class DareTies(Dare):
     )
 
     semantics: Semantics = "original"
-    """original: rescale by 1 / (1 - p), elect as the TIES authors; mergekit: rescale to the L1
-    norm, elect by weight."""
+    """original: rescale by 1 / (1 - p), elect signs as in TIES; mergekit: rescale to the
+    L1 norm, elect signs by weight."""
     normalize: bool | None = None
     """Average the changes that agree in sign; false sums them. Default: true for original, false
     for mergekit."""

@@ -114,7 +114,8 @@ class Recipe:
     per_tensor: bool = True
     """Whether statistics are computed for each tensor; False: for the whole model."""
     keeps_remainders: ClassVar[bool] = False
-    """Whether `remainder` has the part that rounding the output loses."""
+    """Whether `remainder` returns what base + output misses of model 1, because the output is
+    rounded."""
 
     def passes(self) -> int:
         """How often the inputs are read for `statistics`, at most."""
@@ -193,11 +194,11 @@ class MergeMethod(Recipe):
     source: ClassVar[str] = ""
     """Paper and section."""
     needs_base: ClassVar[bool]
-    """Whether it uses a base (theta_0) in addition to the models."""
+    """Whether the method uses a base (theta_0) in addition to the models."""
     models: ClassVar[tuple[int, int | None]]
-    """Minimum and maximum number of models without the base; None: no limit."""
+    """Minimum and maximum number of models, not counting the base; None: no limit."""
     extras: ClassVar[str | None] = None
-    """Further input per model, as tensors of the same names and shapes; None: none."""
+    """Additional input for each model: tensors of the same names and shapes; None: not needed."""
 
     def problems(self, models: int | None = None) -> list[Problem]:
         """Everything wrong with the parameters, and with `models` models in addition to the base,

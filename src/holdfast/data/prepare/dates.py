@@ -96,7 +96,7 @@ def range_problems(after: Any, before: Any) -> list[Problem]:
             problems.append(Problem(name, f"{error}"))
     first, end = days.get("after"), days.get("before")
     if first is not None and end is not None and first >= end:
-        sentence = f"expected a day earlier than before ({end}, which is exclusive), got {first}"
+        sentence = f"expected a day earlier than --before ({end}), got {first}"
         problems.append(Problem("after", sentence))
     return problems
 

@@ -73,8 +73,8 @@ class NothingHeldOut(DataError):
     def __init__(self, share: float, rows: int) -> None:
         self.rows = rows
         super().__init__(
-            f"No row is held out: {share:g} of {rows} rows is less than one. Raise --heldout, or "
-            "leave it out and split the file yourself."
+            f"No row is held out: {share:g} of {rows} rows is less than one row. Raise --heldout, "
+            "or leave it out and split the file yourself."
         )
 
 
@@ -85,17 +85,17 @@ class Rows:
     settings_group: ClassVar[str] = "which rows"
 
     limit: Annotated[int | None, Meta(ge=1)] = None
-    """Maximum number of rows of both outputs together: the first rows, or with --seed a random
-    sample."""
+    """Maximum number of rows in both output files together. Without --seed the first rows are used,
+    with --seed a random sample."""
     seed: int | None = None
     """Seed of the shuffle. With a seed, the order of the input files does not matter (default: rows
     stay in the order of the files)."""
     heldout: Annotated[float, Meta(ge=0, lt=1, metavar="SHARE")] = 0.0
-    """Share of the documents to hold out, such as 0.01. They are written to OUTPUT with .heldout
-    before .jsonl."""
+    """Share of the documents to hold out, such as 0.01. If OUTPUT is name.jsonl, they are written to
+    name.heldout.jsonl."""
     most_malformed: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.0
-    """Largest allowed share of malformed records, which are left out (0: any malformed record is an
-    error)."""
+    """Largest allowed share of malformed records. Malformed records are left out. With 0, any
+    malformed record is an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +280,9 @@ def _standing(request: Preparation, key: str) -> dict[str, Any] | None:
     Raises:
         RunFolderError: an output is there that is not this request's.
     """
-    differs = f"{record_path(request.output).name} beside it records different input or options"
+    differs = (
+        f"{record_path(request.output).name} in the same folder records different input or options"
+    )
     record = own_record(
         request.output, request.outputs, command="data prepare", mine={"key": key}, differs=differs
     )
@@ -399,8 +401,8 @@ def _check(request: Preparation, reading: Reading, counts: Mapping[str, Any]) ->
     """
     if reading.malformed > request.most_malformed * max(1, reading.records):
         raise reading.error(
-            f"{reading.malformed} of {reading.records} records are malformed; nothing was "
-            "written. --most_malformed SHARE allows that share and leaves them out. The first"
+            f"{reading.malformed} of {reading.records} records are malformed; nothing was written. "
+            "Use --most_malformed SHARE to leave out up to that share of the records. The first"
         )
     if not counts["train"]:
         skipped = [f"{count} {reason}" for reason, count in counts["skipped"].items()]

@@ -9,15 +9,16 @@ from typing import Any
 from holdfast.printable import lines
 
 _HOW = """\
-Passages of at most {max_length} tokens, ranked by their perplexity under `{model}`. `restoring.jsonl` has those of
-lowest perplexity up to {tokens:,} tokens, low to high; `probing.jsonl`, if present, is a random sample that shares no
-{disjoint} with it. Columns: `text`, `nats_per_token` (mean over predicted tokens), `tokens`, `source`."""
+Passages of at most {max_length} tokens, ranked by their perplexity under `{model}`.
+`restoring.jsonl` has the passages of lowest perplexity, in rising order, {tokens:,} tokens at most.
+`probing.jsonl`, if present, is a random sample that shares no {disjoint} with `restoring.jsonl`.
+Columns: `text`, `nats_per_token` (mean over predicted tokens), `tokens`, `source`."""
 _OVERLAPPING = """\
 {overlapping:,} passages share 13 consecutive words with one of {count:,} questions of {names}
 ({short:,} questions were too short for this search)."""
 _REST = """\
 `selection.json` has the model, every input with its hash, the options, and what was left out.
-The texts are their authors'; their licences are not recorded here."""
+The texts belong to their authors. Their licences are not recorded here."""
 
 
 def card(record: Mapping[str, Any]) -> str:

@@ -63,7 +63,7 @@ def candidates(
         )
         elsewhere = f"{probed:,} are in the probing set, {beside:,} are from the same documents"
         raise DataError(
-            f"Expected {budget:,} tokens of restoring text, but the corpus has only "
+            f"Expected {budget:,} tokens of text for the restoring set, but the corpus has only "
             f"{available:,} in {len(left):,} passages: {budget - available:,} are missing "
             f"({elsewhere}). Lower --tokens or --probing, give more text, or {otherwise}."
         )
@@ -90,8 +90,8 @@ def choose_restoring(
     count = int(np.searchsorted(total, budget, side="right"))
     if not count:
         raise DataError(
-            f"No passage is selected: the one of lowest perplexity has {total[0]:,} tokens, more "
-            f"than the {budget:,} of the budget. Raise it."
+            f"No passage is selected: the passage of lowest perplexity has {total[0]:,} tokens, "
+            f"more than the budget of {budget:,}. Raise the budget."
         )
     return order[:count]
 

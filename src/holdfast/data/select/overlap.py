@@ -49,8 +49,8 @@ class Questions:
         if needed and not self._grams:
             raise DataError(
                 f"Expected questions of at least {WORDS} words in {', '.join(map(str, files))}, "
-                f"found none: the {self.short:,} rows there are shorter. Leave out --questions, "
-                "or name files with options and context."
+                f"found none: the {self.short:,} rows there are shorter. Leave out --questions, or "
+                "give files with longer rows, such as questions with their context and options."
             )
 
     def overlap(self, text: str) -> bool:

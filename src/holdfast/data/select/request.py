@@ -25,9 +25,11 @@ class Choice:
     settings_group: ClassVar[str] = "which passages"
 
     tokens: Annotated[int, Meta(ge=1)]
-    """Token budget of the restoring set, which has the passages of lowest perplexity that fit."""
+    """Maximum number of tokens of the restoring set. This set has the passages of lowest perplexity
+    that fit."""
     probing: Annotated[int, Meta(ge=0)] = 10_000
-    """Number of passages in the probing set, a random sample (0: none)."""
+    """Number of passages in the probing set, a random sample of the corpus. With 0 there is no
+    probing set."""
     max_length: Annotated[int, Meta(ge=16)] = 512
     """Maximum number of tokens of a passage, with BOS. Longer documents are cut into several."""
     minimum_tokens: Annotated[int, Meta(ge=2)] = 64
@@ -35,8 +37,9 @@ class Choice:
     disjoint: Annotated[Literal["documents", "passages"], Meta(section="contamination")] = (
         "documents"
     )
-    """What the two sets must not share: documents (a document with a probing passage gives no
-    restoring passages) or passages."""
+    """What the restoring set and the probing set must not share. documents: a document with a
+    probing passage gives no restoring passages. passages: one document may give different passages
+    to both sets."""
     questions: Annotated[
         tuple[Path, ...], Meta(repeatable=True, metavar="FILE", section="contamination")
     ] = ()
@@ -55,8 +58,8 @@ class Choice:
             problems.append(Problem("minimum_tokens", sentence))
         if self.overlap == "drop" and not self.questions:
             sentence = (
-                "drop needs files of questions to leave out their passages, got none; add "
-                "--questions"
+                "with drop, passages that contain questions are left out. This needs files of "
+                "questions, got none. Add --questions"
             )
             problems.append(Problem("overlap", sentence))
         for path in self.questions:
@@ -80,11 +83,12 @@ class CorpusFiles:
     input: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE")]
     """Files and folders of the corpus: text, JSON Lines, Parquet, compressed or not."""
     output: Annotated[Path, Meta(metavar="FOLDER")]
-    """Output folder of the sets. A request with other settings never overwrites it."""
+    """Output folder of the sets. Sets that were made with other settings are never overwritten."""
     text_column: Column = None
     """Column with the text (the first of text, plaintext, content, body, document)."""
     most_malformed: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.5
-    """Largest allowed share of malformed records, which are counted, listed and left out."""
+    """Largest allowed share of malformed records. Malformed records are counted, listed and left
+    out."""
 
     @property
     def reading(self) -> Preparation:

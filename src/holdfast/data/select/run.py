@@ -276,7 +276,7 @@ def _standing(output: Path, choice: Choice, key: str) -> dict[str, Any] | None:
     Raises:
         RunFolderError: the folder holds another selection.
     """
-    differs = "selection.json beside it records different input, options or model"
+    differs = "selection.json in the same folder records different input, options or model"
     files = [output / RESTORING, output / PROBING]
     record = own_record(
         output / _NAME, files, command="data select", mine={"key": key}, differs=differs

@@ -37,7 +37,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
         c: those that passed.
         k: completions that a user of the model would try, at least 1.
     """
-    assert 1 <= k <= n and 0 <= c <= n, "fewer completions than k have no unbiased estimate"
+    assert 1 <= k <= n and 0 <= c <= n, "pass@k needs at least k completions"
     none_passes = 1.0
     for i in range(n - c + 1, n + 1):
         # 0 at i = k, from where on every draw of k holds one that passes

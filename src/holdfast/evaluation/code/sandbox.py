@@ -63,12 +63,12 @@ REASONS: dict[str, str] = {
     "failed": "an assertion did not hold",
     "error": "another exception, or code that cannot be parsed",
     "exited early": "the process ended before the last line, by sys.exit or os._exit",
-    "crashed": "the interpreter was ended by a signal, as by a stack overflow in C",
+    "crashed": "a signal ended the interpreter, for example after a stack overflow in C",
     "timed out": "processor time or wall clock ran out",
     "out of memory": "MemoryError, or killed because memory ran out",
     "stopped by the sandbox": (
-        "ended by an error because the sandbox refused a file, the network, a process or a file "
-        "size"
+        "ended by an error because the sandbox refused what the program tried: opening a file, "
+        "using the network, starting another process, or writing a larger file"
     ),
 }
 """Every `Outcome.reason`, and when it is given."""
@@ -173,7 +173,7 @@ def _probed() -> tuple[frozenset[str], str]:
         return frozenset(), str(error)
     messages = run.messages()
     if not messages:
-        return frozenset(), run.last_line() or f"the child ended with code {run.code}"
+        return frozenset(), run.last_line() or f"the child process ended with exit code {run.code}"
     word, detail = messages[0]
     return (frozenset(detail.split()), "") if word == "probed" else (frozenset(), one_line(detail))
 
@@ -473,8 +473,8 @@ def _complete(run: _Run) -> Outcome:
         run.wait()
     except OSError as error:
         raise HoldfastError(
-            f"Expected to start a process for a program, but: {error}. Free memory, processes or "
-            "open files, or lower `workers`."
+            f"Expected to start a process that runs a program, but it failed: {error}. Free "
+            "memory, processes or open files, or lower `workers`."
         ) from error
     outcome = run.outcome()
     run.program, run.errors, run.report = (

@@ -114,8 +114,9 @@ def stage_matrix(
     """
     if not tasks or len(folders) != len(tasks) + 1 or len(stages) != len(folders):
         raise ConfigError(
-            "expected one task per stage, and one model more than tasks (the initial model comes "
-            f"first), got {len(folders)} models with {len(stages)} labels for {len(tasks)} tasks"
+            "expected at least one task, one label per model, and one more model than tasks (the "
+            "initial model, then the model after each stage); got "
+            f"{len(tasks)} tasks, {len(folders)} models and {len(stages)} labels"
         )
     entries, problems = _measured_at_all_stages(folders, tasks, stages)
     joint = JointScores(folders, entries, resamples=resamples, seed=seed)
@@ -135,7 +136,16 @@ def stage_matrix(
             draws_of_tasks.append(joint.draws(key, name))
             continue
         broken.append(f"{'/'.join(key)}: {failed or f'{name} is not finite.'}")
-        scores_of_tasks.append(_no_scores(entries[key][0].metrics[name], len(folders)))
+        metric = entries[key][0].metrics[name]
+        no_scores = Scores(
+            values=np.full(len(folders), math.nan),
+            influence={},
+            n=metric.n,
+            smallest=metric.n,
+            unit=metric.unit,
+            higher_is_better=metric.higher_is_better,
+        )
+        scores_of_tasks.append(no_scores)
         draws_of_tasks.append(np.full((resamples, len(folders)), math.nan))
     if problems:
         raise DataError(*problems)
@@ -151,7 +161,7 @@ def _measured_at_all_stages(
     start, *later = map(read_evaluations, folders)
     entries: dict[Key, list[Evaluation]] = {(e.suite, e.name): [e] for e in start}
     problems = [
-        f"{'/'.join(key)}: the initial model was not measured on it."
+        f"{'/'.join(key)}: the initial model was not measured on this task."
         for key in tasks
         if key not in entries
     ]
@@ -171,18 +181,6 @@ def _measured_at_all_stages(
         if len(evaluations) == len(folders):
             complete[key] = evaluations
     return complete, problems
-
-
-def _no_scores(metric: Metric, models: int) -> Scores:
-    """Of a task that has a figure which is not finite."""
-    return Scores(
-        values=np.full(models, math.nan),
-        influence={},
-        n=metric.n,
-        smallest=metric.n,
-        unit=metric.unit,
-        higher_is_better=metric.higher_is_better,
-    )
 
 
 def _matrix(
@@ -233,6 +231,6 @@ def _common_unit(scores: Sequence[Scores], keys: Sequence[Key]) -> str:
     for key, of_task in zip(keys, scores, strict=True):
         units.append(f"{'/'.join(key)} in {of_task.unit}")
     raise ConfigError(
-        f"expected tasks in one unit, since their scores are averaged, got {', '.join(units)}. "
-        "Choose a metric that all of them have."
+        "expected the same unit for all tasks, because their scores are averaged, got "
+        f"{', '.join(units)}. Choose a metric that all tasks have."
     )

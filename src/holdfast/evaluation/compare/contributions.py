@@ -110,7 +110,7 @@ def sample_correlation(
     correlations = correlation(entry, known)
     missing = set(known) - set(correlations.trials if correlations is not None else ())
     return correlations, left_out | dict.fromkeys(
-        missing, "measured on other samples than the first one, or on fewer than two"
+        missing, "it has fewer than two samples, or other samples than the first measurement"
     )
 
 
@@ -125,7 +125,7 @@ def independent(entry: Entry, left_out: Mapping[int, str], of: int, what: str) -
         what: what they are called, plural.
     """
     return (
-        f"{entry[0]}/{entry[1]}: {len(left_out)} of {of} {what} cannot be paired over samples, so "
-        "intervals of their differences and shares are usually too wide: "
-        f"{next(iter(left_out.values()))}"
+        f"{entry[0]}/{entry[1]}: {len(left_out)} of {of} {what} cannot be paired with the others "
+        "sample by sample. They count as independent, so the intervals of their differences and "
+        f"shares are usually too wide. The first reason: {next(iter(left_out.values()))}"
     )

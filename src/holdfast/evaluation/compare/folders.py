@@ -205,7 +205,8 @@ def match_entries(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> 
         if other is None and names_before[name] == names_after[name] == 1:
             other = by_name[name]
             notes.append(
-                f"{entry.suite}/{name} is compared with {other.suite}/{name}: joined by name."
+                f"{entry.suite}/{name} is compared with {other.suite}/{name}, because both entries "
+                "have the same name."
             )
         if other is None:
             unmatched.append(_one_sided(entry, after, "before"))
@@ -368,10 +369,10 @@ def _compare_rows(
         form = _form_remark(sheet, lead, other) or _form_remark(sheet, other, lead)
         if form or other.verdict != lead.verdict:
             notes.append(
-                f"{what}: two metrics of the same answers differ: {lead.metric}, the first one "
-                f"({lead.before:.3g} to {lead.after:.3g}: {lead.verdict}), and {other.metric} "
-                f"({other.before:.3g} to {other.after:.3g}: {other.verdict}). "
-                f"{form or 'Perhaps only the form of the answers changed.'}"
+                f"{what}: two metrics of the same answers disagree. The first, {lead.metric}, went "
+                f"from {lead.before:.3g} to {lead.after:.3g} ({lead.verdict}), and {other.metric} "
+                f"went from {other.before:.3g} to {other.after:.3g} ({other.verdict}). "
+                f"{form or 'Perhaps only the format of the answers changed.'}"
             )
     return comparisons
 
@@ -388,8 +389,8 @@ def _form_remark(sheet: Sheet, lost: Comparison, other: Comparison) -> str:
     if 2 * right < count:
         return ""
     return (
-        f"Loss of format: {right:,} of the {count:,} answers lost by {lost.metric} are still "
-        f"right by {other.metric}."
+        f"Loss of format: {count:,} answers became wrong according to {lost.metric}, but {right:,} "
+        f"of them are still right according to {other.metric}."
     )
 
 

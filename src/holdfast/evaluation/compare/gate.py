@@ -108,10 +108,10 @@ class Rule:
     """One rule as it was read."""
 
     text: str
-    """As the user wrote it."""
+    """The rule as the user wrote it."""
     what: str
-    """Subject, followed by the metric if there is one. They can be told apart only once the entries
-    are known."""
+    """Subject, followed by the metric if the rule names one. Names may contain spaces and slashes,
+    so only the names of the entries tell where the metric begins."""
     direction: str
     """"drop", "gain", "rise" or "fall"."""
     operator: str
@@ -121,14 +121,14 @@ class Rule:
     """"pt", "%", empty, or the metric's own unit."""
     tier: Tier = CRITICAL
     alpha: float | None = None
-    """One-sided level of the test; None: the comparison's."""
+    """One-sided level of the test; None: the level of the comparison."""
     required: bool = True
     """Whether it is an error that an entry was not measured."""
     margins: Margins | StatedMargins | None = None
-    """For an entry of a policy: where its threshold comes from, once the metric is known. In this
-    case the comparison has to show that the rule does not hold."""
+    """The margins of a policy's entry. The margin that fits the metric becomes the threshold. The
+    entry passes only if the comparison shows that its loss is within the margin."""
     accepted: tuple[AcceptedLoss, ...] = ()
-    """For an entry of a policy, for any of its metrics."""
+    """The accepted losses of a policy's entry, in any metric."""
 
     def of_metric(self, c: Comparison) -> Rule | None:
         """The rule with a margin for threshold; None where no margin fits the metric."""
@@ -223,8 +223,8 @@ def _parse(text: str) -> Rule | str:
     if direction in ("drop", "gain") and (direction == "drop") == (sign in ("<", "<=")):
         reversed_text = rule.text.replace(sign, sign.translate(str.maketrans("<>", "><")), 1)
         return (
-            "a rule describes what FAILS, and this rule fails every better model. Write "
-            f"'{reversed_text}'. To require a worse value, use rise or fall"
+            "a rule describes what FAILS, and this rule would fail a model for improving. Write "
+            f"'{reversed_text}'. If a worse value is what you want, use rise or fall"
         )
     return rule
 
@@ -261,7 +261,7 @@ def _bind(rule: Rule, matching: Matching) -> Aim | str:
             if entry is not None and (metric is None or called(metric, entry.metrics)):
                 missing.append(key)
         if refused:
-            return "it names entries that cannot be compared: " + " ".join(refused)
+            return "the rule names entries that cannot be compared: " + " ".join(refused)
         candidates, chosen = meant_metrics(metric, {key: pairs[key] for key in both})
         if chosen or (missing and not both):
             aim = Aim(rule=rule, metrics=chosen, missing=missing)
@@ -288,7 +288,7 @@ def _no_entry(rule: Rule, known: Sequence[Key]) -> str:
         if near := did_you_mean(subject, list(dict.fromkeys(names))):
             return f"no entry or suite '{rule.what}'.{near}"
     others = f" and {len(paths) - 12} more" if len(paths) > 12 else ""
-    return f"no entry or suite '{rule.what}'. There are: {', '.join(paths[:12])}{others}; and any."
+    return f"no entry or suite '{rule.what}'. There are: {', '.join(paths[:12])}{others}, or 'any'."
 
 
 def _readings(what: str) -> list[tuple[str, str | None]]:
@@ -358,7 +358,7 @@ def _misfit(rule: Rule, wrong: Sequence[str]) -> str:
     if rule.unit == "pt":
         return (
             f"points (pt) apply to shares between 0 and 1, but {listed}. Write the threshold in % "
-            "(relative to before) or without a unit, or name one metric"
+            "(relative to the value before) or without a unit, or name one metric"
         )
     return f"expected pt, %, or the metric's own unit, got '{rule.unit}', but {listed}"
 

@@ -79,7 +79,7 @@ class JointScores:
         seed: int = 0,
         allow_unpaired: float = 0.0,
     ) -> None:
-        assert not allow_unpaired or len(folders) == 2, "who has no partner is known of two"
+        assert not allow_unpaired or len(folders) == 2, "allow_unpaired needs exactly two models"
         self.folders = list(folders)
         self.entries = dict(entries)
         self.resamples = resamples
@@ -189,8 +189,8 @@ class JointScores:
                     self.remarks[key] = f"{what}: {remark}"
             except KeyError as error:
                 raise DataError(
-                    f"{what}: sample rows lack {error}, by which samples are paired. Evaluate both "
-                    "again."
+                    f"{what}: samples are paired by {error}, but the sample rows lack it. Evaluate "
+                    "both models again."
                 ) from None
             except DataError as error:
                 differences = setting_differences(evaluations[0], evaluation, only=SAMPLES_DECIDE)
@@ -212,11 +212,11 @@ class JointScores:
                 mapped.append((*key_there, member_metric))
             if sorted(mapped) != sorted(_members(average)):
                 raise DataError(
-                    f"{what}: an average of different entries before and after. Evaluate both with "
-                    "the same suites."
+                    f"{what}: the average has different members before and after. Evaluate both "
+                    "models with the same suites."
                 )
         if not members:
-            raise DataError(f"{what}: expected an average with members, got none. Evaluate again.")
+            raise DataError(f"{what}: no members of the average are recorded. Evaluate again.")
         known = evaluations[0].metrics.get(metric)
         if known is None:
             raise DataError(f"{what}: {metric} was not measured.")
@@ -232,20 +232,20 @@ class JointScores:
         for suite, name, of_member in members:
             if (suite, name) not in self.entries:
                 raise DataError(
-                    f"{what}: its member {suite}/{name} cannot be compared, so neither can the "
-                    "average."
+                    f"{what}: its member {suite}/{name} cannot be compared, so the average cannot "
+                    "be compared either."
                 )
             try:
                 member = self.scores((suite, name), of_member)
             except DataError as error:
                 raise DataError(
-                    f"{what}: one of its members cannot be compared, so neither can the "
-                    f"average. {error}"
+                    f"{what}: one of its members cannot be compared, so the average cannot be "
+                    f"compared either. {error}"
                 ) from None
             if member.higher_is_better != known.higher_is_better:
                 raise DataError(
-                    f"{what}: an average of metrics, some better when higher and some better when "
-                    "lower. Make one average for each kind."
+                    f"{what}: the average mixes metrics where higher is better with metrics where "
+                    "lower is better. Make one average for each kind."
                 )
             scores.append(member)
             samples[suite, name] = member.n

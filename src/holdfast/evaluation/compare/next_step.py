@@ -146,8 +146,8 @@ def _form(found: _Found) -> NextStep | None:
         for other in of_entry:
             reads_alike = other.metric in readings(c.metric, [o.metric for o in of_entry])
             if reads_alike and other.verdict != LOST:
-                why = f"{c.metric} fell, but {other.metric} is not shown to have fallen"
-                text = f"{_name(c)}: {why}. Perhaps only the form of the answers changed."
+                why = f"{c.metric} fell, but there is no evidence that {other.metric} fell"
+                text = f"{_name(c)}: {why}. Perhaps only the format of the answers changed."
                 return _on_the_page(found, text)
     return None
 
@@ -158,9 +158,9 @@ def _chance(found: _Found) -> NextStep | None:
     if not losses or not all("before" in c.at_chance for c in losses):
         return None
     text = (
-        f"{_names(losses)}: the model before is not shown to be better than chance, so there was "
-        "nothing to forget. Use questions that this model can answer, or another form, such as "
-        "whole answers instead of letters."
+        f"{_names(losses)}: no evidence that the initial model does better than chance, so there "
+        "was nothing to forget. Use questions that this model can answer, or ask for whole answers "
+        "instead of letters."
     )
     return NextStep(text=text)
 
@@ -177,7 +177,10 @@ def _questions(found: _Found) -> NextStep | None:
             "forgetting."
         )
         return _on_the_page(found, text)
-    text = f"{_names(losses)}: may be pseudo forgetting, which training on plain text reverses."
+    text = (
+        f"{_names(losses)}: this may be pseudo forgetting. If so, training on plain text reverses "
+        "it."
+    )
     entries = _entries(found, losses)
     if not base or not tuned or entries is None:
         return NextStep(
@@ -189,8 +192,9 @@ def _questions(found: _Found) -> NextStep | None:
     words += ["--keep", *entries]
     return NextStep(
         text=(
-            f"{text} If you have text like the base's pre-training data, give it instead of "
-            "generated: text that the base writes may teach the answers again."
+            f"{text} If you have a file of text like the base's pre-training data, write its name "
+            "in place of `generated`. Text that the base itself writes may contain answers to the "
+            "questions, and training on it would teach these answers again."
         ),
         command=shlex.join(words),
     )
@@ -203,8 +207,8 @@ def _text(found: _Found) -> NextStep | None:
         return None
     if any(kind not in ASIDE for kind in found.kinds.values()):
         text = (
-            f"{_names(lost)}: the loss on text rose, but no loss is shown on questions. Train with "
-            "a retention method, such as --retention label_annealing."
+            f"{_names(lost)}: the loss on text rose, but the questions show no forgetting. Train "
+            "with a retention method, such as --retention label_annealing."
         )
         return NextStep(text=text)
     text = (
@@ -249,7 +253,7 @@ def _names(comparisons: Sequence[Comparison]) -> str:
 
 def _on_the_page(found: _Found, text: str) -> NextStep:
     """The step that shows which questions flipped, with both answers."""
-    text = f"{text} The page has both answers to every question that flipped."
+    text = f"{text} The page shows both models' answers to every question that flipped."
     if not found.settings.models:
         return NextStep(text=text, on_page=True)
     words = ["holdfast", "compare", *found.settings.models]

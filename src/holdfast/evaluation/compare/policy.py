@@ -67,15 +67,15 @@ class EntryPolicy:
     """What is asked of an entry."""
 
     tier: Tier = CRITICAL
-    """What happens if the loss is larger than the margin. critical: HOLD; supporting: it is
-    counted; advisory: it is only shown."""
+    """What happens if the loss is larger than the margin. critical: HOLD; supporting: the loss is
+    counted; advisory: the loss is only shown."""
     margin: Annotated[tuple[str, ...], Meta(parse=margin_words, metavar="1pt")] = ()
-    """Margin, the largest loss that does not matter: 1pt of a share, 2% of the value before, '0.02
-    nats/token', 0; several if a suite has several units. Default: --margin."""
+    """Margin, the largest loss that does not matter, such as 1pt (for shares), 2% (of the value
+    before), '0.02 nats/token' or 0. Suites with several units need several. Default: --margin."""
     alpha: Annotated[float | None, Meta(gt=0, lt=0.5)] = None
     """One-sided error rate of the test; null: (1 - confidence) / 2."""
     required: bool | None = None
-    """Whether both models must be measured, with finite values; null: yes unless advisory."""
+    """Whether both models must have a finite value; null: yes, unless the tier is advisory."""
     metric: str | None = None
     """Metric to judge; null: the first one."""
 
@@ -90,7 +90,7 @@ def _entries(value: Any) -> dict[str, EntryPolicy]:
         EntryPolicy,
         value,
         name=_SUBJECT,
-        allowed="an entry, suite/entry, a suite or any",
+        allowed="an entry, suite/entry, a suite or 'any'",
         shorthand="margin",
         like="{tier: critical, margin: 1pt}",
     )
@@ -119,14 +119,14 @@ class Policy:
             json_schema=_entries_schema,
         ),
     ]
-    """Policies by key: entry or suite/entry for one entry, suite for its other entries, any for all
-    others."""
+    """Policy of each entry. Keys: entry or suite/entry (one entry), suite (its entries without a
+    key of their own), any (all entries that no other key covers)."""
     fail_if: tuple[str, ...] = ()
     """Further rules, as in --fail_if."""
     supporting_losses: Annotated[int, Meta(ge=1)] = 1
-    """Number of supporting entries with a loss beyond their margin that leads to HOLD."""
+    """HOLD if at least this many supporting entries lose more than their margins."""
     accepted: Path = Path("accepted.json")
-    """File in which --accept records accepted losses, relative to this file's folder."""
+    """File in which --accept records accepted losses, relative to the policy file's folder."""
 
     @property
     def rules(self) -> list[Rule]:
@@ -158,7 +158,7 @@ def read_policy(path: Path) -> Policy:
     request = read_yaml(path, option="--policy", needs="entries")
     policy, problems = decode(Policy, request.values)
     request.check(problems)
-    assert policy is not None, "what cannot be decoded has problems"
+    assert policy is not None, "if a policy cannot be decoded, its problems are listed"
     return replace(policy, accepted=path.parent / policy.accepted)
 
 
@@ -254,8 +254,8 @@ def _misfits(subject: str, rule: Rule, pair: EntryPair, metric: str | None) -> l
     if rule.margins.threshold(before.unit, name, before.value, after.value) is not None:
         return []
     return [
-        f"entries: {subject}: expected a margin in {before.unit}, % or 0 for "
-        f"{'/'.join(pair.key)} {name}, got none that fits."
+        f"entries: {subject}: no margin fits {'/'.join(pair.key)} {name}. Expected one in "
+        f"{before.unit}, in %, or 0."
     ]
 
 
@@ -297,8 +297,8 @@ def accepted_losses(policy: Policy, before: Matching) -> tuple[list[AcceptedLoss
         else:
             notes.append(
                 f"The loss of {loss.suite}/{loss.name} that {loss.by} accepted on {loss.date} was "
-                f"measured against another initial model ({loss.labels[0]}): it does not apply "
-                "here."
+                f"measured against another initial model ({loss.labels[0]}). This comparison does "
+                "not use it."
             )
     return losses, notes
 
@@ -315,8 +315,9 @@ def model_of(evaluation: Evaluation) -> str:
     name = evaluation.model.get("name")
     if not name:
         raise ConfigError(
-            f"{evaluation.suite}/{evaluation.name}: the model before has neither recorded "
-            "weights nor a name, so no loss against it can be accepted."
+            f"{evaluation.suite}/{evaluation.name}: the evaluation of the initial model records "
+            "neither the model's weights nor its name. A loss relative to an unknown model cannot "
+            "be accepted."
         )
     return f"named {name}"
 

@@ -30,7 +30,7 @@ class CompareSettings:
     """How models are compared."""
 
     models: Annotated[tuple[str, ...], Meta(positional=True, metavar="A B")] = ()
-    """Runs, evaluated models, logs or models, see above."""
+    """Runs, evaluated models, logs of other tools, or models to measure (see above)."""
     suite: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME", section="models")] = ()
     """Suites for models that are not measured yet: shipped suites or YAML files, as in 'holdfast
     evaluate'."""
@@ -43,29 +43,30 @@ class CompareSettings:
     max_new_tokens: Annotated[int, Meta(ge=1, section="models")] = 256
     """Maximum number of tokens of an answer; decoding is greedy."""
     fail_if: Annotated[tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="RULE")] = ()
-    """Exit code 3 if the rule holds; may be repeated."""
+    """Rule for a failure: exit code 3 if shown to be true. You can give several rules."""
     policy: Annotated[Path | None, Meta(metavar="GATE.yaml")] = None
-    """File with the loss that each entry may have. The verdict is SHIP, HOLD or CANNOT TELL."""
+    """Policy file: the largest loss allowed for each entry. The verdict is SHIP, HOLD or CANNOT
+    TELL."""
     strict: bool = False
     """Count undecided rules as failed."""
     metrics: Literal["primary", "all"] = "primary"
     """Metric to compare, or all."""
     confidence: Annotated[float, Meta(gt=0, lt=1, metavar="LEVEL", section="statistics")] = 0.95
-    """Confidence level of all intervals. At 0.95, the one-sided chance of a false alarm over all
-    tests is 0.025."""
+    """Confidence level of all intervals. At 0.95, the chance that any of the tests gives a false
+    alarm is 0.025 (one-sided)."""
     margin: Annotated[
         tuple[str, ...],
         Meta(repeatable=True, one_word=True, metavar="0|2pt|1%|'0.02 UNIT'", parse=margin_words),
     ] = ()
-    """Largest loss that does not matter: in points for shares (default 1pt), in % of the value
-    before for other units, in one unit, or 0."""
+    """Largest loss that does not matter: for shares, points (default 1pt); for other metrics, % of
+    the value before; for metrics in a unit, a number with that unit; for all, 0."""
     allow_unpaired: Annotated[float, Meta(ge=0, le=1, metavar="SHARE", section="statistics")] = 0.01
-    """Largest share of an entry's samples that only one model has. These are named and left out; a
-    larger share is an error."""
+    """Largest share of an entry's samples that may be unpaired (measured on one model only).
+    Unpaired samples are named and left out. A larger share is an error."""
     family_wise: Annotated[FamilyWise, Meta(section="statistics")] = "holm"
     """How p-values are adjusted for the number of tests."""
     resamples: Annotated[int, Meta(ge=100, section="statistics")] = 4000
-    """Number of draws of max_t."""
+    """Number of resampling draws if `family_wise` is max_t."""
     seed: Seed = 0
     """Random seed of the draws."""
 
@@ -117,9 +118,9 @@ def find_sides(words: Sequence[str], *, measures: bool = False) -> tuple[list[Si
         verb = "is a model that was" if len(models) == 1 else "are models that were"
         base = ["BASE"] if len(words) == 1 else []
         problems.append(
-            f"{' and '.join(models)} {verb} not measured. Add a suite: 'holdfast compare "
-            f"{' '.join([*base, *words])} --suite knowledge', or your own suite, measures and "
-            "compares"
+            f"{' and '.join(models)} {verb} not measured. To measure and compare, add a suite "
+            f"(shipped or your own): 'holdfast compare {' '.join([*base, *words])} --suite "
+            "knowledge'"
         )
     for word in words:
         if word in models:
@@ -216,7 +217,7 @@ def find_models(word: str, *, only: bool) -> list[Side]:
         expected = (
             "expected a run (run.json), or an output folder of 'holdfast evaluate' (evaluate.json)"
         )
-        raise ConfigError(f"{expected}, in {path}, found neither.{listed} {_readable()}")
+        raise ConfigError(f"{path}: {expected}, found neither.{listed} {_readable()}")
     return [Side(folder=folder, label=path.name)]
 
 
@@ -280,8 +281,8 @@ def _of_run(path: Path, label: str, *, only: bool) -> list[Side]:
             run=None if is_start else run,
         )
     empty = (
-        "the run's {} model. Train with `evaluation:` entries, and without `before: false` for the "
-        "start."
+        "the run's {} model. Train with `evaluation:` entries. With `before: false`, the initial "
+        "model (start) is not measured."
     )
     return _sides(path, "run", record.status, folders, empty)
 
@@ -317,7 +318,7 @@ def _sides(path: Path, kind: str, status: str, sides: Mapping[str, Side], empty:
     """The models of one folder, by name; `empty` ends the message where one was not measured."""
     missing = [name for name, side in sides.items() if not side.folder.files()]
     if missing:
-        raise ConfigError(f"{path}: nothing was measured of {empty.format(' and '.join(missing))}")
+        raise ConfigError(f"{path} has no measurements of {empty.format(' and '.join(missing))}")
     notes = () if status == "finished" else (f"{path}: the {kind} is {status}, not finished.",)
     both = list(sides.values())
     return [replace(side, notes=notes) for side in both[:1]] + both[1:]

@@ -315,7 +315,7 @@ def _unknown_units(margins: Margins, matching: Matching) -> list[str]:
         if units and unit not in known:
             near = did_you_mean(unit, known)
             problems.append(
-                f"no compared metric is in '{unit}'.{near} There are: {', '.join(units)}."
+                f"no compared metric has the unit '{unit}'.{near} Known: {', '.join(units)}."
             )
     return problems
 

@@ -39,7 +39,7 @@ def read_log_rows(path: Path) -> list[dict[str, Any]]:
                 f"{path}, sample {number}: expected a JSON object, got {row!r:.60}. Log it again."
             )
     if not rows:
-        raise DataError(f"{path}: expected a JSON object a sample, got an empty file.")
+        raise DataError(f"{path}: expected one JSON object per sample, got an empty file.")
     return rows
 
 

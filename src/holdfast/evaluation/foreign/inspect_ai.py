@@ -197,7 +197,7 @@ def _check_ids(path: Path, samples: Sequence[Sample]) -> None:
         keys.add(key)
     if twice:
         raise DataError(
-            f"{path}: expected every id once per epoch, got {len(twice)} ids more often: "
+            f"{path}: expected every id once per epoch, got {len(twice)} ids twice or more: "
             f"{', '.join(twice[:5])}{', ...' if len(twice) > 5 else ''}. Give each sample of the "
             "dataset its own id."
         )
@@ -290,13 +290,13 @@ def _figures(
         higher = not is_lower_better(label)
         ratio = figure_for(label, rows, higher_is_better=higher, unit=unit)
         if ratio is None:
-            notes.append(f"{label} is not a number in every sample and is left out.")
+            notes.append(f"{label} is left out, because some samples have no number for it.")
             continue
         figures[label] = ratio
         mean = math.fsum(numbers) / len(numbers)
         if label in logged and not math.isclose(mean, logged[label], rel_tol=1e-6, abs_tol=1e-9):
             notes.append(
-                f"{label} is {mean:.4g} over all samples and epochs. This value is compared. "
+                f"{label}: the comparison uses the mean over all samples and epochs, {mean:.4g}. "
                 f"Inspect reports {logged[label]:.4g}."
             )
     return figures
@@ -334,7 +334,10 @@ def _settings(log: Mapping[str, Any]) -> dict[str, Any]:
     """What must be the same where two logs are compared."""
     about, plan = log["eval"], log.get("plan") or {}
     config = about.get("config") or {}
-    generation = {**(about.get("model_generate_config") or {}), **_said(plan.get("config"))}
+    generation = dict(about.get("model_generate_config") or {})
+    for key, value in (plan.get("config") or {}).items():
+        if value is not None:
+            generation[key] = value
     steps = []
     for step in plan.get("steps") or ():
         steps.append([step["solver"], step.get("params_passed", step.get("params"))])
@@ -349,8 +352,3 @@ def _settings(log: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("epochs", "limit"):
         settings[key] = config.get(key)
     return settings
-
-
-def _said(config: Any) -> dict[str, Any]:
-    """The settings of a configuration that were set."""
-    return {key: value for key, value in (config or {}).items() if value is not None}

@@ -144,15 +144,15 @@ def _entry(file: Path, results: Mapping[str, Any]) -> ForeignEntry:
     notes: list[str] = []
     if not results:
         notes.append(
-            f"the results file of {file.name} is missing beside it: task version and directions of "
-            "metrics are unknown."
+            f"{file.name} has no results file beside it, so two things are unknown: the task "
+            "version, and whether a higher value of a metric is better."
         )
     figures = _figures(rows, list(labels), config, (results.get("results") or {}).get(task), notes)
     lead = leading(figures) if figures else None
     if lead is None:
         raise DataError(
             f"{file}: expected a metric that is a mean over samples, got {', '.join(labels)}. "
-            f"{' '.join(notes)} Keep each results file with its own details."
+            f"{' '.join(notes)} Keep each results file with the details of the same run."
         )
     general = results.get("config_general") or {}
     generation = (general.get("model_config") or {}).get("generation_parameters") or {}
@@ -280,7 +280,7 @@ def _figures(
             higher = not is_lower_better(label)
         ratio = figure_for(label, rows, higher_is_better=higher, unit=unit_of(label))
         if ratio is None:
-            notes.append(f"{label} is not a number in every sample and is left out.")
+            notes.append(f"{label} is left out, because some samples have no number for it.")
             continue
         mean = float(ratio.of_sums(ratio.columns(rows).sum(0)))
         value = (logged or {}).get(label, mean)
@@ -289,7 +289,7 @@ def _figures(
             figures[label] = ratio
         else:
             notes.append(
-                f"{label} is {value:.4g} in the results, but the samples' mean is {mean:.4g}. So "
-                "it is not a mean over samples, and it is left out."
+                f"{label} is {value:.4g} in the results, but the samples' mean is {mean:.4g}. The "
+                "metric is left out, because it is not a mean over samples."
             )
     return figures

@@ -74,7 +74,11 @@ class _Results:
         """The outermost groups that have figures, with all their tasks."""
         inside: Mapping[str, Sequence[str]] = self.content.get("group_subtasks") or {}
         with_figures = self.content.get("groups") or {}
-        members = {name: _leaves(name, inside) for name in inside if name in with_figures}
+        members = {}
+        for group in inside:
+            if group in with_figures:
+                tasks = [name for name in _below(group, inside) if not inside.get(name)]
+                members[group] = list(dict.fromkeys(tasks))
         groups = {}
         for name, tasks in members.items():
             is_part = any(name in _below(other, inside) for other in members if other != name)
@@ -103,8 +107,8 @@ class _Results:
                 return file, read_log_rows(file)
         raise DataError(
             f"{self.path}: expected the samples of {task} beside it ({names[0]}), found none. Two "
-            "models are paired sample by sample. Evaluate with --log_samples, and keep its files "
-            "together."
+            "models are paired sample by sample. Evaluate with --log_samples, and keep the "
+            "files of a run together."
         )
 
 
@@ -114,11 +118,6 @@ def _below(group: str, inside: Mapping[str, Sequence[str]]) -> list[str]:
     for name in inside.get(group) or ():
         names += [name, *_below(name, inside)]
     return names
-
-
-def _leaves(group: str, inside: Mapping[str, Sequence[str]]) -> list[str]:
-    """The tasks of a group and of those in it."""
-    return [name for name in dict.fromkeys(_below(group, inside)) if not inside.get(name)]
 
 
 # ------------------------------------------------------------------------------------------ finding
@@ -212,8 +211,8 @@ def _log(runs: Sequence[_Results], only: str | None, path: Path) -> ForeignLog:
             if entry.name in entries:
                 older = entries[entry.name][0].path
                 notes.append(
-                    f"{entry.name} was measured several times in {run.path.parent}: read "
-                    f"{run.path.name}, not {older.name}."
+                    f"{entry.name} was measured several times in {run.path.parent}: "
+                    f"{run.path.name} is read, and {older.name} is not."
                 )
             entries[entry.name] = (run, entry)
     latest = max(runs, key=lambda run: run.date)
@@ -266,7 +265,7 @@ def _read(run: _Results, name: str) -> TaskRows:
     if not read.figures:
         raise DataError(
             f"{file}: expected a metric that is a mean over samples, got none. "
-            f"{' '.join(read.notes)} Compare other tasks, or log another metric of this one."
+            f"{' '.join(read.notes)} Compare other tasks, or log another metric of this task."
         )
     return read
 
@@ -308,8 +307,8 @@ def _other_averages(
         logged = run.content["groups"][name].get(f"{metric},{filtered_by if comma else 'none'}")
         if isinstance(logged, (int, float)) and not math.isclose(value, logged, rel_tol=1e-6):
             notes.append(
-                f"{label} is {value:.4g} over all questions. This value is compared. The harness "
-                f"averages subtasks: {logged:.4g}."
+                f"{label}: the comparison uses the mean over all questions, {value:.4g}. The "
+                f"harness reports the mean over subtasks, {logged:.4g}."
             )
     return notes
 

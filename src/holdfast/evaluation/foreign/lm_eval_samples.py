@@ -110,8 +110,8 @@ def read_task(task: LoggedTask, samples: Sequence[Sample]) -> TaskRows:
     documents = {sample["doc_id"] for sample in itertools.chain(*by_filter.values())}
     if task.n is not None and task.n != len(documents):
         raise DataError(
-            f"{task.file}: expected the {task.n:,} samples of {task.name} that the results count, "
-            f"got {len(documents):,}. The file is cut short or of another run. Copy it again."
+            f"{task.file}: expected {task.n:,} samples of {task.name}, as in the results, got "
+            f"{len(documents):,}. The file is cut short or belongs to another run. Copy it again."
         )
     by_document: dict[Any, dict[str, Any]] = {}
     read = TaskRows()
@@ -133,14 +133,14 @@ def read_task(task: LoggedTask, samples: Sequence[Sample]) -> TaskRows:
             read.figures[label] = ratio
         elif task.aggregation(metric) in ("mean", "nanmean"):
             raise DataError(
-                f"{task.file}: expected the samples with {label} {figure} of {task.name}, got "
-                f"{len(rows)} {_mean_in_words(label, rows, value)}. They are of another run, or "
-                "were changed. Keep each results file beside its own samples."
+                f"{task.file}: expected samples of {task.name} whose mean {label} is {figure}, got "
+                f"{len(rows)} {_mean_in_words(label, rows, value)}. The samples belong to another "
+                "run, or were changed. Keep each results file beside its own samples."
             )
         else:
             read.notes.append(
-                f"{label} ({figure}) is not the mean of its samples' numbers, so it cannot be "
-                "paired and is left out."
+                f"{label} ({figure}) is left out. It is not the mean of the samples' values, so "
+                "it cannot be paired."
             )
     read.rows = list(by_document.values())
     return read
@@ -148,7 +148,7 @@ def read_task(task: LoggedTask, samples: Sequence[Sample]) -> TaskRows:
 
 def _mean_in_words(label: str, rows: Sequence[dict[str, Any]], mean: float) -> str:
     missing = sum(not isinstance(row.get(label), float) for row in rows)
-    return f"of which {missing} have none" if missing else f"whose mean is {mean:g}"
+    return f"of which {missing} have no value" if missing else f"whose mean is {mean:g}"
 
 
 def _agree(value: float, figure: Any) -> bool:
@@ -168,9 +168,9 @@ def _by_filter(task: LoggedTask, samples: Sequence[Sample]) -> dict[str, list[Sa
         document = sample.get("doc_id")
         if document is None or not (sample.get("doc") or sample.get("doc_hash")):
             raise DataError(
-                f"{task.file}, sample {number}: expected 'doc_id' and 'doc', by which samples are "
-                f"paired, got {', '.join(sample) or 'nothing'}. Keep the files as --log_samples "
-                "writes them."
+                f"{task.file}, sample {number}: expected 'doc_id' and 'doc', because samples "
+                f"are paired by both, got {', '.join(sample) or 'nothing'}. Keep the files as "
+                "--log_samples writes them."
             )
         filtered_by = sample.get("filter", "")
         before = times.get((document, filtered_by), 0)
@@ -184,8 +184,8 @@ def _by_filter(task: LoggedTask, samples: Sequence[Sample]) -> dict[str, list[Sa
             twice.append(str(document))
     if twice:
         raise DataError(
-            f"{task.file}: expected every doc_id once per filter, got {len(twice)} of them more "
-            f"often: {', '.join(twice[:5])}{', ...' if len(twice) > 5 else ''}. Keep the samples "
+            f"{task.file}: expected every doc_id once per filter, got {len(twice)} of them twice "
+            f"or more: {', '.join(twice[:5])}{', ...' if len(twice) > 5 else ''}. Keep the samples "
             "of one run."
         )
     return by_filter

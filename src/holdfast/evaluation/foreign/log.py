@@ -36,8 +36,8 @@ class ForeignEntry:
     name: str
     """Name of the task."""
     rows: list[dict[str, Any]]
-    """One row per sample, as for a "task" in `holdfast.records.evaluation.Evaluation`; "content" as
-    in `remarks.mark_copies`."""
+    """One row per sample, as in a "task" of `holdfast.records.evaluation.Evaluation`. For "content"
+    see `remarks.mark_copies`."""
     figures: Mapping[str, Ratio]
     """How each metric is computed from the rows."""
     primary: str
@@ -48,7 +48,8 @@ class ForeignEntry:
     """Notes for readers of the figures, one sentence each."""
     versions: Mapping[str, str] = field(default_factory=dict)
     references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Reference levels that the rows do not give, as in `Evaluation.references`."""
+    """Reference levels of metrics, such as the level of guessing, that cannot be computed from the
+    rows, see `Evaluation.references`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +120,7 @@ def score_of(value: Any, *, metric: str, unit: str, where: str) -> float:
     if not isinstance(value, (int, float)):
         kind = "nothing (null)" if value is None else f"{value!r:.60} ({type(value).__name__})"
         raise DataError(
-            f"{where}: expected a number as {metric}, got {kind}. Score every sample, and log the "
+            f"{where}: expected a number for {metric}, got {kind}. Score every sample, and log the "
             "numbers."
         )
     score = float(value)

@@ -60,7 +60,7 @@ def read(path: Path) -> list[ForeignLog]:
     for where, row in rows:
         for column in REQUIRED:
             if column not in row:
-                raise DataError(f"{where}: expected a value as {column}, got none.")
+                raise DataError(f"{where}: expected a value in the column {column}, got none.")
         metric = column_of(str(row.get("metric", "score")))
         by_metric.setdefault(metric, []).append((where, row))
     entries = [_entry(path, metric, members) for metric, members in by_metric.items()]

@@ -89,8 +89,8 @@ def _check_rows(path: str | Path, rows: Sequence[tuple[str | None, ...]], expect
     bad = [number for number, row in enumerate(rows, 1) if None in row]
     if bad:
         raise DataError(
-            f"{path}: expected {expected}; {len(bad)} rows lack one (the first is row {bad[0]}). "
-            "Rename the column, or take these rows out."
+            f"{path}: expected {expected}, but {len(bad)} rows are incomplete (first: row "
+            f"{bad[0]}). Rename the column, or take these rows out."
         )
 
 

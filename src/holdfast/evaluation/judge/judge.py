@@ -173,8 +173,8 @@ def judge_pairs(
     if by_letter > 0:
         notes.append(
             f"{by_letter} of {judged} verdicts came without log-probabilities and count as 0 or 1 "
-            "(a tie as 0.5). This is coarser: the win rate needs more prompts for the same "
-            "interval."
+            "(a tie as 0.5). Such verdicts are coarser, so the win rate needs more prompts for an "
+            "interval of the same width."
         )
     cut = sum(
         row["outcome"] == "refused" and row.get("finish_reason") == "length"

@@ -146,7 +146,7 @@ def _row(prompt: Prompt, reply: Reply) -> dict[str, Any]:
     if reply.ended is None:
         raise ModelError(
             "behaviour: expected a server that reports why a reply ended (`finish_reason`), got "
-            "none. Use a server that reports it, or the weights."
+            "none. Use a server that reports it, or load the model from its weights."
         )
     text = reply.text
     refusal = is_refusal(text)
@@ -205,8 +205,8 @@ def _remarks(entry: BehaviourEntry, prompts: Sequence[Prompt]) -> list[str]:
     unwritten = sum(prompt.unwritten_tools for prompt in prompts)
     if unwritten:
         remarks.append(
-            f"{unwritten} prompts have tools, but the chat template leaves them out: the model "
-            "does not see them, and its calls are not judged."
+            f"{unwritten} prompts have tools, but the chat template leaves the tools out. The "
+            "model does not see them, so its tool calls are not judged."
         )
     return remarks
 
@@ -219,10 +219,10 @@ def _are_keys(value: Any) -> bool:
 
 
 _FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "json_keys": (_are_keys, "json_keys that are a list of texts (empty: any object or list)"),
+    "json_keys": (_are_keys, "a list of texts in json_keys (empty: any object or list)"),
     "language": (LANGUAGES.__contains__, f"a language out of {', '.join(LANGUAGES)}"),
-    "harmful": (lambda value: isinstance(value, bool), "harmful that is true or false"),
-    "category": (lambda value: isinstance(value, str), "a category that is a text"),
+    "harmful": (lambda value: isinstance(value, bool), "true or false in the column harmful"),
+    "category": (lambda value: isinstance(value, str), "a text in the column category"),
 }
 
 
@@ -287,7 +287,7 @@ def _tools(row: Row, number: int, mistakes: RowMistakes) -> list[Any] | None:
     if tools == [] or row.get("tools") is None:
         return None
     if functions_of(tools) is None:
-        expected = "tools that are a list of functions with names, or JSON text of one"
+        expected = "tools that are a list of named functions, or JSON text of such a list"
         mistakes.add(expected, row=number, got=shown(row["tools"]))
         return None
     return tools

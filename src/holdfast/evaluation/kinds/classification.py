@@ -42,8 +42,8 @@ class ClassificationEntry(DataEntry):
     """`str.format` template of the prompt over the columns, such as "{text}\\nThis review is"."""
     options: Options
     """Texts of the classes, which continue the prompt: a list in the order of the labels 0, 1, ...,
-    or a mapping by label. Or the column with each row's own list, for questions whose answers
-    differ (SIQA)."""
+    or a mapping from label to text. If the classes differ between rows (SIQA): the column that has
+    each row's list."""
     labels: Annotated[tuple[str, ...], Meta(yaml=False)] = ()
     """Values of the label column in the order of `options`; empty: whole numbers from 0."""
     label: Word = "label"
@@ -124,8 +124,8 @@ def read_classes(entry: ClassificationEntry) -> list[Labelled]:
             texts.append(Labelled(prompt=prompt, options=options, gold=classes.index(label)))
         else:
             expected = (
-                f"a label that is a class ({', '.join(classes)}; `options` may be a mapping from "
-                "label to text)"
+                f"one of the classes as label ({', '.join(classes)}; `options` may be a mapping "
+                "from label to text)"
             )
             mistakes.add(expected, row=number, got=repr(label))
     mistakes.check()

@@ -94,7 +94,7 @@ class CodeEntry(TaskEntry):
                 Problem(
                     "metric",
                     f"expected pass@1, the first metric of {self.task}, got {self.metric!r}. "
-                    "Leave it out.",
+                    "Leave out `metric`.",
                 )
             )
         return [*problems, *super().problems()]
@@ -319,9 +319,9 @@ def read_problems(entry: CodeEntry) -> tuple[list[CodeProblem], list[CodeProblem
             examples = [problem for problem in examples if problem["task_id"] in _EXAMPLES]
         if len(examples) < count:
             raise DataError(
-                f"'{entry.task}' shows {count} solved problems, by default those with task_id 2, 3 "
-                f"and 4, and {entry.data or 'the test split'} has {len(examples)} of them. Give a "
-                "file with solved problems as `fewshot_data`, or set `num_fewshot: 0`."
+                f"'{entry.task}' shows {count} solved problems as examples (by default task_id 2, "
+                f"3 and 4), but {entry.data or 'the test split'} has {len(examples)} of them. "
+                "Give a file with solved problems as `fewshot_data`, or set `num_fewshot: 0`."
             )
         examples = examples[:count]
     if entry.family != "mbpp":
@@ -330,7 +330,7 @@ def read_problems(entry: CodeEntry) -> tuple[list[CodeProblem], list[CodeProblem
         if not isinstance(problem["task_id"], int):
             raise DataError(
                 f"'{entry.task}' identifies its test problems by numbers, but {entry.data} has the "
-                f"task_id {problem['task_id']!r}. Give the published file."
+                f"task_id {problem['task_id']!r}. Use the published file."
             )
     test_problems = [problem for problem in problems if 11 <= problem["task_id"] <= 510]
     return test_problems or problems, examples

@@ -174,7 +174,7 @@ def _arguments(row: Row, number: int, mistakes: RowMistakes) -> list[dict[str, A
         return None
     are_mappings = isinstance(kwargs, list) and all(isinstance(k, Mapping | None) for k in kwargs)
     if not are_mappings or len(kwargs) != len(ids):
-        expected = "kwargs that are a list with one mapping for each instruction"
+        expected = "a list in kwargs, with one mapping for each instruction"
         mistakes.add(expected, row=number, got=f"{shown(kwargs)} for {len(ids)} instructions")
         return None
     arguments = []

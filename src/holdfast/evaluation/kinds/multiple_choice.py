@@ -34,7 +34,7 @@ from holdfast.evaluation.text.questions import (
 
 @dataclass(frozen=True, kw_only=True)
 class MultipleChoiceEntry(QuestionsEntry):
-    """Questions with their own options, answered by the likelihood of each option. Rows have
+    """Questions, each with its own options, answered by the likelihood of each option. Rows have
     prompt, options and answer (the index of the right option, from 0)."""
 
     kind = "multiple_choice"

@@ -44,8 +44,8 @@ LETTERED_PROMPT = "{prompt}\n{options}\nAnswer:"
 
 @dataclass(frozen=True, kw_only=True)
 class LettersEntry(QuestionsEntry):
-    """Questions with their own options, with a letter for each option, answered by the likeliest
-    letter. Rows are those of multiple_choice."""
+    """Questions, each with its own options. Each option gets a letter, and the answer is the
+    likeliest letter. Rows are as in multiple_choice."""
 
     kind = "multiple_choice_letters"
     former = "lettered"
@@ -53,7 +53,7 @@ class LettersEntry(QuestionsEntry):
     most_options = len(LETTERS)
 
     prompt: Template = LETTERED_PROMPT
-    """`str.format` template over the columns, in which {options} are the lines "A. ...", "B.
+    """`str.format` template over the columns. {options} stands for the lines "A. ...", "B.
     ..."."""
 
     def problems(self) -> list[str]:
@@ -133,8 +133,8 @@ def letter_tokens(
     from holdfast.evaluation.text.answer_position import OptionTokens
 
     advice = (
-        f"Use a tokenizer that has letters, or `multiple_choice: {entry.data}`, which scores the "
-        "texts of the options."
+        "Use a tokenizer in which each letter is one token, or "
+        f"`multiple_choice: {entry.data}`, which scores the texts of the options."
     )
     tokens = OptionTokens(tokenizer, entry, advice=advice)
     letters = []

@@ -26,7 +26,7 @@ class OwnEntry(Entry):
     served = False
 
     own: OwnMeasure
-    """The instance of the class: a dataclass of settings."""
+    """Instance of the user's class: a dataclass of settings."""
     file: str
     """The Python file of the class."""
 

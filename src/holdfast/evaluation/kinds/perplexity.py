@@ -28,22 +28,22 @@ class PerplexityEntry(DataEntry):
 
     kind = "perplexity"
     figures: ClassVar[tuple[str, ...]] = ("nats_per_token", "bits_per_byte", "perplexity")
-    """Figures from `statistics.estimates.TEXT_FIGURES`, with the first metric first."""
+    """Names from `statistics.estimates.TEXT_FIGURES`; the first one is the first metric."""
 
     window: Annotated[int | None, Meta(ge=2)] = None
     """Longest context in tokens; null: the model's maximum."""
     stride: CountOrNone = None
-    """New tokens per window, in documents longer than `window`; null: half the window. The cost
+    """New tokens per window, in documents longer than `window`; null: half the window. Compute
     grows with window / stride."""
     text: TemplateOrNone = None
     """`str.format` template of the text over the columns."""
     prompt: TemplateOrNone = None
-    """Template of the prompt, which is not scored. It needs `completion`."""
+    """Template of the prompt, which is not scored. `prompt` needs `completion`."""
     completion: TemplateOrNone = None
     """Template of the completion, which is scored."""
     memorisation: Annotated[bool, Meta(yaml=False)] = False
-    """Also count the tokens that are the model's most likely ones, and compute the entropy of its
-    distributions."""
+    """Also count the tokens that are the model's most likely ones, and compute the entropy of the
+    model's distributions."""
 
     def problems(self) -> list[str]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
@@ -62,8 +62,8 @@ class PerplexityEntry(DataEntry):
             problems.append(
                 Problem(
                     "stride",
-                    f"expected less than the window ({self.window}), got {self.stride}; a token "
-                    "needs at least one before it in its window.",
+                    f"expected less than the window ({self.window}), got {self.stride}. A scored "
+                    "token needs at least one token before it in its window.",
                 )
             )
         return problems
@@ -177,8 +177,8 @@ def documents_of(entry: PerplexityEntry, tokenizer: Any) -> Texts:
     notes = []
     if {"messages", "labels"} <= set(dataset.column_names):
         notes.append(
-            f"{entry.name}: messages that are excluded from training (weight, train) are scored "
-            "like all others."
+            f"{entry.name}: messages are scored even if `weight` or `train` excludes them from "
+            "training."
         )
     if not_read:
         notes.append(unread.sentence(not_read, entry.name))

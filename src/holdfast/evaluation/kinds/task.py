@@ -48,8 +48,8 @@ class TaskEntry(Entry):
     """A local file that replaces the task's data set. The task's prompts, choices and metrics stay
     the same."""
     fewshot_data: WordOrNone = None
-    """A local file with the few-shot examples. null with `data`: they are drawn from `data` itself,
-    without the question asked."""
+    """A local file with the few-shot examples. null: other questions of `data`, or without `data`
+    the task's own examples."""
     num_fewshot: Annotated[int | None, Meta(ge=0)] = None
     """Number of examples before each question; null: the task's default."""
     limit: CountOrNone = None

@@ -2,10 +2,10 @@
 tuned from, or of a file, before a judge.
 
 One sample a prompt: the mean over both orders of P(the judge prefers the model's reply), so equal
-replies count half. The start held against itself has one half everywhere, without a judge, and what
-a tuned model gains over it is a paired difference like that of any other entry. A sample needs a
-value in every model that is compared, so what a judge will not decide counts half too, and a note
-says how often.
+replies count as half a win. The initial model held against itself has one half everywhere, without
+a judge, and what a tuned model gains over it is a paired difference like that of any other entry. A
+sample needs a value in every model that is compared, so what a judge does not decide counts as half
+a win too, and a note says how often.
 
 Beside it stands the win rate at equal lengths (`statistics.length_controlled.samplewise`). Verdicts
 are kept in a `judgements.jsonl` beside the evaluation, or for all runs of a study in its cache:
@@ -52,8 +52,8 @@ class WinRateEntry(DataEntry, ReplySettings):
     api_key_env: WordOrNone = None
     """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
     reference: WordOrNone = None
-    """File with the replies to compare with. null: the replies of the model that it was tuned from,
-    or of the first of several models."""
+    """File with the replies that the model's replies are compared with. null: the replies of the
+    model's base, or, if several models are measured, those of the first one."""
     max_new_tokens: Annotated[int, Meta(ge=1)] = 512
     """Maximum number of tokens of a reply (greedy decoding)."""
     apply_chat_template: bool = False
@@ -146,8 +146,8 @@ class WinRateEntry(DataEntry, ReplySettings):
         undecided = sum(result.preference is None for result in results)
         if undecided:
             notes.append(
-                f"The judge gave no verdict on {undecided} of {len(results)} pairs; these count "
-                "half."
+                f"The judge gave no verdict on {undecided} of {len(results)} pairs. Each of them "
+                "counts as half a win."
             )
         wins = np.array(
             [0.5 if result.preference is None else result.preference for result in results]
@@ -191,8 +191,8 @@ class WinRateEntry(DataEntry, ReplySettings):
             return self._replies_of_file(self.reference, prompts)
         if on.start is None or on.folder is None:
             raise DataError(
-                "expected replies to compare with, got none. Give a file as `reference`, or first "
-                "measure the model that it was tuned from."
+                "expected replies to compare the model's with, got none. Give a file as "
+                "`reference`, or first measure the base of this model."
             )
         if on.start.path == on.folder.path:
             return candidates
@@ -211,7 +211,7 @@ class WinRateEntry(DataEntry, ReplySettings):
 
         if all(pair.candidate == pair.reference for pair in pairs):
             return _unjudged(pairs), []
-        assert on.verdicts is not None, "who measures the entry keeps its verdicts"
+        assert on.verdicts is not None, "the measuring process must have a folder for verdicts"
         settings = JudgeSettings(
             model=self.judge_model, max_tokens=self.max_tokens, top_logprobs=self.top_logprobs
         )

@@ -207,8 +207,8 @@ def _replaced(model: nn.Module, function: Callable[[Tensor], Tensor]) -> Iterato
     matrices = hidden_matrices(model)
     if not matrices:
         raise ModelError(
-            f"Expected weight matrices to change in a {type(model).__name__}, found only "
-            "embeddings and vectors."
+            f"Expected a {type(model).__name__} with weight matrices that can be changed, found "
+            "only embeddings and vectors."
         )
     with kept([parameter for parameter, _ in matrices]):
         with torch.no_grad():

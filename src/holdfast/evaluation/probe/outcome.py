@@ -194,8 +194,8 @@ def comparable_over_rungs(
         return list(along), []
     note = (
         f"Noise was scaled by the current standard deviations of {', '.join(labels)}. These grow "
-        "during training, so the same γ is a different change at every budget. No trend and no "
-        "inflection point is reported."
+        "during training, so the same γ adds more noise at a larger budget, and budgets cannot be "
+        "compared. No trend and no inflection point is reported."
     )
     return others, [note]
 
@@ -344,7 +344,9 @@ def turn_of(columns: Sequence[Sequence[Columns | None]], *, confidence: float) -
     if not known or known[0].figure is None:
         return None
     if any(of_model.documents != known[0].documents for of_model in known):
-        raise DataError("Expected the same samples of all models, but they differ.")
+        raise DataError(
+            "Expected all models to be measured on the same samples, but their samples differ."
+        )
     sums = []
     for models in columns:
         sums.append([None if of_model is None else of_model.sums for of_model in models])

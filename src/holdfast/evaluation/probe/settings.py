@@ -28,9 +28,10 @@ class ChangeSettings:
     )
 
     noise: Sizes = ()
-    """Gaussian noise: factors gamma on the standard deviation that --std selects."""
+    """Gaussian noise: each gamma is multiplied by the standard deviation that --std selects."""
     noise_seeds: Annotated[int, Meta(ge=1, section="noise_draws")] = 3
-    """Number of noise seeds; each is measured at all gammas. Intervals cover the seeds."""
+    """Number of noise seeds; each is measured at all gammas. Intervals include the
+    variation between seeds."""
     std: Annotated[
         str | dict[str, float],
         Meta(
@@ -41,21 +42,22 @@ class ChangeSettings:
             json_schema=lambda: {"type": ["string", "object"]},
         ),
     ] = INIT
-    """Standard deviation that gamma multiplies. init: that of the tensor's initialisation, from the
-    configuration; tensor: the tensor's current one; MODEL: that of this model before training; or a
-    table by name pattern, also as `std:` in a YAML file. Some models, such as OLMo-1B, were not
-    initialised as their configuration says."""
+    """Standard deviation (std) that gamma multiplies. init: the tensor's std at initialisation,
+    from the configuration; tensor: its current std; MODEL: its std in MODEL, the model before
+    training. You can also give a std for each pattern of tensor names, here or as `std:` in a YAML
+    file. Some models, such as OLMo-1B, were not initialised as their configuration says."""
     quantize: Annotated[tuple[Literal["int8", "int4", "nf4"], ...], Meta(repeatable=True)] = ()
     """Quantisation: 8 bits per row, 4 bits in groups of 128, or QLoRA's 4-bit floats in blocks of
     64."""
     prune: Shares = ()
     """Share of each matrix's elements to set to 0, smallest first."""
     toward: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="MODEL")] = ()
-    """Models to step towards, such as fine-tuned ones: theta + share (MODEL - theta)."""
+    """Models to step towards, such as fine-tuned ones: the weights theta become
+    theta + share * (MODEL - theta)."""
     steps: Sizes = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-    """Shares of the way for --toward; above 1: beyond that model."""
+    """Shares of the distance to MODEL for --toward; a share above 1 goes beyond MODEL."""
     noise_seed: Seed = 0
-    """First seed of the noise; the others follow."""
+    """First noise seed; further seeds count up from it."""
 
     def changes(self) -> list[Change]:
         """One value a change, in the order in which they are made."""
@@ -82,9 +84,9 @@ class CurvatureSettings:
     settings_section: ClassVar[str] = "loss_curvature"
 
     curvature: Annotated[int, Meta(ge=0)] = 0
-    """Number of documents of the first corpus to measure curvature on (none)."""
+    """Number of documents to measure curvature on, from the first corpus; 0: none."""
     probes: Annotated[int, Meta(ge=2)] = 16
-    """Random vectors behind each trace."""
+    """Number of random vectors from which each trace is estimated."""
 
 
 def named_models(names: Sequence[str]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from holdfast.errors import ConfigError, Problem
 
 INIT, TENSOR = "init", "tensor"
 EXPECTED = (
-    "init, tensor, a model before its training, or standard deviations by pattern of the tensors' "
+    "init, tensor, the model before training, or a standard deviation for each pattern of tensor "
     "names"
 )
 
@@ -39,7 +39,7 @@ def read_std(value: Any) -> str | dict[str, float]:
         Refused: no such file, or a number that is none.
     """
     if isinstance(value, (str, Path)) and Path(value).suffix in (".yaml", ".yml"):
-        needs = "'std:' with standard deviations by pattern of the tensors' names"
+        needs = "'std:' with a standard deviation for each pattern of tensor names"
         try:
             value = read_yaml(value, option="std", needs=needs).values.get("std")
         except ConfigError as error:
@@ -79,8 +79,8 @@ def std_problems(std: str | Mapping[str, float], source: Any) -> list[str]:
         matching = [pattern for pattern in std if re.search(pattern, name)]
         if len(matching) != 1:
             patterns = " and ".join(matching) or "none"
-            text = f"expected one pattern for each tensor, got {patterns} for {name}."
-            return [*problems, f"std: {text} 0 leaves a tensor as it is."]
+            text = f"expected exactly one pattern that matches {name}, got {patterns}."
+            return [*problems, f"std: {text} A standard deviation of 0 leaves a tensor as it is."]
     return problems
 
 
@@ -93,8 +93,9 @@ def _unlike(initial: str, source: Any) -> list[str]:
     if not differ:
         return []
     return [
-        f"std: expected the model {source.label} before training, but {len(differ)} tensors of "
-        f"{initial} are missing or have other shapes ({', '.join(differ[:3])})."
+        f"std: expected {source.label} as it was before training, got {initial}, in which "
+        f"{len(differ)} tensors are missing or have other shapes ({', '.join(differ[:3])}). Name "
+        "the model before training, such as a revision of step 0."
     ]
 
 

@@ -75,7 +75,7 @@ def convert(rows: Any, task: str, place: str) -> tuple[Any, str | None]:
     if not converted:
         raise DataError(
             f"{place}: expected questions in the form of {form.name}, but none of its {len(rows)} "
-            "rows has one with a published answer."
+            "rows has a published answer."
         )
     return datasets.Dataset.from_list(converted), form.name
 
@@ -100,8 +100,8 @@ def require_columns(
     if missing:
         raise DataError(
             f"{what} reads the columns {', '.join(needed)}, but {place} lacks {', '.join(missing)} "
-            f"(it has {', '.join(columns)}). Rename or add them. The expected form is that of "
-            f"{form}."
+            f"(it has {', '.join(columns)}). Rename or add them. The expected columns are "
+            f"those of {form}."
         )
 
 
@@ -128,7 +128,7 @@ def _truthfulqa(row: Row) -> Questions:
     right, wrong = (_split_answers(row[name]) for name in ("Correct Answers", "Incorrect Answers"))
     best = _sentence(row["Best Answer"])
     if not right or not wrong:
-        raise ValueError("it has no correct or no incorrect answers")
+        raise ValueError("it lacks correct answers, incorrect answers or both")
     mc1 = {"choices": [best, *wrong], "labels": [1] + [0] * len(wrong)}
     mc2 = {"choices": right + wrong, "labels": [1] * len(right) + [0] * len(wrong)}
     return [{"question": row["Question"], "mc1_targets": mc1, "mc2_targets": mc2}]

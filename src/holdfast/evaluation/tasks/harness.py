@@ -70,14 +70,14 @@ def scores(entry: TaskEntry, tasks: dict[str, Any], on: Subject) -> Outcome:
             fewshot_as_multiturn=True,
         )
     assert results is not None, (
-        "only rank 0 of a distributed harness run has results, and none is set up here"
+        "lm_eval returns results on rank 0 only, and the model given here always has rank 0"
     )
     rows, figures = _rows_and_figures(results, tasks, entry)
     settings = settled(tasks, entry)
     if entry.data is not None and entry.fewshot_data is None and settings["num_fewshot"]:
         settings["notes"].append(
-            "Few-shot examples come from the evaluated file itself; the question asked is "
-            "never one of them."
+            "Few-shot examples come from the evaluated file, but never include the question that "
+            "is asked."
         )
     settings["notes"] += lm.notes
     leads = _primary(figures, entry)
@@ -227,8 +227,8 @@ def _holds_images(docs: Any) -> bool:
 def _check_tokenizer(tokenizer: Any) -> None:
     if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
         raise ModelError(
-            "Expected a tokenizer with a BOS or EOS token, which tasks put before a text without "
-            "context; got one with neither. Set one."
+            "The tokenizer has neither a BOS nor an EOS token. Tasks put one of them before a text "
+            "without context. Set one of them."
         )
 
 

@@ -11,8 +11,8 @@ figure of the hub data set. Without the hub this is how a built-in task runs:
 - the file's rows are the questions; few-shot examples come from `fewshot_data`, or else from the
   same file, where the harness leaves out the question asked;
 - the columns must be the ones that the task reads; missing ones are named;
-- a group (MMLU) is redirected by one file with a column that holds its subtasks' data set names
-  (`subject`), as hub exports have;
+- a group (MMLU) is redirected by one file with a column (`subject`) that names the data set of each
+  row's task, as hub exports have;
 - files in other published forms are converted (`data_forms`).
 
 Benchmarks that the harness lacks (QuALITY, CaseHOLD, ...) are task YAMLs of our own in
@@ -315,8 +315,7 @@ def _rows_of_task(config: Config, rows: Any) -> Any:
 
 
 def _divide(entry: TaskEntry, configs: list[Config], rows: Any) -> list[Any]:
-    """One file's rows by subtask, along the column whose values are the subtasks' data set
-    names."""
+    """One file's rows by subtask, along the column that names the data set of each row's task."""
     names = [str(config.get("dataset_name")) for config in configs]
     if len(set(names)) == 1 and all(config.get("process_docs") is not None for config in configs):
         return [rows] * len(configs)  # every subtask picks its own rows (MMLU-Pro)
@@ -330,8 +329,8 @@ def _divide(entry: TaskEntry, configs: list[Config], rows: Any) -> list[Any]:
         return [rows.select(numbers[name]) for name in names]
     raise DataError(
         f"'{entry.task}' is a group of {len(configs)} tasks. One file for all of them needs a "
-        f"column with the subtasks' data set names ({', '.join(names[:3])}, ...), and {entry.data} "
-        "has none. Add the column, or give each task of the group its own file."
+        f"column that names the data set of each row's task ({', '.join(names[:3])}, ...), and "
+        f"{entry.data} has none. Add the column, or give each task of the group its own file."
     )
 
 
@@ -417,8 +416,8 @@ def _reading_problem(error: Exception, config: Config, entry: TaskEntry) -> str 
         error, IndexError
     ):  # the harness asks whether the first option begins with a space
         return (
-            f"The task '{name}' has no options in its first question, or an empty one. Check the "
-            "choices."
+            f"The first question of the task '{name}' has no options, or its first option is "
+            "empty. Check the choices."
         )
     if isinstance(error, (OSError, ValueError, KeyError, RuntimeError)):
         return (

@@ -57,7 +57,7 @@ class ChatDocument:
             tools = json.loads(self.tools) if isinstance(self.tools, str) else self.tools
         except ValueError as error:
             raise DataError(
-                f"tools: expected a list of functions, or JSON text of one: {error}."
+                f"tools: expected a list of functions, or JSON text of such a list: {error}."
             ) from error
         return {"tools": tools, **self.chat_template_kwargs}
 
@@ -109,7 +109,7 @@ def documents_from(dataset: Iterable[Row]) -> list[Document]:
         else:
             raise DataError(
                 "Expected the columns text, messages, or prompt and completion, got "
-                f"{', '.join(row)}. Name them with a template."
+                f"{', '.join(row)}. If columns have other names, write a template that uses them."
             )
     if not documents:
         raise DataError(

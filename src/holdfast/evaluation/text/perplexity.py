@@ -113,8 +113,8 @@ def resolve_window(
     stride = stride or max(1, window // 2)
     if stride >= window:
         raise DataError(
-            f"Expected a stride below the window ({window} tokens), got {stride}: a token needs at "
-            "least one before it. Lower `stride`."
+            f"Expected a stride below the window ({window} tokens), got {stride}. A scored token "
+            "needs at least one token before it. Lower `stride`."
         )
     return window, stride
 
@@ -202,12 +202,13 @@ def score_documents(
             f"Expected text to score, but none of the {len(encoded)} documents has a token that "
             "can be scored. Check the data and its templates."
         )
-    _check_vocabulary(model, encoded)
+    if not isinstance(model, ServedModel):  # whose tokenizer was compared with the server's
+        check_ids(model, max(max(document.ids, default=0) for document in encoded))
     rewritten = sum(document.rewritten for document in encoded)
     if rewritten:
         _note(
-            f"The chat template changes {rewritten} earlier replies when the conversation "
-            "continues. These replies are scored only in part.",
+            f"The chat template rewrites {rewritten} replies once later turns follow. Each of them "
+            "is scored only up to the first difference.",
             notes,
         )
     window, stride = resolve_window(model, windows.window, windows.stride)
@@ -277,8 +278,8 @@ def _rows(
     if not shared or documents_stay_apart(model, head, *shared[0][:2]):
         return rows
     _note(
-        f"{type(model).__name__} cannot separate documents in one row, so they were scored one by "
-        "one.",
+        f"{type(model).__name__} cannot separate documents that share a row, so documents were "
+        "scored one by one.",
         notes,
     )
     return [[piece] for piece in pieces]
@@ -419,11 +420,6 @@ def float_head(head: Head) -> Head:
     weight = head.weight_VH if head.weight_VH.dtype in keep else head.weight_VH.float()
     bias = None if head.bias_V is None else head.bias_V.to(weight.dtype)
     return dataclasses.replace(head, weight_VH=weight, bias_V=bias)
-
-
-def _check_vocabulary(model: Any, encoded: Sequence[EncodedDocument]) -> None:
-    if not isinstance(model, ServedModel):  # whose tokenizer was compared with the server's
-        check_ids(model, max(max(document.ids, default=0) for document in encoded))
 
 
 def check_ids(model: Any, largest: int) -> None:

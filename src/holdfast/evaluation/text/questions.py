@@ -28,22 +28,23 @@ COLUMNS = ("prompt", "options", "answer")
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionsEntry(DataEntry):
-    """Common fields of entries over questions with their own options. Rows have prompt, options and
-    answer (the index of the right option, from 0), and image or images if there are any."""
+    """Fields of all entries that ask questions, each with its own options. Rows have prompt,
+    options and answer (the index of the right option, from 0), and image or images if there are
+    any."""
 
     takes_images = True
     most_options: ClassVar[int | None] = None
     """Maximum number of options of a question; None: no limit."""
 
     apply_chat_template: bool = False
-    """Make the prompt a user message in the tokenizer's chat template, and the option the beginning
-    of the reply."""
+    """Put the prompt in the tokenizer's chat template as a user message. The option is then the
+    beginning of the reply."""
     group: WordOrNone = None
     """Column by which the report breaks down results, such as the subject."""
     cluster: Annotated[WordOrNone, Meta(former=("unit",))] = None
-    """Column that marks questions about the same thing. They count as one sample, whose accuracy is
-    their mean. Without it, dependent questions count as separate samples, and intervals are too
-    narrow."""
+    """Column that marks related questions, such as several about one fact. Related questions count
+    as one sample with their mean accuracy. Without the column, they count as separate samples, and
+    intervals are too narrow."""
 
     def local_files(self) -> list[Path]:
         """The data file, and those of its images."""
@@ -150,7 +151,7 @@ def read_questions(
             mistakes.add(
                 "an image for each place in the prompt",
                 row=number,
-                got=f"none, and the text says {MARKER}",
+                got=f"no image, although the prompt contains {MARKER}",
             )
             continue
         elif entry.apply_chat_template:

@@ -112,8 +112,8 @@ def generate(
     """
     if not end_tokens(on.model, on.tokenizer):
         raise ModelError(
-            "Expected a tokenizer with an end-of-sequence token (eos_token), which ends replies; "
-            "got one without. Set one."
+            "The tokenizer has no end-of-sequence token (eos_token). Models end their replies with "
+            "this token. Set eos_token."
         )
 
     opened = open_thought(on.tokenizer) if chat else None

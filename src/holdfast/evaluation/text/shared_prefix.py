@@ -433,7 +433,11 @@ def branches_stay_apart(
             with torch.no_grad():
                 states.append(scorer.states(row)[torch.as_tensor(row.where[-1])])
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
-        logger.debug("a row that branches is refused: %s: %s", type(error).__name__, error)
+        logger.debug(
+            "this model cannot score several texts that share a beginning in one row: %s: %s",
+            type(error).__name__,
+            error,
+        )
         return False
     return same_states(*states)
 

@@ -100,15 +100,15 @@ def refuse_open_thought(tokenizer: Any, what: str) -> None:
         return
     switch = _switch(tokenizer)
     advice = (
-        f"Close it by `chat_template_kwargs: {{{switch}: false}}`"
+        f"Close the thought with `chat_template_kwargs: {{{switch}: false}}`"
         if switch
-        else "This template cannot close it"
+        else "This template has no setting that closes the thought"
     )
     raise ModelError(
-        f"{what}: expected a reply that begins with the answer, but the chat template opens a "
-        f"thought ({marks[0]}) in the prompt, so options and letters would be scored as thoughts. "
-        f"{advice}, turn apply_chat_template off, or use an entry with generated replies "
-        "(`instructions`, or a task that generates)."
+        f"{what}: expected a reply that begins with the answer, but the chat template ends the "
+        f"prompt inside a thought ({marks[0]}). Options and letters would be scored as part of the "
+        f"thought. {advice}. Otherwise turn apply_chat_template off, or use an entry with "
+        "generated replies (`instructions`, or a task that generates)."
     )
 
 
@@ -116,8 +116,8 @@ def remarks_on_thoughts(tokenizer: Any) -> list[str]:
     """What is to be said of an entry that writes its prompts by the chat template."""
     if (marks := open_thought(tokenizer)) is not None:
         return [
-            f"The chat template opens a thought ({marks[0]}): only the text after {marks[1]} is "
-            "judged."
+            f"The chat template ends the prompt inside a thought ({marks[0]}): only the text after "
+            f"{marks[1]} is judged."
         ]
     if (switch := _switch(tokenizer)) is not None:
         off = f"`chat_template_kwargs: {{{switch}: false}}`"

@@ -149,8 +149,8 @@ class Native:
         )
         if failed:
             raise MemoryError(
-                f"The row stage: not enough memory for {4 * z_CV.shape[1] * 4} bytes of scratch "
-                "per thread."
+                f"Label annealing: not enough memory for {4 * z_CV.shape[1] * 4} bytes of scratch "
+                "space per thread."
             )
 
     def fresh(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
@@ -250,8 +250,8 @@ class Native:
         )
         if failed:
             raise MemoryError(
-                f"The weight gradient: not enough memory for {128 * rows * 2} bytes of scratch "
-                "per thread."
+                f"Label annealing's weight gradient: not enough memory for {128 * rows * 2} bytes "
+                "of scratch space per thread."
             )
 
 

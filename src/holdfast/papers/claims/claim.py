@@ -86,8 +86,8 @@ class Claim:
         clauses = list(self.hints)
         if self.one_seed and self.verdict != UNKNOWN:
             clauses.append(
-                "one seed or world: intervals cover only the samples, and another seed may give "
-                "another verdict"
+                "the study has only one seed or world, so intervals cover only the samples, and "
+                "another seed may give another verdict"
             )
         for other, names in self.carried_by.items():
             clauses.append(
@@ -325,7 +325,10 @@ def _family_line(claims: Sequence[Claim], of_whom: str) -> str:
         f"(Holm){': ' if both else ''}{', '.join(both)}."
     )
     if alone:
-        line += f" Only if judged alone: {', '.join(alone)}."
+        line += f" Without the Holm correction, these claims also hold: {', '.join(alone)}."
     if single:
-        line += f" Not counted, because they rest on one seed or world: {', '.join(single)}."
+        line += (
+            " These claims hold, but are not counted, because they rest on one seed or world: "
+            f"{', '.join(single)}."
+        )
     return line

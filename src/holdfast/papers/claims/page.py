@@ -35,29 +35,32 @@ from holdfast.reports.blocks import (
 from holdfast.reports.format import hardware_text, join_and
 
 TONES = {"holds": "good", "does not hold": "bad", "cannot tell": "warn"}
-SHARES = ("share of direct's gain", "share of direct's loss")
+SHARES = ("share of direct fine-tuning's gain", "share of direct fine-tuning's loss")
 READING = (
     "A gain is the change of a metric from the initial model, signed so that more is better.",
-    "Gain kept: a trial's gain on learn divided by direct fine-tuning's. Loss avoided: 1 minus "
-    "the trial's loss on keep divided by direct fine-tuning's. 1 means all of it.",
+    "The share of gain kept is a trial's gain on the learn entries divided by direct "
+    "fine-tuning's gain. The share of forgetting avoided is the part of direct fine-tuning's loss "
+    "on the keep entries that the trial avoids. 1 means that the whole gain is kept or all "
+    "forgetting is avoided.",
     "95 % intervals cover training seeds and evaluated samples, or only the samples if there is "
-    "one seed. A claim that at least one of several weights must satisfy has wider intervals "
+    "one seed. If a claim needs only one of several weights to pass, its intervals are wider "
     "(Bonferroni).",
     'Every figure is shown with the bound that it is compared with. "Lowers", "improves" and '
     '"better" mean that the whole interval lies beyond the smallest effect that counts. "Keeps '
     'the initial level" and "alike" mean that the whole interval lies within 20 % of what direct '
     "fine-tuning lost or gained.",
     "Methods are compared at equal learning: each method's grid is interpolated to the share of "
-    "direct fine-tuning's gain that the claim names, and its keep score is read there. The paper "
-    "instead takes the trial with the best keep score among those that improve learn. If that "
-    "trial gives another verdict, a warning says so.",
+    "direct fine-tuning's gain that the claim names, and its score on the keep entries is read "
+    "there. The paper instead takes, among the trials that improve the learn entries, the trial "
+    "with the best score on the keep entries. If that trial gives another verdict, a warning says "
+    "so.",
     '"Cannot tell" means that the interval contains the bound, data is missing, or a '
     'precondition is not met. It does not mean "does not hold".',
 )
 
 
 SIZES = {
-    "quick": "a quick check, whose verdicts mean nothing",
+    "quick": "a quick check; its verdicts mean nothing",
     "small": "small versions of the paper's recipes, with fewer seeds, arms and steps",
     "medium": "small versions of the paper's recipes",
     "study": "your own study",
@@ -72,8 +75,9 @@ SMALL = (
 )
 TOY_SCALE = (
     "These models have about a million parameters and are trained on text that comes with Python. "
-    "A claim that holds here holds qualitatively, not at the paper's size. The comments at the "
-    "top of each study file list what it cannot show."
+    "A claim that holds here shows the direction of an effect. It does not show that the effect "
+    "occurs at the paper's size. The comments at the top of each study file list what it cannot "
+    "show."
 )
 
 

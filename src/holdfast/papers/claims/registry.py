@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 SIZES: dict[str, str] = {
-    "quick": "checks in a minute or two that everything works; its verdicts mean nothing",
-    "small": "small models, with fewer seeds, arms and steps than the study files: quick, and "
-    "says what is likely",
+    "quick": "a check that everything works, in a minute or two; its verdicts mean nothing",
+    "small": "small models, with fewer seeds, arms and steps than in the study files; the verdicts "
+    "say what is likely",
     "medium": "small models, with all seeds, arms and steps of the study files",
 }
 """How much of a paper is run, smallest first. "small" is what a reproduction does where it is not

@@ -64,10 +64,10 @@ class Recipe:
     """One study of a reproduction."""
 
     name: str
-    """As in `Paper.recipes`; also the name of its folder."""
+    """Name of the study, as in `Paper.recipes`. Its folder has the same name."""
     settings: Comparable
     run: Callable[..., Any]
-    """`run(settings, console=..., workers=...)`; returns its record."""
+    """Runs the study, as `run(settings, console=..., workers=...)`, and returns its record."""
 
     def is_done(self, record: Any) -> bool:
         """Whether a record is of this study, finished: a wider search adds jobs."""

@@ -41,7 +41,7 @@ class ClaimFigure:
     n: str
     """What is behind it, such as "3 seeds, 299 samples"."""
     unit: str
-    """The metric's, or "share of direct's gain" and the like."""
+    """The metric's, or "share of direct fine-tuning's gain" and the like."""
     needs: str = ""
     """What it is held against, such as "above 0.1"; empty where it only stands beside."""
     seeds: int | None = None
@@ -287,7 +287,7 @@ def monotone(
     )
     yes, no = (
         f"{what} {way}s with {trend.along}",
-        f"{what} does not {way} by the smallest change that counts",
+        f"{what} does not {way} by at least the smallest change that counts",
     )
     ends = judge(figure, bound, yes=yes, no=no)
     if backwards:
@@ -366,7 +366,7 @@ class Check:
             return above(figure, self.above, yes=yes, no=no)
         if self.below is not None:
             return below(figure, self.below, yes=yes, no=no)
-        assert self.within is not None, "a check has a bound"
+        assert self.within is not None, "a check needs a bound: above, below or within"
         return within(figure, self.within, yes=yes, no=no)
 
 

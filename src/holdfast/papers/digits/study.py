@@ -89,19 +89,20 @@ class DigitsSettings:
     """Arms to train, as under `arms` of `holdfast sequence`; sequential fine-tuning is always
     included."""
     epochs: int = 6
-    """Passes over each task's images."""
+    """Number of passes over each task's images."""
     seeds: Sequence[int] = (0, 1, 2)
-    """Seeds of the order of images; the images and the initial weights are the same for all."""
+    """Seeds for the order of the images. All seeds have the same images and initial weights."""
     labels: Literal["half", "digit"] = "half"
-    """half: floor(digit / 2), five outputs that both tasks share; digit: ten outputs."""
+    """half: the label is floor(digit / 2), so both tasks share five outputs. digit: the label is
+    the digit, so there are ten outputs."""
     hidden: int = 128
     """Neurons of the one hidden layer."""
     optimizer: Literal["adam", "sgd"] = "adam"
     learning_rate: float = 0.001
     fisher_samples: int = 32_000
-    """Largest number of old-task images for EWC's Fisher information."""
+    """Largest number of old-task images from which EWC estimates the Fisher information."""
     mnist: str = ""
-    """Folder with MNIST's four IDX files; "": scikit-learn's digits."""
+    """Folder with the four IDX files of MNIST. "" takes scikit-learn's digits instead."""
 
     @classmethod
     def class_incremental(cls, **settings: Any) -> DigitsSettings:

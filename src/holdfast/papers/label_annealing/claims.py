@@ -192,16 +192,18 @@ def _by_win_rate(side: str, statement: Statement[StudyRecord]) -> Statement[Stud
 
 
 LEARNS_AND_FORGETS = Rule(
-    "The whole interval of direct fine-tuning's learn gain lies above the smallest change that "
-    "counts (2 points, 0.05 nats). The whole interval of its keep gain lies below minus that "
-    "change. Strict and flexible matches are also shown.",
+    "The whole interval of direct fine-tuning's gain on the learn entries lies above the "
+    "smallest change that counts (2 points, 0.05 nats). On the keep entries, the whole "
+    "interval shows a loss of more than that change. Scores by strict and by flexible matching of "
+    "the answers are also shown.",
     learns_and_forgets,
 )
 CURVE = Rule(
-    "At one temperature, along at least three weights of label annealing, the keep score rises "
-    "and the learn score falls from the weakest to the strongest weight. Each changes by at "
-    "least a tenth of direct fine-tuning's change, and goes back by no more than a tenth of it "
-    "between any two weights, for all pairs at once.",
+    "At least three weights of label annealing are tried at one temperature. From the weakest to "
+    "the strongest weight, the score on the keep entries rises and the score on the learn entries "
+    "falls. Each score changes by at least a tenth of direct fine-tuning's change. Between any two "
+    "weights, neither score moves in the opposite direction by more than a tenth of that change. "
+    "Intervals are widened for the number of pairs.",
     curve,
 )
 
@@ -215,14 +217,14 @@ def _masking(number: str, recipe: str) -> Statement[StudyRecord]:
     return _claim(
         number,
         recipe,
-        "With the label left out of the KL (mask_target), label annealing forgets less at equal "
-        "learning.",
+        "If the KL leaves out the label (mask_target), label annealing learns as much as with the "
+        "label and forgets less.",
         "ours, not the paper's; arXiv 2605.29498 reports that it \"improves the frontier between "
         'new learning and forgetting" under LoRA',
         Rule(
-            "At 90 % of direct fine-tuning's learn gain, label annealing has a higher keep score "
-            "with mask_target than without it, by at least a tenth of direct fine-tuning's keep "
-            "loss.",
+            "When label annealing learns 90 % as much as direct fine-tuning, mask_target gives it "
+            "a higher score on the keep entries, by at least a tenth of direct fine-tuning's "
+            "forgetting.",
             masking_keeps_more,
         ),
         ANNEALING,
@@ -234,14 +236,14 @@ def _directions(number: str, recipe: str) -> Statement[StudyRecord]:
     return _claim(
         number,
         recipe,
-        "The direction of the KL does not matter: at equal learning, the reverse KL and the JSD "
-        "forget as much as the forward KL.",
-        "Eq. 2 puts the student first and appendix A.3 the teacher; the paper does not compare "
-        "them",
+        "The direction of the KL does not matter: at the same gain on the learn entries, the "
+        "reverse KL and the JSD forget as much as the forward KL.",
+        "Eq. 2 puts the student first, and appendix A.3 puts the teacher first. The paper does not "
+        "compare them",
         Rule(
-            "At 90 % of direct fine-tuning's learn gain, the keep scores of the reverse KL and "
-            "of the JSD each differ from the forward KL's by at most a fifth of direct "
-            "fine-tuning's keep loss.",
+            "When label annealing learns 90 % as much as direct fine-tuning, the reverse KL and "
+            "the JSD each differ from the forward KL on the keep entries by at most a fifth of "
+            "direct fine-tuning's forgetting.",
             directions_alike,
         ),
         ANNEALING,
@@ -261,7 +263,8 @@ _STATEMENTS = (
     _claim(
         "1a",
         "math",
-        "Direct fine-tuning on mathematics raises the learn score and lowers the keep score.",
+        "Direct fine-tuning on mathematics raises the score on the learn entries and lowers the "
+        "score on the keep entries.",
         "TriviaQA -14.19 points (section 3.2, table 1)",
         LEARNS_AND_FORGETS,
         resumable_changes=False,
@@ -269,7 +272,8 @@ _STATEMENTS = (
     _claim(
         "1b",
         "code",
-        "Direct fine-tuning on code raises the learn score and lowers the keep score.",
+        "Direct fine-tuning on code raises the score on the learn entries and lowers the score on "
+        "the keep entries.",
         "HumanEval +25.76 points, MATH -14.73 points (section 3.2, table 2)",
         LEARNS_AND_FORGETS,
         resumable_changes=False,
@@ -277,11 +281,10 @@ _STATEMENTS = (
     _claim(
         "2a",
         "math",
-        "With label annealing, the keep score stays at the initial model's level without a loss "
-        "on learn.",
-        '"fixes the forgetting in pretraining metrics (MMLU and TriviaQA) and in some cases" '
-        "improves the target "
-        "(section 3.2, table 1)",
+        "With label annealing, the model stays at its initial level on the keep entries and learns "
+        "as much as with direct fine-tuning.",
+        'label annealing "fixes the forgetting in pretraining metrics (MMLU and TriviaQA)" and '
+        "improves the target in some cases (section 3.2, table 1)",
         keeps(ANNEALING, kept=NO_LOSS, avoided=1 - MARGIN),
         ANNEALING,
         grids=[(ANNEALING, NO_LOSS)],
@@ -289,15 +292,16 @@ _STATEMENTS = (
     _claim(
         "2b",
         "code",
-        "With label annealing, the keep score stays at the initial model's level and most of the "
-        "learn gain remains.",
+        "With label annealing, the model stays at its initial level on the keep entries and has "
+        "most of direct fine-tuning's gain on the learn entries.",
         '"able to resolve the forgetting problem, and also preserve most of the improvement in '
         'HumanEval" (section '
         "3.2, table 2)",
         Rule(
-            "At 50 % of direct fine-tuning's learn gain, label annealing avoids at least 80 % of "
-            "direct fine-tuning's keep loss. What label annealing and L2 avoid at 50, 75 and 90 "
-            "% of the gain is also shown. A warning says if L2 does as well at 50 %.",
+            "When label annealing learns 50 % as much as direct fine-tuning, it avoids at least "
+            "80 % of direct fine-tuning's forgetting. Also shown are the shares that label "
+            "annealing and L2 avoid at 50, 75 and 90 % of direct fine-tuning's gain. If L2 also "
+            "avoids 80 % at 50 % of the gain, a warning says so.",
             keeps_most,
         ),
         ANNEALING,
@@ -311,8 +315,8 @@ _STATEMENTS = (
         "most of the "
         'improvement" (section 3.2)',
         Rule(
-            "At 90 % of direct fine-tuning's learn gain, label annealing has more than half of "
-            "direct fine-tuning's gain on a skill that it was not trained for (the suite "
+            "When label annealing learns 90 % as much as direct fine-tuning, it has more than half "
+            "of direct fine-tuning's gain on a skill that it was not trained for (the suite "
             "`related`, or HumanEval).",
             keeps_the_related_skill,
         ),
@@ -326,7 +330,7 @@ _STATEMENTS = (
         "In some cases label annealing learns more than direct fine-tuning.",
         '"in some cases improving performance in target benchmarks" (section 3.2, table 1)',
         Rule(
-            "At least one trial of label annealing has a higher learn score than direct "
+            "At least one trial of label annealing scores higher on the learn entries than direct "
             "fine-tuning, by at least the smallest change that counts. Intervals are widened for "
             "the number of trials.",
             beats_direct,
@@ -337,11 +341,11 @@ _STATEMENTS = (
     _claim(
         "3a",
         "math",
-        "L2 to the initial model helps little.",
+        "An L2 penalty towards the initial model helps little against forgetting.",
         '"L2 regularization provides little help" (section 3.2, table 1)',
         Rule(
-            "At 90 % of direct fine-tuning's learn gain, L2 avoids less than half of direct "
-            "fine-tuning's keep loss.",
+            "When L2 learns 90 % as much as direct fine-tuning, it avoids less than half of direct "
+            "fine-tuning's forgetting.",
             helps_little,
         ),
         L2,
@@ -350,13 +354,13 @@ _STATEMENTS = (
     _claim(
         "3b",
         "code",
-        "Label annealing forgets less than L2 to the initial model.",
+        "Label annealing forgets less than an L2 penalty towards the initial model.",
         'L2 is "still losing performance in both MATH and GSM8K", label annealing is not (section '
         "3.2, table 2)",
         Rule(
-            "At 90 % of direct fine-tuning's learn gain, label annealing has a higher keep score "
-            "than L2, by at least a tenth of direct fine-tuning's keep loss. The difference at "
-            "100 % of the gain is also shown.",
+            "When both learn 90 % as much as direct fine-tuning, label annealing scores higher "
+            "than L2 on the keep entries, by at least a tenth of direct fine-tuning's forgetting. "
+            "The same difference is also shown at 100 % of direct fine-tuning's gain.",
             better_than_l2,
         ),
         ANNEALING,
@@ -366,13 +370,15 @@ _STATEMENTS = (
     _claim(
         "3c",
         "code",
-        "L2 to the initial model restores the format of few-shot examples.",
+        "With an L2 penalty towards the initial model, the model follows the format of few-shot "
+        "examples again.",
         '"the model sometimes loses its ability to follow few-shot prompts. L2 regularization is '
         "able to resolve this "
         'issue" (section 3.2)',
         Rule(
-            "At 90 % of direct fine-tuning's learn gain, L2 avoids at least 80 % of direct "
-            "fine-tuning's format loss: what the strict match loses beyond the flexible match.",
+            "When L2 learns 90 % as much as direct fine-tuning, it avoids at least 80 % of direct "
+            "fine-tuning's format loss. The format loss is the loss in strict matches minus the "
+            "loss in flexible matches.",
             restores_format,
         ),
         L2,
@@ -382,8 +388,8 @@ _STATEMENTS = (
     _claim(
         "4a",
         "alignment_tax",
-        "The weight of label annealing trades instruction following smoothly against what the "
-        "base knew.",
+        "The weight of label annealing sets a smooth trade-off between instruction following and "
+        "what the base knew.",
         "a curve (section 3.3, figure 2)",
         CURVE,
         grids=[(ANNEALING, 1 - MARGIN)],
@@ -391,7 +397,8 @@ _STATEMENTS = (
     _claim(
         "4b",
         "alignment_tax",
-        "Some weight gives about half of the improvement without losing what the base knew.",
+        "With some weight, label annealing gives about half of the improvement without losing what "
+        "the base knew.",
         '"about half of improvement in instruction following ability without" losing MMLU '
         "(section 3.3, figures 2a, "
         "2c)",
@@ -402,8 +409,8 @@ _STATEMENTS = (
     _claim(
         "4c",
         "niche_knowledge",
-        "The weight of label annealing trades niche knowledge smoothly against instruction "
-        "following.",
+        "The weight of label annealing sets a smooth trade-off between niche knowledge and "
+        "instruction following.",
         "a curve (section 3.3, figure 3)",
         CURVE,
         grids=[(ANNEALING, 1 - MARGIN)],
@@ -411,7 +418,8 @@ _STATEMENTS = (
     _claim(
         "4d",
         "niche_knowledge",
-        "Some weight gives more than 80 % of the gain with a small loss of instruction following.",
+        "With some weight, label annealing gives more than 80 % of the gain and loses little "
+        "instruction following.",
         'more than 80 % of the improvement on QuALITY "with a small reduction in IFEval" (section '
         "3.3, figure 3b)",
         some_weight(NICHE_KEPT),
@@ -423,7 +431,8 @@ _STATEMENTS = (
         _claim(
             "4e",
             "alignment_tax",
-            "The weight also trades a judge's win rate smoothly against what the base knew.",
+            "The weight of label annealing also sets a smooth trade-off between a judge's win rate "
+            "and what the base knew.",
             "a curve with AlpacaEval as the target (section 3.3, figure 2)",
             CURVE,
             grids=[(ANNEALING, 1 - MARGIN)],
@@ -434,8 +443,8 @@ _STATEMENTS = (
         _claim(
             "4f",
             "alignment_tax",
-            "Some weight gives about half of the win rate's improvement without losing what the "
-            "base knew.",
+            "With some weight, label annealing gives about half of the improvement in win rate "
+            "without losing what the base knew.",
             '"about half of improvement in instruction following ability without" losing MMLU '
             "(section 3.3, "
             "figures 2a, 2c)",
@@ -449,7 +458,8 @@ _STATEMENTS = (
         _claim(
             "4g",
             "niche_knowledge",
-            "The weight also trades niche knowledge smoothly against a judge's win rate.",
+            "The weight of label annealing also sets a smooth trade-off between niche knowledge "
+            "and a judge's win rate.",
             "a curve with AlpacaEval as the source (section 3.3, figure 3)",
             CURVE,
             grids=[(ANNEALING, 1 - MARGIN)],
@@ -458,13 +468,13 @@ _STATEMENTS = (
     _claim(
         "5",
         "math",
-        "Replay of 10 % forgets as much with label annealing as without it.",
+        "Replay of 10 % old data forgets as much with label annealing as without it.",
         '"performing on par" on MMLU and TriviaQA (section 5, table 3)',
         Rule(
-            "At 90 % of direct fine-tuning's learn gain, the keep scores of replay with label "
-            "annealing and of replay alone on the same data differ by at most a fifth of direct "
-            "fine-tuning's keep loss. The weight of label annealing begins at 0, which is replay "
-            "alone. Replay alone has one trial, which must reach that learn gain.",
+            "When both learn 90 % as much as direct fine-tuning, replay with label annealing and "
+            "replay alone on the same data differ on the keep entries by at most a fifth of direct "
+            "fine-tuning's forgetting. Replay alone counts as weight 0 of label annealing and has "
+            "only this trial. The trial must learn at least 90 % as much as direct fine-tuning.",
             replay_alike,
         ),
         REPLAY,
@@ -475,15 +485,16 @@ _STATEMENTS = (
         _claim(
             "6",
             "code",
-            "The temperature of label annealing matters: at equal learning, a temperature other "
-            "than 1 forgets less.",
-            "weight and temperature are both swept (sections 2, 3.1); the effect of the "
-            "temperature is not printed",
+            "The temperature of label annealing matters: with some temperature other than 1, it "
+            "learns as much as with 1 and forgets less.",
+            "the paper sweeps weight and temperature (sections 2, 3.1) but does not print the "
+            "effect of the temperature",
             Rule(
-                "At 90 % of direct fine-tuning's learn gain, label annealing has a higher keep "
-                "score at some temperature other than 1 than at 1, by at least a tenth of direct "
-                "fine-tuning's keep loss. Intervals are widened for the number of temperatures. "
-                "The study needs a temperature below 1 and one above 1.",
+                "When label annealing learns 90 % as much as direct fine-tuning, some temperature "
+                "other than 1 gives it a higher score on the keep entries than temperature 1, by "
+                "at least a tenth of direct fine-tuning's forgetting. Intervals are widened for "
+                "the number of temperatures. The study needs a temperature below 1 and one above "
+                "1.",
                 temperature_matters,
             ),
             ANNEALING,

@@ -210,10 +210,10 @@ def _settings_without(key: str, trial: TrialRecord) -> str:
 
 def gain(trial: TrialRecord | None, study: StudyRecord, side: str | Objective) -> Gain:
     """Of a complete trial, on the side "learn" or "keep", or on other entries that it has."""
-    assert trial is not None, "a gain needs a trial"
+    assert trial is not None, "the gain cannot be computed without a trial"
     objective = {"learn": study.learn, "keep": study.keep}[side] if isinstance(side, str) else side
     figure = mean_gain(trial, objective, seeds=study.seeds, correlations=study.correlations)
-    assert figure is not None, "a gain needs a complete trial"
+    assert figure is not None, "the gain cannot be computed without a complete trial"
     return figure
 
 
@@ -317,8 +317,8 @@ def avoided_at(study: StudyRecord, method: Method, share: float, confidence: flo
     figure = at_equal_target(study, method, share)
     if figure is None:
         why = (
-            f"{NAMES[method]} does not reach {100 * share:.0f} % of direct fine-tuning's learn "
-            "gain in every seed"
+            f"{NAMES[method]} does not learn {100 * share:.0f} % as much as direct fine-tuning: at "
+            "least one seed learns less"
         )
         return Share(value=None, interval=None, reason=why)
     return avoided_share(figure, gain(study.direct, study, "keep"), confidence=confidence)
@@ -329,7 +329,7 @@ def difference_share(a: Figure, b: Figure, study: StudyRecord, confidence: float
     is better."""
     direct = gain(study.direct, study, "keep")
     if direct.value >= 0:
-        return Share(value=None, interval=None, reason="direct fine-tuning lost nothing on keep")
+        return Share(value=None, interval=None, reason="direct fine-tuning forgot nothing")
     return share_over_seeds(a - b, direct, confidence=confidence, what="loss").taken_from(0.0)
 
 

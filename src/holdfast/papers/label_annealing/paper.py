@@ -15,7 +15,7 @@ PAPER = Paper(
         "math_variants": "mathematics, variants of the KL (ours)",
         "code_variants": "code, variants of the KL (ours)",
     },
-    durations={"quick": "two minutes", "small": "a quarter of an hour", "medium": "four hours"},
+    durations={"quick": "two minutes", "small": "15 minutes", "medium": "four hours"},
     function="holdfast.papers.label_annealing.reproduction:reproduce",
     rules=1,  # at equal target throughout; each claim on the benchmarks that its sentence names
 )

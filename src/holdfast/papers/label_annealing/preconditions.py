@@ -56,7 +56,7 @@ RETRAIN = (
     "lower the learning rate or the number of steps of direct fine-tuning, or begin with a model "
     "that knows more"
 )
-REMEASURE = "measure the initial model again; this version records its unigram loss"
+REMEASURE = "measure the initial model again: this version of holdfast records its unigram loss"
 
 
 def forgetting_is_moderate(study: StudyRecord) -> list[Precondition]:
@@ -80,7 +80,7 @@ def forgetting_is_moderate(study: StudyRecord) -> list[Precondition]:
                 "direct fine-tuning forgets moderately",
                 share,
                 MODERATE,
-                figure=f"its loss on {entry[1]} / (unigram loss - initial loss)",
+                figure=f"loss increase on {entry[1]} / (unigram loss - initial loss)",
                 advice=REMEASURE if share is None else RETRAIN,
             )
         )
@@ -99,11 +99,11 @@ def above_chance(study: StudyRecord) -> list[Precondition]:
         noise = 2 * math.sqrt(max(chance * (1 - chance), 0.0) / max(start.samples, 1))
         preconditions.append(
             at_least(
-                "the initial model is above chance",
+                "the initial model scores above chance",
                 start.before,
                 chance + noise,
                 figure=f"the initial model's score on {entry[1]}",
-                advice="use an initial model or an entry that has something to lose",
+                advice="use another initial model or another entry, with a score above chance",
             )
         )
     return preconditions
@@ -131,9 +131,9 @@ def converged(study: StudyRecord) -> list[Precondition]:
             "direct fine-tuning has converged",
             sure(best),
             0.0,
-            figure=f"learn gain of {best.label} beyond it (lower end of the interval, "
-            f"{study.learn.unit})",
-            advice="train longer, or add learning rates of direct fine-tuning to the study",
+            figure=f"gain on the learn entries, {best.label} - direct fine-tuning (lower end of "
+            f"the interval, {study.learn.unit})",
+            advice="train direct fine-tuning longer, or add learning rates for it to the study",
         )
     ]
 
@@ -156,7 +156,7 @@ def grid_brackets_target(
                     f"the grid of {name} has several strengths",
                     0,
                     1,
-                    figure="the number of lines with several strengths",
+                    figure="the number of grids with several strengths",
                     advice=f"vary the strength of {name}",
                 )
             ]
@@ -165,10 +165,14 @@ def grid_brackets_target(
             (weak, weakest), (strong, strongest) = line.members[0], line.members[-1]
             gain_kept = share_of_direct(strongest, study, "learn").interval
             begin, beyond = _beginning(line, weakest, study)
-            bites = f"the grid of {name} is strong enough"
+            bites = (
+                f"the strongest setting of {name} learns clearly less than the share at which the "
+                "claim is judged"
+            )
             begins = f"the grid of {name} begins close to {begin}"
             figure = (
-                f"the learn gain kept by {line.name} {strong:g}{at} (upper end of the interval)"
+                f"the share of direct fine-tuning's gain kept with {line.name} {strong:g}{at} "
+                "(upper end of the interval)"
             )
             advice = f"extend the grid of {name} beyond {strong:g}"
             bite = at_most(bites, gain_kept and gain_kept[1], share, figure=figure, advice=advice)
@@ -176,14 +180,19 @@ def grid_brackets_target(
                 last = gain(strongest, study, "keep"), gain(line.members[-2][1], study, "keep")
                 more = difference_share(*last, study, CONFIDENCE).interval
                 figure = (
-                    f"the keep loss that {line.name} {strong:g}{at} avoids beyond the setting "
-                    "before it (upper end of the interval)"
+                    f"how much more of the forgetting {line.name} {strong:g}{at} avoids than the "
+                    "next weaker setting, as a share (upper end of the interval)"
                 )
-                levels = f"the grid of {name} is strong enough or levels off"
+                levels = (
+                    f"the strongest setting of {name} learns clearly less than the share at which "
+                    "the claim is judged, or it avoids hardly more forgetting than the next weaker "
+                    "setting"
+                )
                 bite = at_most(levels, more and more[1], LEVEL, figure=figure, advice=advice)
             preconditions.append(bite)
             figure = (
-                f"the keep loss avoided by {line.name} {weak:g}{at} (lower end of the interval)"
+                f"the share of forgetting avoided with {line.name} {weak:g}{at} (lower end of "
+                "the interval)"
             )
             advice = f"extend the grid of {name} below {weak:g}"
             preconditions.append(
@@ -236,7 +245,7 @@ def judged_by_win_rate(side: str, looks: Looks) -> Looks:
         rated = by_win_rate(study, side)
         return [
             at_least(
-                f"a judge compares replies on {side}",
+                f"a judge compares replies of a {side} entry",
                 0 if rated is None else len(getattr(rated, side).entries),
                 1,
                 figure="the number of win_rate entries",
@@ -268,8 +277,8 @@ def related_skill_rises(study: StudyRecord) -> list[Precondition]:
             "direct fine-tuning raises the related skill",
             None if interval is None else interval[0],
             LEAST[is_share(unit, unknown=True)],
-            figure=f"its gain on {label} (lower end of the interval)",
-            advice="add a skill that direct fine-tuning improves as the suite 'related'",
+            figure=f"direct fine-tuning's gain on {label} (lower end of the interval)",
+            advice="add a suite 'related' with a skill that direct fine-tuning improves",
         )
     ]
 
@@ -285,9 +294,10 @@ def format_is_lost(study: StudyRecord) -> list[Precondition]:
             "direct fine-tuning loses the format of the examples",
             None if interval is None else interval[1],
             -LEAST[True],
-            figure="its strict gain - its flexible gain (upper end of the interval)",
-            advice="there is no format to restore; use an initial model that follows few-shot "
-            "examples",
+            figure="direct fine-tuning's gain in strict matches - its gain in flexible matches "
+            "(upper end of the interval)",
+            advice="direct fine-tuning loses no format that could be restored: use an initial "
+            "model that follows few-shot examples",
         )
     ]
 

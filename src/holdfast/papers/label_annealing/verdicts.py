@@ -73,8 +73,8 @@ points."""
 PLAIN = {"mask_target": False, "direction": "forward", "temperature": 1.0}
 """Label annealing as the paper implements it."""
 _SHARES = {
-    "keep": ("keep loss avoided", "share of direct's loss"),
-    "learn": ("learn gain kept", "share of direct's gain"),
+    "keep": ("share of forgetting avoided", "share of direct fine-tuning's loss"),
+    "learn": ("share of gain kept", "share of direct fine-tuning's gain"),
 }
 """By side: what a share of it is called, and its unit."""
 
@@ -89,8 +89,8 @@ def learns_and_forgets(study: StudyRecord, level: float) -> list[Part]:
     learns = above(
         learn,
         _least(study, "learn"),
-        yes="direct fine-tuning gains on learn",
-        no="direct fine-tuning gains too little on learn",
+        yes="direct fine-tuning improves the learn entries",
+        no="direct fine-tuning improves the learn entries too little to count",
     )
     no = "direct fine-tuning forgets too little to count"
     forgets = below(keep, -_least(study, "keep"), yes="direct fine-tuning forgets", no=no)
@@ -132,7 +132,9 @@ def keeps_most(study: StudyRecord, level: float) -> list[Part]:
     rival = avoided_at(study, L2, MOST, level).interval
     [claim_part] = parts
     if side_of_bound(rival, 1 - MARGIN, inclusive=True) == HOLDS:
-        claim_part = _with_warning(claim_part, f"L2 also avoids {_percent(1 - MARGIN)} there")
+        claim_part = _with_warning(
+            claim_part, f"L2 also avoids {_percent(1 - MARGIN)} of the forgetting at that gain"
+        )
     return [_with_figures(claim_part, figures)]
 
 
@@ -149,17 +151,17 @@ def some_weight(kept: float) -> Rule[StudyRecord]:
 
 def _says_avoids(method: Method, kept: float, avoided: float) -> str:
     says = (
-        f"At {_percent(kept)} of direct fine-tuning's learn gain, {NAMES[method]} avoids at least "
-        f"{_percent(avoided)}"
+        f"When {NAMES[method]} learns {_percent(kept)} as much as direct fine-tuning, it avoids at "
+        f"least {_percent(avoided)}"
     )
-    return f"{says} of direct fine-tuning's keep loss."
+    return f"{says} of direct fine-tuning's forgetting."
 
 
 def _avoids(study: StudyRecord, method: Method, kept: float, avoided: float, level: float) -> Part:
     """Whether a method avoids so much of direct's loss where it has learnt so much of its gain."""
     much = (
-        f"{_percent(avoided)} of direct fine-tuning's keep loss at {_percent(kept)} of its learn "
-        "gain"
+        f"{_percent(avoided)} of direct fine-tuning's forgetting when it learns {_percent(kept)} "
+        "as much"
     )
     avoids = above(
         _avoided_figure(study, method, kept, level),
@@ -174,14 +176,15 @@ def _avoids(study: StudyRecord, method: Method, kept: float, avoided: float, lev
     has_rates = len(complete_trials(study, DIRECT)) > 1
     if has_rates and side_of_bound(rival, avoided, inclusive=True) == HOLDS:
         warning = (
-            f"direct fine-tuning at another learning rate also avoids {_percent(avoided)} there"
+            f"direct fine-tuning at another learning rate also avoids {_percent(avoided)} of the "
+            "forgetting at that gain"
         )
         avoids = _with_warning(avoids, warning)
     return avoids
 
 
 def _avoided_figure(study: StudyRecord, method: Method, kept: float, level: float) -> ClaimFigure:
-    what = f"{NAMES[method]} at {_percent(kept)} of the learn gain: {_SHARES['keep'][0]}"
+    what = f"{NAMES[method]} at {_percent(kept)} of direct fine-tuning's gain: {_SHARES['keep'][0]}"
     return _share_figure(what, avoided_at(study, method, kept, level), study)
 
 
@@ -190,11 +193,13 @@ def helps_little(study: StudyRecord, level: float) -> list[Part]:
     share = avoided_at(study, L2, NO_LOSS, level)
     avoids = below(
         _share_figure(
-            f"L2 at {_percent(NO_LOSS)} of the learn gain: {_SHARES['keep'][0]}", share, study
+            f"L2 at {_percent(NO_LOSS)} of direct fine-tuning's gain: {_SHARES['keep'][0]}",
+            share,
+            study,
         ),
         MOST,
-        yes="L2 avoids less than half of the keep loss",
-        no="L2 avoids more than half of the keep loss",
+        yes="L2 avoids less than half of direct fine-tuning's forgetting",
+        no="L2 avoids more than half of direct fine-tuning's forgetting",
         inclusive=True,
     )
 
@@ -225,20 +230,18 @@ def better_than_l2(study: StudyRecord, level: float) -> list[Part]:
 
 def _annealing_against_l2(study: StudyRecord, learnt: float, level: float) -> Part:
     """Whether label annealing keeps more of the source than L2 at a share of direct's gain."""
-    at = f"{_percent(learnt)} of the learn gain"
+    at = f"{_percent(learnt)} of direct fine-tuning's gain"
     annealed, pulled = at_equal_target(study, ANNEALING, learnt), at_equal_target(study, L2, learnt)
     if annealed is None or pulled is None:
         lacking = NAMES[ANNEALING if annealed is None else L2]
-        return unknown(
-            f"{lacking} does not reach {_percent(learnt)} of direct fine-tuning's learn gain"
-        )
+        return unknown(f"{lacking} does not learn {_percent(learnt)} as much as direct fine-tuning")
     share = difference_share(annealed, pulled, study, level)
     judged = above(
-        _share_figure(f"keep score, label annealing - L2, at {at}", share, study),
+        _share_figure(f"score on keep entries, label annealing - L2, at {at}", share, study),
         BETTER,
-        yes=f"label annealing has a higher keep score than L2 at {at}",
-        no="the keep score of label annealing is not higher than that of L2 by "
-        f"{_percent(BETTER)} of direct fine-tuning's loss",
+        yes=f"label annealing scores higher than L2 on the keep entries at {at}",
+        no="on the keep entries, label annealing's lead over L2 is less than "
+        f"{_percent(BETTER)} of direct fine-tuning's forgetting",
     )
     return _or_reason(judged, share)
 
@@ -262,7 +265,7 @@ def curve(study: StudyRecord, level: float) -> list[Part]:
         condition = monotone(
             points,
             Trend(rises=rises, least=BETTER * by_direct, margin=STEP * by_direct),
-            what=f"the {side} score",
+            what=f"the score on the {side} entries",
             level=level,
             n=_behind(study),
             unit=_unit(study, side),
@@ -280,7 +283,7 @@ def on_win_rate(side: str, rule: Rule[StudyRecord]) -> Rule[StudyRecord]:
             return [unknown(f"no judge compared replies: {side} has no win_rate entry")]
         return rule(alone, level)
 
-    return Rule(f"{rule.says} On {side}, only the win rate counts.", judge)
+    return Rule(f"{rule.says} Of the {side} entries, the rule uses only the win rate.", judge)
 
 
 def on_entries(side: str, names: tuple[str, ...], rule: Rule[StudyRecord]) -> Rule[StudyRecord]:
@@ -290,7 +293,7 @@ def on_entries(side: str, names: tuple[str, ...], rule: Rule[StudyRecord]) -> Ru
     def judge(study: StudyRecord, level: float) -> list[Part]:
         return rule(with_entries(study, side, names), level)
 
-    alone = f"On {side}, only {join_and(names)} count"
+    alone = f"Of the {side} entries, the rule uses only {join_and(names)}"
     return Rule(f"{rule.says} {alone}, if the study measures any of them.", judge)
 
 
@@ -307,15 +310,16 @@ def replay_alike(study: StudyRecord, level: float) -> list[Part]:
     curve = [point_of(trial, study) for trial in (alone, *(t for _, t in line.members))]
     both = source_at([curve], least)
     if replayed is None or both is None:
-        reason = (
-            f"replay alone does not reach {_percent(NO_LOSS)} of direct fine-tuning's learn gain"
-        )
+        reason = f"replay alone does not learn {_percent(NO_LOSS)} as much as direct fine-tuning"
         return [unknown(reason, _both_shares(study, alone, level))]
     share = difference_share(both, replayed, study, level)
-    much = f"{_percent(MARGIN)} of what direct fine-tuning loses"
-    what = f"keep score, {NAMES[BOTH]} - replay alone, at {_percent(NO_LOSS)} of the learn gain"
-    yes = f"the two keep scores differ by less than {much}"
-    no = f"the two keep scores differ by more than {much}"
+    much = f"{_percent(MARGIN)} of direct fine-tuning's forgetting"
+    what = (
+        f"score on keep entries, {NAMES[BOTH]} - replay alone, at {_percent(NO_LOSS)} of direct "
+        "fine-tuning's gain"
+    )
+    yes = f"label annealing changes replay's score on the keep entries by less than {much}"
+    no = f"label annealing changes replay's score on the keep entries by more than {much}"
     claim_part = _or_reason(
         within(_share_figure(what, share, study), MARGIN, yes=yes, no=no), share
     )
@@ -370,7 +374,7 @@ def _difference_at(study: StudyRecord, variant: Variant, level: float) -> Share 
     plain = at_equal_target(study, ANNEALING, NO_LOSS, having=variant.against)
     if ours is None or plain is None:
         lacking = variant.name if ours is None else variant.plain
-        return f"{lacking} does not reach {_percent(NO_LOSS)} of direct fine-tuning's learn gain"
+        return f"{lacking} does not learn {_percent(NO_LOSS)} as much as direct fine-tuning"
     return difference_share(ours, plain, study, level)
 
 
@@ -383,9 +387,9 @@ def _keeps_more(study: StudyRecord, variant: Variant, level: float) -> Part:
         lambda figure: above(
             figure,
             BETTER,
-            yes=f"the keep score of {variant.name} is higher than that of {variant.plain}",
-            no=f"the keep score of {variant.name} is not higher than that of {variant.plain} by "
-            f"{_percent(BETTER)} of direct fine-tuning's loss",
+            yes=f"{variant.name} scores higher on the keep entries than {variant.plain}",
+            no=f"on the keep entries, the lead of {variant.name} over {variant.plain} is less than "
+            f"{_percent(BETTER)} of direct fine-tuning's forgetting",
         ),
     )
 
@@ -415,10 +419,10 @@ def _keeps_alike(study: StudyRecord, variant: Variant, level: float) -> Part:
         lambda figure: within(
             figure,
             MARGIN,
-            yes=f"{variant.name} and {variant.plain} have the same keep score within "
-            f"{_percent(MARGIN)} of direct fine-tuning's loss",
-            no=f"the keep scores of {variant.name} and {variant.plain} differ by more than "
-            f"{_percent(MARGIN)} of direct fine-tuning's loss",
+            yes=f"{variant.name} and {variant.plain} differ on the keep entries by less than "
+            f"{_percent(MARGIN)} of direct fine-tuning's forgetting",
+            no=f"{variant.name} and {variant.plain} differ on the keep entries by more than "
+            f"{_percent(MARGIN)} of direct fine-tuning's forgetting",
         ),
     )
 
@@ -430,7 +434,10 @@ def _judged_at_equal_target(
     share = _difference_at(study, variant, level)
     if isinstance(share, str):
         return unknown(share)
-    what = f"keep score, {variant.name} - {variant.plain}, at {_percent(NO_LOSS)} of the learn gain"
+    what = (
+        f"score on keep entries, {variant.name} - {variant.plain}, at {_percent(NO_LOSS)} of "
+        "direct fine-tuning's gain"
+    )
     return _or_reason(judge(_share_figure(what, share, study)), share)
 
 
@@ -438,17 +445,19 @@ def keeps_the_related_skill(study: StudyRecord, level: float) -> list[Part]:
     """Label annealing keeps `MOST` of what direct fine-tuning brings to a related skill."""
     skill = related_skill(study)
     if skill is None:
-        return [unknown("no related skill was measured; add one as the suite 'related'")]
+        return [unknown("no related skill was measured: add the suite 'related'")]
     ours = at_equal_target(study, ANNEALING, NO_LOSS, of=lambda trial: gain(trial, study, skill))
     if ours is None:
         return [
             unknown(
-                f"label annealing does not reach {_percent(NO_LOSS)} of direct fine-tuning's learn "
-                "gain"
+                f"label annealing does not learn {_percent(NO_LOSS)} as much as direct fine-tuning"
             )
         ]
     share = kept_share(ours, gain(study.direct, study, skill), confidence=level)
-    what = f"{skill.label}: gain kept by label annealing at {_percent(NO_LOSS)} of the learn gain"
+    what = (
+        f"{skill.label}: share of gain kept by label annealing at {_percent(NO_LOSS)} of direct "
+        "fine-tuning's gain on the learn entries"
+    )
     judged = above(
         _share_figure(what, share, study, "learn"),
         MOST,
@@ -465,7 +474,7 @@ def beats_direct(study: StudyRecord, level: float) -> list[Part]:
     for trial in trials:
         more, what = (
             gain(trial, study, "learn") - direct,
-            f"learn score, {trial.label} - direct fine-tuning",
+            f"score on learn entries, {trial.label} - direct fine-tuning",
         )
         figure = _figure(what, more, study, widened(level, len(trials)), _unit(study, "learn"))
         words = (
@@ -483,19 +492,18 @@ def restores_format(study: StudyRecord, level: float) -> list[Part]:
     direct = follows_format(study.direct, study)
     ours = at_equal_target(study, L2, NO_LOSS, of=lambda trial: follows_format(trial, study))
     if ours is None:
-        return [
-            unknown(f"L2 does not reach {_percent(NO_LOSS)} of direct fine-tuning's learn gain")
-        ]
+        return [unknown(f"L2 does not learn {_percent(NO_LOSS)} as much as direct fine-tuning")]
     share = kept_share(ours - direct, direct * -1.0, confidence=level)
     judged = above(
         _share_figure(
-            f"answer format: loss avoided by L2 at {_percent(NO_LOSS)} of the learn gain",
+            f"answer format: share of loss avoided by L2 at {_percent(NO_LOSS)} of direct "
+            "fine-tuning's gain",
             share,
             study,
         ),
         1 - MARGIN,
-        yes="L2 follows the format of the examples again",
-        no="L2 does not follow the format of the examples again",
+        yes="with L2, the model follows the format of the examples",
+        no="with L2, the model does not follow the format of the examples",
         inclusive=True,
     )
     return [_or_reason(judged, share)]
@@ -516,7 +524,7 @@ def _beside_the_papers(
     trial = paper_choice(study, method)
     if trial is None:
         return dataclasses.replace(
-            part, warning=f"no trial of {NAMES[method]} improves learn over the initial model"
+            part, warning=f"no trial of {NAMES[method]} improves the learn entries"
         )
     return _with_figures(
         _warned(part, judge(trial), trial.label), _both_shares(study, trial, level)

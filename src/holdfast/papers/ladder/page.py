@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 PLAIN = Measure()
 """Of all figures: their unit stands in the title, shares are numbers between 0 and 1."""
 READING = (
-    "Every rung is its own run, whose learning rate ends at zero. No checkpoint comes from the "
-    "middle of a longer run, where the rate would still be high (Overtrained Language Models, "
-    "section 3.2).",
-    "All rungs of a size begin with the same weights and read the same windows in the same "
-    "order, up to their budgets.",
-    "Intervals cover the documents or questions, not other seeds.",
+    "Every checkpoint comes from its own run, whose learning rate ends at zero. No checkpoint "
+    "comes from the middle of a longer run, where the learning rate would still be high "
+    "(Overtrained Language Models, section 3.2).",
+    "All models of a size begin with the same weights. They read the same text in the same "
+    "order, each up to its budget.",
+    "Intervals cover the measured documents or questions, but not other seeds.",
 )
 
 
@@ -91,7 +91,7 @@ def summary(record: LadderRecord) -> str:
         )
     complete = sum(rung.state == "complete" for rung in record.rungs)
     if complete < len(record.rungs):
-        sentences.append(f"{complete} of {len(record.rungs)} rungs are complete.")
+        sentences.append(f"{complete} of {len(record.rungs)} models are complete.")
     return (
         " ".join(sentences)
         or f"{plural(len(record.rungs), 'rung')} of {plural(len(record.sizes), 'size')}."
@@ -136,7 +136,7 @@ def _sizes(record: LadderRecord) -> list[str]:
                 "embedding tables)"
             )
             budgets = sorted(rung.budget for rung in record.rungs if rung.size == name)
-            text += f", {_per_parameter(budgets, size.parameters)} tokens a parameter"
+            text += f", {_per_parameter(budgets, size.parameters)} tokens per parameter"
         texts.append(text)
     return texts
 

@@ -42,9 +42,9 @@ class Rung:
     steps: int
     """The whole number of steps nearest to the budget."""
     tokens: int
-    """Tokens that these steps read."""
+    """Number of tokens that the run reads in these steps."""
     work: float
-    """Cost of training, up to a factor; the longest runs begin last."""
+    """Relative cost of training. The runs with the highest cost begin last."""
 
     @property
     def name(self) -> str:
@@ -206,7 +206,7 @@ class LadderConfig(StudyConfigBase[LadderSettings]):
         per_device = self.request.per_device or max(1, rows // processes)
         if rows % (per_device * processes):
             raise ConfigError(
-                f"batch_size: expected a multiple of {per_device} windows a device times "
+                f"batch_size: expected a multiple of {per_device} windows per device times "
                 f"{processes} process{'es' if processes > 1 else ''}, got {rows}."
             )
         return per_device, rows // (per_device * processes)
@@ -302,7 +302,8 @@ def refuse_little_text(config: LadderConfig, tokens: int) -> None:
         needed = math.ceil(100 * most.tokens / tokens) / 100
         raise ConfigError(
             f"budgets: expected at most {shown_tokens(int(allowed))} tokens, which is "
-            f"{config.request.max_passes:g} pass{'es' if config.request.max_passes != 1 else ''} "
-            f"over the text ({tokens} tokens), got {shown_tokens(most.budget)}. Give more text, or "
-            f"set max_passes: {needed:g} (repeated text is a different experiment from new text)."
+            f"{config.request.max_passes:g} "
+            f"pass{'es' if config.request.max_passes != 1 else ''} over the text ({tokens} "
+            f"tokens), got {shown_tokens(most.budget)}. Give more text, or set max_passes: "
+            f"{needed:g}. Repeated text makes it a different experiment."
         )

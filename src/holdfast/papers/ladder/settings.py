@@ -106,15 +106,15 @@ class SizeSettings:
     layers: Annotated[int, Meta(ge=1)]
     """Decoder layers."""
     width: Annotated[int, Meta(ge=2)]
-    """Hidden size, a multiple of the heads."""
+    """Hidden size, a multiple of the number of heads."""
     heads: Annotated[int, Meta(ge=1)]
     """Attention heads."""
     mlp: Annotated[int | None, Meta(ge=1)] = None
-    """Width of the feed-forward layers; default: four times the hidden size."""
+    """Width of the feed-forward layers. Default: four times the hidden size."""
     budgets: Budgets = ()
-    """Budgets of this size, instead of the ladder's."""
+    """Token budgets of this model size. Default: the budgets of the ladder."""
     batch_size: Annotated[int | None, Meta(ge=1)] = None
-    """Windows a step of this size, instead of the ladder's."""
+    """Windows per step for this model size. Default: the batch_size of the ladder."""
 
 
 def read_sizes(value: Any) -> dict[str, SizeSettings]:
@@ -130,7 +130,7 @@ def read_sizes(value: Any) -> dict[str, SizeSettings]:
     )
     for name, size in sizes.items():
         if size.width % size.heads:
-            text = f"expected a multiple of the heads ({size.heads}), got {size.width}."
+            text = f"expected a multiple of the number of heads ({size.heads}), got {size.width}."
             problems.append(Problem((name, "width"), text))
     if problems:
         raise Refused(*problems)
@@ -142,7 +142,7 @@ class _Models:
     settings_group: ClassVar[str] = "models"
 
     architecture: str = "olmo2"
-    """Model type of transformers: olmo2, llama, qwen3, ..."""
+    """Architecture, named by its model type in transformers: olmo2, llama, qwen3, ..."""
     sizes: Annotated[
         dict[str, SizeSettings],
         Meta(
@@ -151,20 +151,21 @@ class _Models:
             json_schema=lambda: {"type": "object", "additionalProperties": {"type": "object"}},
         ),
     ] = field(default_factory=dict)
-    """Models by name: layers, width, heads; optionally mlp (four times the width), budgets and
-    batch_size."""
+    """Models by name. Each has layers, width and heads, and optionally mlp (default: four times the
+    width), budgets and batch_size."""
     model: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
         default_factory=dict
     )
     """Further keys of the model's configuration, such as {attention_dropout: 0.1, rope_theta:
     10000}."""
     tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
-    """Folder or hub id of the tokenizer; default: one is trained on the text."""
+    """Folder or hub id of the tokenizer. Default: a new tokenizer is trained on the text."""
     vocab_size: Annotated[int, Meta(ge=300)] = 2048
     """Vocabulary size of the trained tokenizer (byte-level BPE)."""
     base_width: Annotated[int | None, Meta(ge=2, section="batches")] = None
-    """muP: the width that the learning rate is meant for, so that wider models train as well with
-    it. Default: the architecture's own initialisation and one rate for all."""
+    """Model width for which the learning rate was chosen. For other widths, muP scales learning
+    rates and initial weights, so that it suits them too. Default: the architecture's own
+    initialisation and one learning rate for all parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,21 +175,22 @@ class _Training:
     text: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
     """Files, folders or hub data sets with plain text."""
     budgets: Budgets = ()
-    """Tokens of each run, in rising order."""
+    """Numbers of tokens to pre-train on, in rising order. Each number is one run."""
     context: Annotated[int, Meta(ge=2)] = 1024
-    """Tokens of a window."""
+    """Tokens per window."""
     batch_size: Annotated[int, Meta(ge=1)] = 256
-    """Windows a step, over all processes."""
+    """Windows per step, over all processes together."""
     per_device: Annotated[int | None, Meta(ge=1, section="batches")] = None
-    """Windows that a device holds at once; default: its share of the step."""
+    """Windows that a device processes at once. Default: the windows of a step divided by the
+    processes."""
     learning_rate: Annotated[float, Meta(gt=0, lt=1)] = 3e-4
-    """The highest rate of the cosine, which ends at zero."""
+    """Highest learning rate of the cosine schedule, which ends at zero."""
     max_passes: Annotated[float, Meta(gt=0, section="batches")] = 1.0
-    """How many times the text may be read; a budget that needs more is refused."""
+    """How many times the text may be read. A budget that needs more is refused."""
     train: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
         default_factory=dict
     )
-    """Keys of 'holdfast train': bf16, num_processes, fsdp, weight_decay, ..."""
+    """Further keys of 'holdfast train', such as bf16, num_processes, fsdp and weight_decay."""
 
 
 def _toy_schema() -> dict[str, Any]:
@@ -204,13 +206,13 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
 
     name: str = "ladder"
     evaluation: Annotated[list[Any], Meta(repeatable=True)] = field(default_factory=list)
-    """Entries that every rung is measured on, as in 'holdfast train': {perplexity: FILE},
-    {multiple_choice: FILE}, {task: NAME}."""
+    """Entries that every pre-trained model is measured on, as in 'holdfast train': {perplexity:
+    FILE}, {multiple_choice: FILE}, {task: NAME}."""
     overlap: Literal["refuse", "keep"] = "refuse"
     """What to do if the text contains evaluation data: refuse, or keep it and report it on the
     page."""
     toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
-    """Makes the text offline: pretraining, pretraining_long or pretraining_tiny."""
+    """Makes the text offline. Choices: pretraining, pretraining_long or pretraining_tiny."""
 
     def problems(self) -> list[Problem | str]:
         """What is missing, and what contradicts itself."""
@@ -240,13 +242,13 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
             budgets = size.budgets or self.budgets
             if not budgets:
                 problems.append(
-                    Problem("budgets", f"is missing: the tokens of each run of {name}.")
+                    Problem("budgets", f"is missing: the numbers of tokens to pre-train {name} on.")
                 )
             for budget in budgets:
                 if budget < FEWEST_STEPS * batch * self.context:
                     text = (
-                        f"expected at least {FEWEST_STEPS} steps of {batch} windows of "
-                        f"{self.context} tokens for {name}, got a budget of {budget} tokens."
+                        f"expected a budget of at least {FEWEST_STEPS} steps of {batch} windows "
+                        f"of {self.context} tokens for {name}, got {budget} tokens."
                     )
                     problems.append(Problem("budgets", text))
         problems += [

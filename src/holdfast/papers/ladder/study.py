@@ -77,7 +77,7 @@ class LadderStudy(ConfiguredStudy[LadderConfig]):
 
         config, rung = self.settings, self.settings.rungs[task.attributes[RUNG]]
         if not (config.tokens / INFO_FILE).is_file():
-            raise HoldfastError("needs the tokenised text, which was not made")
+            raise HoldfastError("needs the tokenised text, which is missing")
         multipliers = write_fresh(
             config.decoder(rung.size),
             load_tokenizer(config.tokenizer),

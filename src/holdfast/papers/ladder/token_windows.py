@@ -73,8 +73,8 @@ def write_tokens(names: Sequence[str], tokenizer: Any, context: int, folder: Pat
         if (info.context, info.vocabulary) != (context, len(tokenizer)):
             raise DataError(
                 f"{folder}: expected windows of {context} tokens with a vocabulary of "
-                f"{len(tokenizer)}, got {info.context} tokens and {info.vocabulary}. Choose "
-                "another folder."
+                f"{len(tokenizer)}, got windows of {info.context} tokens with a vocabulary of "
+                f"{info.vocabulary}. Choose another folder."
             )
         return info
     from holdfast.data.arrow_cache import cached_dataset

@@ -95,21 +95,24 @@ from holdfast.papers.overtraining.readings import (
 from holdfast.papers.overtraining.record import OvertrainingRecord
 
 READING = (
-    "A study has one ladder of checkpoints. Intervals cover noise draws, fine-tuning seeds and "
-    "samples. They say nothing about another pre-training run.",
-    "Costs are differences in nats a token. The paper prints perplexities, but its axes must be "
-    "their logarithms.",
-    "Turns: the modified model is best before the largest budget, and significantly worse at the "
-    "largest.",
-    "A fixed learning rate counts if no budget exceeds `max_perplexity` there. The paper leaves "
-    "out values above 6 nats.",
-    "Claims 9 are ours: the paper expects regularised fine-tuning to delay the inflection point, "
-    "and does not test it.",
-    "Claims 10 are about vision-language models. The paper's VLM score is the mean of MME, GQA, "
-    "AI2D, POPE and TextVQA, which are not run here. Our VLM score is the mean of five kinds of "
-    "questions about pictures of digits. Claims 10e to 10g are ours.",
-    "Claims 11 are about public checkpoints (`configs/overtraining/sft.yaml`). For OLMo-1B, the "
-    "paper prints 3 % less on AlpacaEval and 2 % less on ARC at 3T tokens than at 2.3T.",
+    "A study has the checkpoints of one model at rising pre-training budgets (a ladder). "
+    "Intervals cover noise draws, fine-tuning seeds and samples, but not other pre-training "
+    "runs.",
+    "Forgetting is how much fine-tuning raises the loss on keep data, in nats per token. The "
+    "paper speaks of perplexities, but the values in its figures are too small for that. They are "
+    "read as logarithms of perplexities, that is, as nats per token.",
+    "A score has an inflection point if the modified model is best before the largest budget "
+    "and significantly worse at the largest budget.",
+    "A fixed learning rate is included if fine-tuning neither diverges nor exceeds "
+    "`max_perplexity` at any budget. The paper leaves out losses above 6 nats.",
+    "Claims 9a to 9o are ours. The paper expects regularised fine-tuning to delay the "
+    "inflection point, but does not test it.",
+    "Claims 10a to 10h are about vision-language models. The paper's VLM score is the mean of "
+    "MME, GQA, AI2D, POPE and TextVQA, which are not run here. Our VLM score is the mean over "
+    "five kinds of questions about pictures of digits. Claims 10e to 10g are ours.",
+    "Claims 11a to 11c are about public checkpoints (`configs/overtraining/sft.yaml`). For "
+    "OLMo-1B, the paper prints 3 % less on AlpacaEval and 2 % less on ARC after 3T tokens than "
+    "after 2.3T tokens.",
 )
 LANGUAGE, PICTURES, PUBLIC_1B, PUBLIC_7B = "budgets", "pictures", "olmo_1b", "olmo_2_7b"
 """Recipes: a study of text, one whose checkpoints get a vision tower, and two of public
@@ -151,8 +154,8 @@ def _claim(
 
 _OURS = (
     '"we expect that explicit forms of regularization to prevent large parameter updates could '
-    "also mitigate or delay "
-    'catastrophic overtraining" (section 3.4.2; theorem 4.7); not tried'
+    'also mitigate or delay catastrophic overtraining" (section 3.4.2; theorem 4.7); the paper '
+    "does not test it"
 )
 _SCORE = (
     '"extended pre-training translates to continuous improvements in the VLM score" (section 2, '
@@ -164,19 +167,24 @@ _LOST = (
     'benchmarks" (section 2, figure 2 right)'
 )
 _ALL_RATES = (
-    "all learning rates: figures 24, 26 and 28 (appendix E); the text does not discuss them"
+    "figures 24, 26 and 28 show all learning rates (appendix E); the paper's text does not "
+    "discuss them"
 )
 _SHARP = (
-    "the loss is quadratic for small steps and above the quadratic for large ones (appendix D, "
+    "the loss is quadratic for small steps and lies above the quadratic for large steps "
+    "(appendix D, "
 )
 
 
 def _retention(kind: str, name: str, letters: str) -> Iterator[Statement[OvertrainingRecord]]:
     """At tuned rates, at equal rates, and at equal target."""
-    later = f"{name} moves the inflection point to larger budgets"
-    less = f"{name} slows the growth of the cost with the budget"
+    later = f"{name} moves the inflection point to a larger pre-training budget"
+    less = f"{name} makes forgetting grow less with the pre-training budget"
     tuned_arm = (inside(kind), fine(kind))
-    for at_fixed_rates, at in ((False, "tuned rates"), (True, "equal learning rates")):
+    for at_fixed_rates, at in (
+        (False, "each budget's tuned learning rate"),
+        (True, "equal learning rates"),
+    ):
         needs = FIXED if at_fixed_rates else (*TUNED, *tuned_arm)
         first, second = (letters[2], letters[3]) if at_fixed_rates else (letters[0], letters[1])
         delay = something_to_delay(at_fixed_rates=at_fixed_rates)
@@ -185,12 +193,18 @@ def _retention(kind: str, name: str, letters: str) -> Iterator[Statement[Overtra
         lessen = something_to_lessen(at_fixed_rates=at_fixed_rates)
         rule = costs_grow_less(kind, at_fixed_rates=at_fixed_rates)
         yield _claim(f"9{second}", f"At {at}, {less}.", _OURS, rule, (*needs, lessen))
-    text = f"At the largest budget and at equal learning, {name} forgets less."
+    text = (
+        f"At the largest pre-training budget, {name} forgets less than direct fine-tuning that "
+        "learns as much."
+    )
     yield _claim(f"9{letters[4]}", text, _OURS, keeps_more(kind, EQUAL_GAIN), TUNED)
 
 
 def _equal_score(kind: str, name: str, letter: str) -> Statement[OvertrainingRecord]:
-    text = f"At the largest budget and at equal VLM score, {name} loses less language."
+    text = (
+        f"At the largest pre-training budget, {name} forgets less of the text ability than "
+        "direct fine-tuning with the same VLM score."
+    )
     rule = keeps_more(kind, EQUAL_SCORE)
     return _claim(f"10{letter}", text, _OURS, rule, SEEN_TUNED, PICTURES)
 
@@ -198,37 +212,39 @@ def _equal_score(kind: str, name: str, letter: str) -> Statement[OvertrainingRec
 STATEMENTS = (
     _claim(
         "1a",
-        "The checkpoint's own perplexity falls with the pre-training budget.",
-        "falls with the budget (figures 3 to 6, dashed lines)",
+        "The perplexity of the unmodified checkpoint falls with the pre-training budget.",
+        "the perplexity falls with the budget (figures 3 to 6, dashed lines)",
         Rule(
-            "The unmodified checkpoint is best at the largest budget, and significantly worse at "
-            "every smaller budget.",
+            "On the first entry of keep, the unmodified checkpoint with the largest budget is "
+            "best. Every unmodified checkpoint with a smaller budget is significantly worse.",
             first_improves,
         ),
         (OVERTRAINED_LADDER,),
     ),
     _claim(
         "1b",
-        "The checkpoint also gets better on everything else that is measured.",
+        "With a larger pre-training budget, the unmodified checkpoint also gets better on "
+        "everything else that is measured.",
         '"The performance keeps improving on all the downstream tasks we evaluate" (section 2.2)',
         Rule(
-            "On every other keep entry, the unmodified checkpoint is best at the largest budget, "
-            "and significantly worse at every smaller budget.",
+            "On every other entry of keep, the unmodified checkpoint with the largest budget "
+            "is best. Every unmodified checkpoint with a smaller budget is significantly worse.",
             others_improve,
         ),
     ),
     _claim(
         "2",
-        "The cost of Gaussian noise rises monotonically with the budget, at every size of the "
-        "noise.",
-        '"progressive sensitivity": at every gamma (section 3.3, figure 3)',
+        "At every noise size, the loss increase caused by Gaussian noise grows monotonically "
+        "with the pre-training budget.",
+        '"progressive sensitivity" at every noise size gamma (section 3.3, figure 3)',
         rising(
-            "At every gamma, the cost of noise rises from the smallest to the largest budget by "
-            "more than a tenth of the largest cost. Between any two budgets it falls by at most "
-            "that.",
+            "At every noise size, noise raises the loss more at the largest budget than at the "
+            "smallest. The difference is more than a tenth of the largest loss increase over the "
+            "budgets. From any budget to a larger one, the loss increase falls by at most that "
+            "tenth.",
             noises,
             Noise.costs,
-            what="cost of noise {case.size:g}",
+            what="loss increase caused by noise {case.size:g}",
             least=Noise.tenth,
             back=Noise.tenth,
             along="the budget",
@@ -236,16 +252,18 @@ STATEMENTS = (
     ),
     _claim(
         "3",
-        "The cost of fine-tuning at a fixed learning rate rises monotonically with the budget.",
-        '"progressive sensitivity" at fixed rates, "across all datasets" (section 3.4.1, figures 4 '
-        "and 29)",
+        "At a fixed learning rate, forgetting by fine-tuning rises monotonically with the "
+        "pre-training budget.",
+        '"progressive sensitivity" at fixed learning rates, "across all datasets" (section '
+        "3.4.1, figures 4 and 29)",
         rising(
-            "On every task and at every learning rate that counts, the cost of direct "
-            "fine-tuning rises from the smallest to the largest budget by more than a tenth of "
-            "the largest cost. Between any two budgets it falls by at most that.",
+            "On every task and at every included learning rate, forgetting by direct "
+            "fine-tuning rises from the smallest to the largest budget. The rise is more than "
+            "a tenth of the largest value over the budgets. From any budget to a larger one, "
+            "forgetting falls by at most that tenth.",
             every_rate,
             Direct.costs,
-            what="cost at {case.at}",
+            what="forgetting at {case.at}",
             least=Direct.tenth,
             back=Direct.tenth,
             along="the budget",
@@ -254,23 +272,23 @@ STATEMENTS = (
     ),
     _claim(
         "4a",
-        "Under noise, the loss is U-shaped: beyond some budget, longer pre-training makes it "
-        "worse.",
+        "Under noise, the loss is U-shaped: beyond some budget, longer pre-training makes the "
+        "loss worse.",
         "an inflection point at each gamma that is large enough (section 3.3, figure 3)",
         turns(
-            "Under the largest noise, the best budget is not the largest one, and the largest is "
-            "significantly worse.",
+            "Under the largest noise, the model is best before the largest budget and "
+            "significantly worse at the largest budget.",
             "the model under {}",
             lambda record: [noisy(record, -1)],
         ),
     ),
     _claim(
         "4b",
-        "Larger noise moves the inflection point to smaller budgets.",
+        "Larger noise moves the inflection point to a smaller pre-training budget.",
         '"leading to an inflection point at a lower token budget" (section 3.3)',
         turns_earlier(
-            "All budgets that may be best under the largest noise are smaller than all budgets "
-            "that may be best under the smallest noise.",
+            "The best budget is smaller under the largest noise than under the smallest. The "
+            "intervals of the two best budgets do not overlap.",
             lambda record: [noisy(record, -1)],
             lambda record: [noisy(record, 0)],
             "a second size of noise",
@@ -278,43 +296,43 @@ STATEMENTS = (
     ),
     _claim(
         "4c",
-        "After fine-tuning at a fixed learning rate, the loss on pre-training text is U-shaped "
-        "in the budget.",
+        "After fine-tuning at a fixed learning rate, the loss on pre-training text is a "
+        "U-shaped function of the pre-training budget.",
         '"At sufficiently large learning rates ... we observe performance degradation" (section '
         "3.4.1, figure 5)",
         turns(
-            "On every task, after direct fine-tuning at the largest learning rate that counts, "
-            "the keep score is best before the largest budget, and significantly worse at the "
-            "largest.",
-            "the keep score at {}",
+            "On every task, after direct fine-tuning at the largest included learning rate, the "
+            "score on keep data is best before the largest budget. At the largest budget, it is "
+            "significantly worse.",
+            "the score on keep data at {}",
             lambda record: at_rates(record, -1),
         ),
         FIXED,
     ),
     _claim(
         "4d",
-        "A larger learning rate moves the inflection point to smaller budgets.",
+        "A larger learning rate moves the inflection point to a smaller pre-training budget.",
         '"models trained with larger learning rates exhibit an inflection point at lower token '
         'budgets" (section 3.4.1, figure 5)',
         turns_earlier(
-            "On every task, after direct fine-tuning, the keep score turns earlier at the "
-            "largest learning rate that counts than at the smallest.",
+            "On every task, the score on keep data after direct fine-tuning has an earlier "
+            "inflection point with the largest included learning rate than with the smallest.",
             lambda record: at_rates(record, -1),
             lambda record: at_rates(record, 0),
-            "a second learning rate that counts",
+            "a second included learning rate",
         ),
         FIXED,
     ),
     _claim(
         "4e",
-        "After fine-tuning at a large fixed learning rate, the task's own loss is U-shaped in "
-        "the budget, in some cases.",
+        "In some cases, the loss on the task itself is a U-shaped function of the pre-training "
+        "budget after fine-tuning at a large fixed learning rate.",
         '"though sometimes also exhibit a U-shaped trend in ID perplexity" (section 3.4.1, figure '
         "5, bottom)",
         turns_somewhere(
-            "On at least one task, after direct fine-tuning at the largest learning rate that "
-            "counts, the task score is best before the largest budget, and significantly worse "
-            "at the largest.",
+            "On at least one task, after direct fine-tuning at the largest included learning "
+            "rate, the task score is best before the largest budget. At the largest budget, it is "
+            "significantly worse.",
             "the task score at {}",
             lambda record: at_rates(record, -1, "learn"),
         ),
@@ -322,27 +340,27 @@ STATEMENTS = (
     ),
     _claim(
         "5a",
-        "With the learning rate tuned for the task, the keep score still degrades at large "
-        "budgets, in some cases.",
+        "In some cases, the score on keep data degrades at large pre-training budgets although "
+        "the learning rate is tuned for the task.",
         '"C4 perplexity degrades in GSM8k, Starcoder-Python, MR, and RTE", four of six (section '
         "3.4.2, figure 6)",
         turns_somewhere(
-            "On at least one task, with each budget at its tuned learning rate, the keep score "
-            "turns.",
-            "the keep score at {}",
+            "On at least one task, with each budget at its tuned learning rate, the score on "
+            "keep data has an inflection point.",
+            "the score on keep data at {}",
             tuned,
         ),
         TUNED,
     ),
     _claim(
         "5b",
-        "With the learning rate tuned for the task, the task score itself degrades at large "
-        "budgets, in some cases.",
+        "In some cases, the task score itself degrades at large pre-training budgets although "
+        "the learning rate is tuned for the task.",
         '"ID perplexity degrades with extensive overtraining (RTE, TREC)", two of six (section '
         "3.4.2, figure 6)",
         turns_somewhere(
             "On at least one task, with each budget at its tuned learning rate, the task score "
-            "turns.",
+            "has an inflection point.",
             "the task score at {}",
             lambda record: tuned(record, "learn"),
         ),
@@ -350,104 +368,111 @@ STATEMENTS = (
     ),
     _claim(
         "5c",
-        "If the tuned learning rate is the same at all budgets, both the task score and the keep "
-        "score degrade.",
+        "If the tuned learning rate is the same at all pre-training budgets, both the task "
+        "score and the score on keep data degrade.",
         '"A constant optimal learning rate across token budgets leads to degradation in both" '
         "(section 3.4.2, figure 7 left)",
         Rule(
             "On every task whose tuned learning rate is the same at all budgets, both the task "
-            "score and the keep score turn.",
+            "score and the score on keep data have an inflection point.",
             constant_rate_harms_both,
         ),
         TUNED,
     ),
     _claim(
         "5d",
-        "If neither the task score nor the keep score degrades, the tuned learning rate falls "
-        "with the budget.",
+        "If neither the task score nor the score on keep data degrades, the tuned learning "
+        "rate falls with the pre-training budget.",
         '"A quickly decreasing optimal learning rate enables improvements in both" (section 3.4.2, '
         "figure 7 right)",
         Rule(
-            "On every task where neither the task score nor the keep score turns, all learning "
-            "rates that may be best at the largest budget are below all those that may be best "
-            "at the smallest.",
+            "The rule applies to every task on which both the task score and the score on keep "
+            "data are best at the largest budget. On these tasks, the whole interval of the tuned "
+            "learning rate at the largest budget lies below the interval at the smallest budget. "
+            "An interval covers the learning rates that are not significantly worse than the "
+            "tuned one.",
             harmless_rate_falls,
         ),
         TUNED,
     ),
     _claim(
         "6",
-        "The weights move in proportion to the learning rate, independently of the budget.",
+        "The distance that fine-tuning moves the weights is proportional to the learning "
+        "rate and does not depend on the pre-training budget.",
         '"not exactly, but approximately, directly proportional to the learning rate and '
         'independent of the amount of pre-training" (appendix C.1, figure 8)',
         Rule(
-            "On every task, over the learning rates that count, the weights' distance to the "
-            "checkpoint grows with the rate to an exponent within 0.2 of 1. At one rate, the "
-            "distances at the smallest and the largest budget are equal within 20 %.",
+            "On every task and over the included learning rates, the weights' distance to the "
+            "checkpoint grows as a power of the learning rate, with an exponent within 0.2 of "
+            "1. On average over these learning rates, the distances at the smallest and the "
+            "largest budget differ by at most 20 %.",
             distance_follows_the_rate,
         ),
         FIXED,
     ),
     _claim(
         "7a",
-        "Along noise, the loss follows its quadratic approximation near the checkpoint, and lies "
-        "above it far away.",
+        "In the direction of noise, the loss follows its quadratic approximation near the "
+        "checkpoint and lies above the approximation far away.",
         f"{_SHARP}figure 9)",
         Rule(
-            "Along noise, the loss differs from the quadratic by at most 10 % of the quadratic's "
-            "change at the smallest size. At the largest size, it lies above the quadratic by "
-            "more than 10 % of that change.",
+            "At the smallest noise, the loss differs from its quadratic approximation by at "
+            "most 10 % of the loss change that the approximation predicts. At the largest noise, "
+            "the loss lies above the approximation by more than 10 % of the change predicted "
+            "there.",
             quadratic_near_and_far,
         ),
         (OVERTRAINED_LADDER, NEAR_ENOUGH),
     ),
     _claim(
         "7b",
-        "Along the direction of a fine-tuning, the loss also lies above its quadratic "
-        "approximation.",
+        "In the direction of a fine-tuning, the loss also lies above its quadratic approximation.",
         '"the actual loss is substantially higher than the quadratic approximation" (appendix D, '
         "figure 10)",
         Rule(
-            "At the fine-tuned model, the loss lies above the quadratic by more than 10 % of the "
-            "quadratic's change.",
+            "At the fine-tuned model, the loss lies above its quadratic approximation by more "
+            "than 10 % of the loss change that the approximation predicts.",
             above_the_quadratic,
         ),
         (OVERTRAINED_LADDER,),
     ),
     _claim(
         "7c",
-        "The loss gets sharper with the budget.",
+        "Longer pre-training makes the loss sharper: its curvature grows with the budget.",
         'progressive sensitivity is "a generalization of progressive sharpness"; for the '
         'Hessian, "other norms ... such as the trace norm, also exhibit a similar behavior" '
         "(appendix D)",
         Rule(
-            "The trace of the Hessian is larger at the largest budget than at the smallest, by "
-            "more than a tenth of the trace at the largest.",
+            "The trace of the Hessian is larger at the largest budget than at the smallest. "
+            "The difference is more than a tenth of the trace at the largest budget.",
             sharpness_grows,
         ),
     ),
     _claim(
         "8",
-        "A learning rate below the tuned one delays the inflection point.",
+        "A learning rate below the tuned learning rate delays the inflection point.",
         '"choosing to train with the smallest learning rate would delay the inflection point", at '
         "the task's expense (section 3.4.2, figure 7)",
         Rule(
-            "On every task that turns at tuned rates, the keep score turns later at the smallest "
-            "learning rate that counts.",
+            "The rule applies to every task on which the score on keep data has an inflection "
+            "point at the tuned learning rates. On these tasks, the inflection point comes later "
+            "with the smallest included learning rate than with the tuned ones.",
             smallest_rate_turns_later,
         ),
         (*TUNED, RETAINING, something_to_delay(at_fixed_rates=False)),
     ),
     *_retention("label_annealing", "label annealing", "abghm"),
-    *_retention("l2", "L2 to the initial model", "cdijn"),
+    *_retention("l2", "L2 regularisation toward the initial model", "cdijn"),
     *_retention("sfa", "SFA", "efklo"),
     _claim(
         "10a",
-        "With the learning rate tuned for the VLM score, that score rises with the budget.",
+        "With the learning rate tuned for the VLM score, the VLM score rises with the "
+        "pre-training budget.",
         _SCORE,
         rising(
-            "At the tuned rates, the VLM score rises from the smallest to the largest budget by "
-            "more than 0.02. Between any two budgets it falls by at most that.",
+            "With each budget at its tuned learning rate, the VLM score rises from the "
+            "smallest to the largest budget by more than 0.02. Between any two budgets, the "
+            "VLM score falls by at most 0.02.",
             at_tuned_rates,
             Direct.scores,
             what="VLM score at {case.at}",
@@ -460,16 +485,17 @@ STATEMENTS = (
     ),
     _claim(
         "10b",
-        "With the learning rate tuned for the VLM score, the model loses more language after "
-        "longer pre-training.",
+        "With the learning rate tuned for the VLM score, fine-tuning forgets more of the text "
+        "ability after longer pre-training.",
         _LOST,
         rising(
-            "At the tuned rates, the cost on keep rises from the smallest to the largest budget "
-            "by more than a tenth of the largest cost. Between any two budgets it falls by at "
-            "most that.",
+            "With each budget at its tuned learning rate, forgetting on keep data rises from "
+            "the smallest to the largest budget. The rise is more than a tenth of the largest "
+            "value over the budgets. From any budget to a larger one, forgetting falls by at most "
+            "that tenth.",
             at_tuned_rates,
             Direct.costs,
-            what="cost in language at {case.at}",
+            what="forgetting of text at {case.at}",
             least=Direct.tenth,
             back=Direct.tenth,
             along="the budget",
@@ -479,11 +505,12 @@ STATEMENTS = (
     ),
     _claim(
         "10c",
-        "At every fixed learning rate, the VLM score rises with the budget.",
+        "At every fixed learning rate, the VLM score rises with the pre-training budget.",
         _ALL_RATES,
         rising(
-            "At every learning rate that counts, the VLM score rises from the smallest to the "
-            "largest budget by more than 0.02. Between any two budgets it falls by at most that.",
+            "At every included learning rate, the VLM score rises from the smallest to the "
+            "largest budget by more than 0.02. Between any two budgets, the VLM score falls by "
+            "at most 0.02.",
             every_rate,
             Direct.scores,
             what="VLM score at {case.at}",
@@ -496,15 +523,16 @@ STATEMENTS = (
     ),
     _claim(
         "10d",
-        "At every fixed learning rate, the model loses more language after longer pre-training.",
+        "At every fixed learning rate, fine-tuning forgets more of the text ability after "
+        "longer pre-training.",
         _ALL_RATES,
         rising(
-            "At every learning rate that counts, the cost on keep rises from the smallest to the "
-            "largest budget by more than a tenth of the largest cost. Between any two budgets it "
-            "falls by at most that.",
+            "At every included learning rate, forgetting on keep data rises from the smallest "
+            "to the largest budget. The rise is more than a tenth of the largest value over the "
+            "budgets. From any budget to a larger one, forgetting falls by at most that tenth.",
             every_rate,
             Direct.costs,
-            what="cost in language at {case.at}",
+            what="forgetting of text at {case.at}",
             least=Direct.tenth,
             back=Direct.tenth,
             along="the budget",
@@ -517,12 +545,13 @@ STATEMENTS = (
     _equal_score("LoRA", "LoRA", "g"),
     _claim(
         "10h",
-        "On some benchmark, the language score of the model with vision gets worse with the "
-        "budget.",
+        "On at least one text benchmark, the vision-language model gets worse with longer "
+        "pre-training.",
         '"On some datasets such as PIQA, the drop is so severe that extended pre-training actively '
         'hurts performance after post-training" (section 2.2, figure 2 right)',
         turns_somewhere(
-            "At the tuned rates, at least one keep entry turns.",
+            "With each budget at its tuned learning rate, at least one entry of keep has "
+            "an inflection point.",
             "{}",
             lambda record: tuned_benchmarks(record, first_task(record)),
         ),
@@ -531,12 +560,13 @@ STATEMENTS = (
     ),
     _claim(
         "11a",
-        "OLMo-1B, tuned on instructions, follows them worse beyond 2.5T tokens of pre-training.",
+        "After instruction tuning, OLMo-1B follows instructions worse if it was "
+        "pre-trained on more than 2.5T tokens.",
         '"a base model pre-trained on 3T tokens shows up to 3% lower response rate (AlpacaEval '
         'score) than one pre-trained on just 2.3T tokens" (section 2.2; 3.1, item 1; figure 2)',
         turns(
             "On every data set, with each budget at its tuned learning rate, the test score "
-            "(AlpacaEval) turns.",
+            "(AlpacaEval) has an inflection point.",
             "the test score at {}",
             lambda record: tuned(record, "learn"),
         ),
@@ -545,11 +575,12 @@ STATEMENTS = (
     ),
     _claim(
         "11b",
-        "OLMo-1B, tuned on instructions, also gets worse on general benchmarks.",
+        "After instruction tuning, OLMo-1B also gets worse on general benchmarks with "
+        "longer pre-training.",
         '"We see a similar drop on various OOD tasks"; 2 % on ARC (sections 1, 2.2; figure 2)',
         Rule(
-            "On every data set, with each budget at its tuned learning rate, at least one keep "
-            "entry turns.",
+            "On every data set, with each budget at its tuned learning rate, at least one "
+            "entry of keep has an inflection point.",
             a_benchmark_turns,
         ),
         PUBLIC,
@@ -557,12 +588,14 @@ STATEMENTS = (
     ),
     _claim(
         "11c",
-        "OLMo-2-7B, tuned the same way, does not get worse up to 3T tokens.",
+        "After the same instruction tuning as OLMo-1B, OLMo-2-7B does not get worse up to "
+        "3T tokens of pre-training.",
         '"catastrophic overtraining is not observed on OLMo-7B models for pre-training token '
         'budgets up to 3T tokens" (section 3.1, item 3)',
         Rule(
-            "On every data set, with each budget up to 3T at its tuned learning rate, neither "
-            "the test score nor any keep entry turns. All are best at the largest budget.",
+            "On every data set, with each budget up to 3T tokens at its tuned learning rate, "
+            "the test score and every entry of keep are best at the largest budget. None has "
+            "an inflection point.",
             nothing_turns,
         ),
         PUBLIC,

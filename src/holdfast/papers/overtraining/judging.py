@@ -84,18 +84,18 @@ def turned(what: str, turn: TurningPoint, level: float) -> Part:
     low, high = places_of(turn, level)
     verdict = verdict_of((low, high), len(turn.budgets))
     may_be = tokens_text((turn.budgets[low], turn.budgets[high]))
-    at = f"best at {tokens_text((turn.tokens, turn.tokens))} tokens (possibly {may_be})"
-    lost = f"{what}: loss from the best budget to the largest"
+    at = f"it is best at {tokens_text((turn.tokens, turn.tokens))} tokens (possibly {may_be})"
+    lost = f"{what}: loss from the best budget to the largest budget"
     figures = [
         ClaimFigure(what=lost, value=turn.after, interval=None, n="the ladder", unit=turn.unit)
     ]
     if verdict == TURNS:
-        return Part(verdict=HOLDS, reason=f"{what} turns, {at}", figures=figures)
+        return Part(verdict=HOLDS, reason=f"{what} has an inflection point: {at}", figures=figures)
     if verdict == FALLS:
         return Part(
             verdict=FAILS, reason=f"{what} gets better up to the largest budget", figures=figures
         )
-    return unknown(f"it is undecided whether {what} turns, {at}", figures)
+    return unknown(f"it is undecided whether {what} has an inflection point: {at}", figures)
 
 
 def improves(what: str, turn: TurningPoint, level: float) -> Part:
@@ -115,8 +115,8 @@ def earlier(
         [turn.budgets[index] for index in places_of(turn, each)] for turn in (one, other)
     )
     reason = (
-        f"with {name}, the model is best at {tokens_text(best)} tokens; with {than}, at "
-        f"{tokens_text(other_best)}"
+        f"with {name}, the model is best at {tokens_text(best)} tokens, and with {than} it is "
+        f"best at {tokens_text(other_best)} tokens"
     )
     if best[1] < other_best[0]:
         return [Part(verdict=HOLDS, reason=reason)]
@@ -154,9 +154,9 @@ def others_improve(record: OvertrainingRecord, level: float) -> list[Part]:
     parts = []
     for turn in as_they_are(record)[1:]:
         name = turn.entry.rpartition("/")[2]
-        parts.append(improves(f"{name} of the unmodified checkpoint", turn, level))
+        parts.append(improves(f"the score of the unmodified checkpoint on {name}", turn, level))
     if not parts:
-        raise NotMeasured("a second keep entry")
+        raise NotMeasured("a second entry of keep")
     return parts
 
 
@@ -165,7 +165,7 @@ def nothing_turns(record: OvertrainingRecord, level: float) -> list[Part]:
     parts = []
     for task in record.tasks:
         turn = turn_of(record, task, None, leading_key(record, task, "learn"))
-        parts.append(improves(f"{task} at tuned rates", turn, level))
+        parts.append(improves(f"{task} at each budget's tuned learning rate", turn, level))
         for name, turn_of_entry in tuned_benchmarks(record, task):
             parts.append(improves(name, turn_of_entry, level))
     return parts
@@ -206,7 +206,7 @@ def smallest_rate_turns_later(record: OvertrainingRecord, level: float) -> list[
         at_tuned = turn_of(record, task, None, kept_entry(record))
         parts += earlier(at_tuned, at_smallest, rate_text(None), rate_text(rate), level)
     if not parts:
-        raise NotMeasured("a turning point at tuned rates")
+        raise NotMeasured("an inflection point at the tuned learning rates")
     return parts
 
 
@@ -220,7 +220,7 @@ def constant_rate_harms_both(record: OvertrainingRecord, level: float) -> list[P
         rates = tuned_rates(record, task)
         if len(rates) < len(record.checkpoints) or len({rate.rate for rate in rates}) > 1:
             continue
-        for suite, what in (("keep", "the keep score"), ("learn", "the task score")):
+        for suite, what in (("keep", "the score on keep data"), ("learn", "the task score")):
             turn = turn_of(record, task, None, leading_key(record, task, suite))
             where = where_of(record, task)
             parts.append(turned(f"{where}: {what}" if where else what, turn, level))
@@ -245,15 +245,22 @@ def harmless_rate_falls(record: OvertrainingRecord, level: float) -> list[Part]:
         first, last = rates[0], rates[-1]
         reason = f"the tuned learning rate of {task} goes from {first.rate:g} to {last.rate:g}"
         if level > CONFIDENCE:
-            parts.append(unknown(f"{reason}; its interval at this level is unknown"))
+            parts.append(unknown(f"{reason}; its interval at this confidence level is unknown"))
         elif last.interval[1] < first.interval[0]:
             parts.append(Part(verdict=HOLDS, reason=reason))
         elif last.interval[0] > first.interval[1]:
             parts.append(Part(verdict=FAILS, reason=reason))
         else:
-            parts.append(unknown(f"{reason}; it is undecided whether it falls"))
+            parts.append(
+                unknown(
+                    f"{reason}; it is undecided whether the learning rate falls with the budget"
+                )
+            )
     if not parts:
-        raise NotMeasured("a task where neither the task score nor the keep score turns")
+        raise NotMeasured(
+            "a task on which both the task score and the score on keep data get better up to "
+            "the largest budget"
+        )
     return parts
 
 
@@ -272,15 +279,21 @@ def moves(kind: str, *, at_fixed_rates: bool) -> OvertrainingRule:
             at = f"at {rate_text(rate)}"
             parts += earlier(direct, by_method, f"direct fine-tuning {at}", arm, level)
         if not parts:
-            raise NotMeasured("a turning point of direct fine-tuning")
+            raise NotMeasured("an inflection point of direct fine-tuning")
         return parts
 
     which = (
-        "At every learning rate that counts and at which direct fine-tuning turns"
+        "At every included learning rate at which direct fine-tuning has an inflection point"
         if at_fixed_rates
-        else "At tuned rates, wherever direct fine-tuning turns"
+        else (
+            "On every task on which direct fine-tuning has an inflection point at the tuned "
+            "learning rates"
+        )
     )
-    return Rule(f"{which}, the keep score turns later with the method.", judge)
+    return Rule(
+        f"{which}, the inflection point of the score on keep data comes later with the method.",
+        judge,
+    )
 
 
 def costs_grow_less(kind: str, *, at_fixed_rates: bool) -> OvertrainingRule:
@@ -293,25 +306,29 @@ def costs_grow_less(kind: str, *, at_fixed_rates: bool) -> OvertrainingRule:
             shift = shift_of(record, kind, task, rate)
             least = SHARE * growth_of(record, task, rate).value
             at = rate_text(rate)
-            what = f"growth of the cost along the ladder at {at}, minus direct fine-tuning's"
+            what = f"growth of forgetting with the budget at {at}, minus that of direct fine-tuning"
             figure = shown(what, shift.growth, level, "seeds paired", shift.unit)
             yes, no = (
-                (f"at {at}, its cost grows less than direct fine-tuning's"),
-                f"at {at}, its cost does not grow less than direct fine-tuning's",
+                (f"at {at}, forgetting with the method grows less than with direct fine-tuning"),
+                f"at {at}, forgetting with the method does not grow less than with direct "
+                "fine-tuning",
             )
             parts.append(below(figure, -least, yes=yes, no=no))
         if not parts:
-            raise NotMeasured("a cost of direct fine-tuning that grows along the ladder")
+            raise NotMeasured("forgetting by direct fine-tuning that grows with the budget")
         return parts
 
     which = (
-        "At every learning rate that counts and at which the cost of direct fine-tuning grows"
+        "At every included learning rate at which forgetting by direct fine-tuning grows"
         if at_fixed_rates
-        else "At tuned rates, wherever the cost of direct fine-tuning grows"
+        else (
+            "On every task on which forgetting by direct fine-tuning at the tuned learning "
+            "rates grows"
+        )
     )
     says = (
-        f"{which} from the smallest to the largest budget, the cost grows less with the method, by "
-        "more than a tenth of direct fine-tuning's growth."
+        f"{which} from the smallest to the largest budget, forgetting grows less with the method. "
+        "The difference is more than a tenth of direct fine-tuning's growth."
     )
     return Rule(says, judge)
 
@@ -365,13 +382,13 @@ EQUAL_GAIN = EqualTarget(
     of=gain_of,
     wanted=_most_of,
     name="task gain",
-    text="90 % of direct fine-tuning's task gain at its tuned rate",
+    text="90 % of the task gain of direct fine-tuning at its tuned learning rate",
 )
 EQUAL_SCORE = EqualTarget(
     of=score_of,
     wanted=_but_for_noise,
     name="VLM score",
-    text="direct fine-tuning's VLM score at its tuned rate, minus 0.02",
+    text="the VLM score of direct fine-tuning at its tuned learning rate, minus 0.02",
 )
 
 
@@ -386,8 +403,9 @@ def keeps_more(kind: str, equal: EqualTarget) -> OvertrainingRule:
         return parts
 
     says = (
-        f"At the largest budget, where each arm reaches {equal.text}, the method's cost on keep is "
-        "below direct fine-tuning's by more than a tenth of direct fine-tuning's cost."
+        "At the largest budget, the method and direct fine-tuning are compared at learning rates "
+        f"with which each reaches {equal.text}. At these learning rates, the method forgets less "
+        "on keep data. The difference is more than a tenth of what direct fine-tuning forgets."
     )
     return Rule(says, judge)
 
@@ -407,12 +425,17 @@ def _keeps_more(
     if by_method is None or by_direct is None:
         label = arm if by_method is None else record.direct
         return unknown(f"{label} does not reach {reached} in every seed")
-    what = f"keep score at {reached}: {arm} - {record.direct}"
+    what = f"score on keep data at {reached}: {arm} minus {record.direct}"
     where, n = where_of(record, task), f"{len(target.by_seed)} seeds, paired"
     difference = by_method - by_direct
     figure = shown(f"{where}: {what}" if where else what, difference, level, n, kept_unit(record))
     least = SHARE * abs(by_direct.value)
-    return above(figure, least, yes="the method keeps more", no="the method does not keep more")
+    return above(
+        figure,
+        least,
+        yes="the method forgets less than direct fine-tuning",
+        no="the method does not forget less than direct fine-tuning",
+    )
 
 
 # --------------------------------------------------------------------------- distance and curvature
@@ -435,7 +458,9 @@ def _distance_of(record: OvertrainingRecord, level: float, task: str) -> list[Pa
     same_seeds = all(set(by_seed) == set(seeds) for by_seed in distances)
     budgets = {len(row) for row in rows}
     if len(rates) < 3 or not seeds or not same_seeds or len(budgets) > 1 or min(budgets) < 2:
-        raise NotMeasured("the distance at three learning rates with the same budgets and seeds")
+        raise NotMeasured(
+            "the distance of the weights at three learning rates with the same budgets and seeds"
+        )
     log_rates = [math.log(rate) for rate in rates]
     exponents, spreads = {}, {}
     for seed in seeds:
@@ -449,22 +474,24 @@ def _distance_of(record: OvertrainingRecord, level: float, task: str) -> list[Pa
         spreads[int(seed)] = statistics.fmean(line[-1] - line[0] for line in away)
     n, where = f"{len(seeds)} seeds", where_of(record, task)
     at = f"{where}: " if where else ""
-    what = f"{at}exponent of the distance in the learning rate, minus 1"
+    what = (
+        f"{at}exponent with which the distance of the weights grows with the learning rate, minus 1"
+    )
     exponent = shown(what, Figure.over_seeds(exponents), level, n, "")
-    what = f"{at}log of the distance, largest to smallest budget"
+    what = f"{at}log of the weights' distance at the largest budget divided by that at the smallest"
     spread = shown(what, Figure.over_seeds(spreads), level, n, "")
     return [
         within(
             exponent,
             EXPONENT,
-            yes="the distance is proportional to the learning rate",
-            no="the distance is not proportional to the learning rate",
+            yes="the distance of the weights is proportional to the learning rate",
+            no="the distance of the weights is not proportional to the learning rate",
         ),
         within(
             spread,
             ALIKE,
-            yes="the distance does not depend on the budget",
-            no="the distance depends on the budget",
+            yes="the distance of the weights does not depend on the budget",
+            no="the distance of the weights depends on the budget",
         ),
     ]
 
@@ -494,20 +521,22 @@ def quadratic_near_and_far(record: OvertrainingRecord, level: float) -> list[Par
             sizes = sorted(line.losses)[1:]
             near.append(_excess(line, *sizes[0]))
             far.append(_excess(line, *sizes[-1]))
-    smallest = _over_checkpoints("loss - quadratic, smallest noise", near, level)
-    largest = _over_checkpoints("loss - quadratic, largest noise", far, level)
+    smallest = _over_checkpoints(
+        "loss minus its quadratic approximation, smallest noise", near, level
+    )
+    largest = _over_checkpoints("loss minus its quadratic approximation, largest noise", far, level)
     return [
         within(
             smallest,
             NEAR,
-            yes="the quadratic holds near the checkpoint",
-            no="the quadratic does not hold near the checkpoint",
+            yes="the quadratic approximation holds near the checkpoint",
+            no="the quadratic approximation does not hold near the checkpoint",
         ),
         above(
             largest,
             FAR,
-            yes="the loss lies above the quadratic far away",
-            no="the loss does not lie above the quadratic far away",
+            yes="the loss lies above the quadratic approximation far from the checkpoint",
+            no="the loss does not lie above the quadratic approximation far from the checkpoint",
         ),
     ]
 
@@ -520,13 +549,15 @@ def above_the_quadratic(record: OvertrainingRecord, level: float) -> list[Part]:
             losses = dict(line.losses)
             if not line.label.startswith("noise") and {0.0, 1.0} <= losses.keys():
                 excess.append(_excess(line, 1.0, losses[1.0]))
-    figure = _over_checkpoints("loss - quadratic, at the fine-tuned model", excess, level)
+    figure = _over_checkpoints(
+        "loss minus its quadratic approximation, at the fine-tuned model", excess, level
+    )
     return [
         above(
             figure,
             FAR,
-            yes="the loss lies above the quadratic",
-            no="the loss does not lie above the quadratic",
+            yes="the loss of the fine-tuned model lies above the quadratic approximation",
+            no="the loss of the fine-tuned model does not lie above the quadratic approximation",
         )
     ]
 
@@ -536,9 +567,7 @@ def _over_checkpoints(what: str, values: Sequence[float], level: float) -> Claim
     if len(values) < 2:
         raise NotMeasured("the curvature of two checkpoints along this direction")
     figure = Figure.over_seeds(dict(enumerate(values)))
-    return shown(
-        what, figure, level, f"{len(values)} checkpoints", "share of the quadratic's change"
-    )
+    return shown(what, figure, level, f"{len(values)} checkpoints", "share of the predicted change")
 
 
 def sharpness_grows(record: OvertrainingRecord, level: float) -> list[Part]:
@@ -548,9 +577,16 @@ def sharpness_grows(record: OvertrainingRecord, level: float) -> list[Part]:
     figures = []
     for end in ends:
         if end is None or end.trace_interval is None:
-            raise NotMeasured("the curvature of the smallest and of the largest budget")
+            raise NotMeasured("the curvature at the smallest and at the largest budget")
         figures.append(Figure(value=end.trace, over_samples=end.trace_interval))
-    what = "trace of the Hessian, largest budget - smallest"
+    what = "trace of the Hessian, largest budget minus smallest budget"
     figure = shown(what, figures[1] - figures[0], level, "random vectors", "nats/token")
     least = SHARE * abs(figures[1].value)
-    return [above(figure, least, yes="the trace grows", no="the trace does not grow")]
+    return [
+        above(
+            figure,
+            least,
+            yes="the trace of the Hessian grows with the budget",
+            no="the trace of the Hessian does not grow with the budget",
+        )
+    ]

@@ -105,8 +105,8 @@ def overtraining_record(
     )
     if to_the_end:
         notes.append(
-            f"{', '.join(to_the_end)}: trained for all epochs, without early stopping, because the "
-            "weights change after the last step."
+            f"{', '.join(to_the_end)}: trained for all epochs, without early stopping, because "
+            "the method changes the weights after the last step."
         )
     return OvertrainingRecord(
         **state.record_fields(config.resolved, notes),
@@ -321,8 +321,8 @@ class TunedEvaluations:
                 )
                 if not comparisons:
                     raise DataError(
-                        f"{scored.key} was not compared for {model.checkpoint}, {model.arm}, "
-                        f"learning rate {model.rate:g}."
+                        f"{scored.key} of {model.checkpoint}, {model.arm}, learning rate "
+                        f"{model.rate:g} was not compared with the unmodified checkpoint."
                     )
                 after[seed] = comparisons[0].after
             gain = gain_over_seeds(compared, [metric])
@@ -414,7 +414,7 @@ def _without_high_rates(record: OvertrainingRecord, most: float) -> Overtraining
         unit = lead.unit if lead is not None else "nothing"
         if lead is None or unit not in ("nats/token", "perplexity"):
             notes.append(
-                f"{task}: max_perplexity leaves nothing out, because the first keep entry is "
+                f"{task}: max_perplexity has no effect, because the first entry of keep is "
                 f"measured in {unit}."
             )
             continue

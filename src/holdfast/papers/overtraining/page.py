@@ -78,28 +78,29 @@ keeps."""
 AS_IT_IS = "unmodified checkpoint"
 BASE_STYLE = {"kind": "line", "colour": "ink", "symbol": "star", "dash": "solid", "bars": 0}
 AT_RATES = {
-    "turns": "turns at {}",
+    "turns": "has an inflection point at {}",
     "does not turn": "gets better up to the largest budget at {}",
-    "cannot tell": "undecided at {}",
+    "cannot tell": "is undecided at {}",
 }
 """What is said of rates, by verdict."""
 PRIVATE = ("ladder", "output_dir")
 """Keys of the configuration that hold paths: whose folder it was says nothing."""
 READING = (
-    "Tuned: at each budget, the learning rate with the best validation score (mean over seeds). "
-    "The test uses other data. If the tuned rate is at an end of the grid, a better one may lie "
-    "beyond it.",
+    "A budget's tuned learning rate is the one with the best validation score (mean over "
+    "seeds). Test scores come from other data. If the tuned learning rate is at an end of the "
+    "grid, a better one may lie beyond it.",
     "Best at: the budget at which the fine-tuned model is best (the inflection point of "
-    "definition 4.2), with the budgets that are not significantly worse. Seeds and samples are "
-    "paired, with Bonferroni over the budgets. Other pre-training runs are not covered.",
-    "At a fixed rate, arms are compared only at learning rates at which direct fine-tuning did "
-    "not diverge and that `max_perplexity` does not leave out.",
-    "Growth: the cost of fine-tuning at the largest budget minus its cost at the smallest. Later "
-    "(earlier): all budgets that may be best are larger (smaller) than all those of direct "
-    "fine-tuning.",
-    "Public ladders are confounded, because their learning rates were not annealed at each "
-    "checkpoint. In the paper, OLMo-1B degrades beyond 2.5T tokens; OLMo-2-7B does not degrade "
-    "up to 3T.",
+    "definition 4.2). The interval below it covers the budgets that are not significantly worse. "
+    "Seeds and samples are paired, with a Bonferroni correction over the budgets. The intervals do "
+    "not cover other pre-training runs.",
+    "Comparisons of arms at a fixed learning rate leave out every learning rate at which "
+    "direct fine-tuning diverged or exceeded `max_perplexity`.",
+    "Growth of forgetting is how much more fine-tuning forgets at the largest budget than at the "
+    "smallest. An arm's inflection point comes later if every budget that may be its best is "
+    "larger than all those of direct fine-tuning. It comes earlier if every one is smaller.",
+    "Comparisons between public checkpoints are distorted, because their learning rates were "
+    "not annealed at each checkpoint. In the paper, OLMo-1B degrades beyond 2.5T tokens, and "
+    "OLMo-2-7B does not degrade up to 3T tokens.",
 )
 
 
@@ -177,8 +178,8 @@ def summary(record: OvertrainingRecord) -> str:
     if not sentences and record.inflections:
         grow = sum(trend.verdict == "grows" for trend in record.trends)
         sentences.append(
-            f"{grow} of {len(record.trends)} changes without training cost more after longer "
-            "pre-training."
+            f"Of {len(record.trends)} ways to change the weights without training, {grow} harm the "
+            "model more after longer pre-training."
         )
     sentences += _regime_sentence(record) if sentences else []
     if left := sum(model.state != "complete" for model in record.models):
@@ -195,12 +196,9 @@ def _regime_sentence(record: OvertrainingRecord) -> list[str]:
         return []
     ratios = [first.tokens / first.parameters, last.tokens / last.parameters]
     begin, end = (significant(rounded(ratio, 2)) for ratio in ratios)
-    text = f"The ladder has {begin} to {end} tokens a parameter"
+    text = f"The checkpoints were pre-trained on {begin} to {end} tokens per parameter"
     if ratios[0] < OVERTRAINED:
-        text += (
-            f"; below {OVERTRAINED:g} a model is undertrained, and the paper says nothing about "
-            "that"
-        )
+        text += f"; below {OVERTRAINED:g}, a model is undertrained, which the paper does not study"
     return [f"{text}."]
 
 
@@ -219,15 +217,16 @@ def _direct_sentences(record: OvertrainingRecord, task: str) -> list[str]:
         if verdict in by_verdict:
             verdicts.append(text.format(join_and(by_verdict[verdict])))
     if verdicts and of_keep is not None:
-        what = f"the keep score ({of_keep.name})"
+        what = f"the score on keep data ({of_keep.name})"
         sentences.append(
             f"{task}, {record.direct} at a fixed learning rate: {what} {'; '.join(verdicts)}."
         )
-    for suite, what in (("keep", "the keep score"), ("learn", "the task score")):
+    for suite, what in (("keep", "the score on keep data"), ("learn", "the task score")):
         for turn in _turns_at(record, task, None, suite):
             entry = turn.entry.rpartition("/")[2]
             sentences.append(
-                f"{task}, {record.direct} at tuned rates: {what} ({entry}) {_turn_text(turn)}."
+                f"{task}, {record.direct} at each budget's tuned learning rate: {what} "
+                f"({entry}) {_turn_text(turn)}."
             )
     return sentences
 
@@ -256,12 +255,12 @@ def _retention_sentences(record: OvertrainingRecord, task: str) -> list[str]:
         texts = []
         for shift in alike(shifts, arm=arm.label, rate=None):
             if text := _shift_text(record, shift):
-                texts.append(f"at tuned rates {text}")
+                texts.append(f"at each budget's tuned learning rate, {text}")
         at_rates = []
         for rate in reversed(_rates_read(record, task)):
             for shift in alike(shifts, arm=arm.label, rate=rate):
                 if text := _shift_text(record, shift):
-                    at_rates.append(f"at learning rate {rate:g} {text}")
+                    at_rates.append(f"at learning rate {rate:g}, {text}")
         texts += at_rates[:1]
         if texts:
             sentences.append(f"{task}, {arm.label}: {'; '.join(texts)}.")
@@ -273,18 +272,19 @@ def _turn_text(turn: TunedTurn) -> str:
     best = f"is best at {count(turn.tokens)} tokens {budget_interval(turn)}".rstrip()
     if turn.verdict == "turns":
         return (
-            f"{best}; longer pre-training costs {significant(rounded(turn.after, 3))} {turn.unit}"
+            f"{best}; pre-training up to the largest budget makes it worse by "
+            f"{significant(rounded(turn.after, 3))} {turn.unit}"
         )
     if turn.verdict == "does not turn":
         return "gets better up to the largest budget"
-    return f"{best}, and it is undecided whether it turns"
+    return f"{best}, and it is undecided whether it has an inflection point"
 
 
 def _shift_text(record: OvertrainingRecord, shift: Shift) -> str:
     """What a way does to turning point and cost; empty where nothing can be told."""
     effects = []
     if shift.verdict != CANNOT_TELL:
-        effects.append(f"its turning point comes {shift.verdict}")
+        effects.append(f"its inflection point comes {shift.verdict}")
     growths = alike(record.growth, task=shift.task, rate=shift.rate, entry=shift.entry)
     last = {g.arm: g.last for g in growths}
     if _is_clear(shift.growth) and shift.arm in last and shift.against in last:
@@ -293,7 +293,10 @@ def _shift_text(record: OvertrainingRecord, shift: Shift) -> str:
         mine, other = number(last[shift.arm], digits), number(last[shift.against], digits)
         unit = f" {shift.unit}" if shift.unit else ""
         budget = count(record.checkpoints[-1].tokens)
-        effects.append(f"at {budget} tokens it costs {mine}{unit} ({shift.against}: {other})")
+        effects.append(
+            f"after {budget} tokens of pre-training it forgets {mine}{unit} ({shift.against}: "
+            f"{other})"
+        )
     text = " and ".join(effects)
     gain = _gain_of_task(record, shift.task, shift.arm, shift.rate)
     usual = _gain_of_task(record, shift.task, shift.against, shift.rate)
@@ -335,9 +338,9 @@ def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | 
     """At tuned rates, what retention does, and at fixed rates."""
     target, source = record.leading(task, "learn"), record.leading(task, "keep")
     target_chart = _tuned_chart(record, task, target, "Task score")
-    source_chart = _tuned_chart(record, task, source, "Keep score")
+    source_chart = _tuned_chart(record, task, source, "Score on keep data")
     yield section(
-        f"{task}: every budget at its tuned rate",
+        f"{task}: each budget at its tuned learning rate",
         target_chart,
         source_chart,
         _rate_chart(record, task),
@@ -350,7 +353,7 @@ def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | 
             f"{task}: effect of the retention methods",
             _shift_table(record, _leading_shifts(record, task, "keep", "learn")),
             intro="The paper expects that regularised fine-tuning delays the inflection point "
-            "(section 3.4.2), and does not test it.",
+            "(section 3.4.2), but does not test it.",
         )
     others = []
     for arm in record.arms:
@@ -361,18 +364,18 @@ def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | 
         turns = _turn_table(record, task, arm)
         if arm.label == record.direct:
             yield section(
-                f"{task}: {arm.label} at fixed rates",
+                f"{task}: {arm.label} at fixed learning rates",
                 *charts,
                 turns,
-                intro="One learning rate at all budgets (figures 4 and 5). Where a line turns, "
-                "longer pre-training makes the fine-tuned model worse.",
+                intro="Each line uses one learning rate at all budgets (figures 4 and 5). Beyond "
+                "the best point of a line, longer pre-training makes the fine-tuned model worse.",
             )
             yield _distance_section(record, task, arm)
         elif any(charts):
             others.append(
                 Fold(arm.label, [*b.side_by_side(charts), *([] if turns is None else [turns])])
             )
-    yield section(f"{task}: the other arms at fixed rates", *others)
+    yield section(f"{task}: the other arms at fixed learning rates", *others)
 
 
 def _leading_shifts(record: OvertrainingRecord, task: str, *suites: str) -> list[Shift]:
@@ -468,7 +471,7 @@ def _tuned_chart(
         if score is not None and math.isfinite(score.value):
             rows.append(_budget_row(rate.arm, rate.tokens, Value.of(score, SCORE)))
     rules, dotted = _guessing(scored)
-    caption = f"At tuned rates; {direction(scored.higher_is_better)}.{dotted}"
+    caption = f"At each budget's tuned learning rate; {direction(scored.higher_is_better)}.{dotted}"
     rows = [*_base_rows(record, task, scored), *rows] if rows else []
     title, y = f"{what}: {scored.name}", Axis(title=scored.unit)
     return _budget_chart(record, title, rows, y, scored.unit, rules=rules, caption=caption)
@@ -492,7 +495,10 @@ def _rate_chart(record: OvertrainingRecord, task: str) -> Chart | None:
     for arm in record.arms:
         rates.update(arm.rates)
     axis = _rate_axis(sorted(rates) if len(rates) < 9 else ())
-    caption = "Bars: learning rates that are not significantly worse on the validation data."
+    caption = (
+        "Bars span the learning rates whose validation score is not significantly worse than the "
+        "best one."
+    )
     return _budget_chart(record, "Tuned learning rate", rows, axis, "Rate", caption=caption)
 
 
@@ -530,10 +536,10 @@ def _rates_chart(
                 )
             else:
                 diverged.append(f"{rate:g} at {count(checkpoint.tokens)}")
-    caption = f"Diverged, so not drawn: {join_and(diverged)}." if diverged else ""
+    caption = f"Not drawn because fine-tuning diverged: {join_and(diverged)}." if diverged else ""
     if left_out:
         rates = join_and([f"{rate:g}" for rate in left_out])
-        caption += f" Left out because they exceed max_perplexity: {rates}."
+        caption += f" Learning rates left out because they exceed max_perplexity: {rates}."
     title, y, rules = f"{scored.name}: what fine-tuning costs", f"cost, {scored.unit}", list[Rule]()
     if not cost:
         title, y = f"{scored.name}: the fine-tuned model", scored.unit
@@ -580,8 +586,8 @@ def _distance_section(record: OvertrainingRecord, task: str, arm: Arm) -> Sectio
         height=340,
     )
     intro = (
-        "In the paper, the distance is approximately proportional to the learning rate (exponent "
-        "1) and the same at all budgets."
+        "In the paper, the distance is approximately proportional to the learning rate "
+        "(exponent 1) and does not depend on the budget."
     )
     return section(f"{task}: distance of the weights", chart, intro=intro)
 
@@ -617,7 +623,7 @@ def _tuned_table(record: OvertrainingRecord, task: str) -> Table:
     columns = [_words("Arm", "arm"), Col("Tokens", lambda rate: _tokens_cell(rate.tokens))]
     columns.append(
         Col(
-            "Tuned rate",
+            "Tuned learning rate",
             lambda rate: b.figure(f"{rate.rate:g}", _rates_text(rate), value=rate.rate),
         )
     )
@@ -633,9 +639,12 @@ def _tuned_table(record: OvertrainingRecord, task: str) -> Table:
         if scored is not None:
             columns.append(column((f"{name}: {scored.name},", b.sub(scored.unit)), scored))
         if scored is not None and suite == "keep":
-            columns.append(column(f"Cost in {scored.name}", scored, cost=True))
+            columns.append(column(f"Forgetting on {scored.name}", scored, cost=True))
     return tabulate(
-        alike(record.rates, task=task), columns, kind="dense", title=f"{task} at tuned rates"
+        alike(record.rates, task=task),
+        columns,
+        kind="dense",
+        title=f"{task} at tuned learning rates",
     )
 
 
@@ -648,10 +657,10 @@ def _shift_table(record: OvertrainingRecord, shifts: Sequence[Shift]) -> Table:
 
     columns = [
         _words("Arm", "arm"),
-        _verdicts("Turning point", SHIFT_TONES),
+        _verdicts("Inflection point", SHIFT_TONES),
         Col("Rate", lambda shift: _rate_text(shift.rate)),
         _words("Figure", lambda shift: shift.entry.rpartition("/")[2]),
-        Col("Extra growth of cost", growth),
+        Col("Extra growth of forgetting", growth),
     ]
     return tabulate(shifts, columns, kind="dense", title=f"Against {record.direct}")
 
@@ -683,9 +692,9 @@ def _turn_table(record: OvertrainingRecord, task: str, arm: Arm) -> Table | None
         _words("Figure", "entry"),
     ]
     columns += [
-        Col("Best at, tokens", best),
-        Col("Loss from there on", lost),
-        Col("Growth of cost", growth),
+        Col("Best at (tokens)", best),
+        Col("Loss up to the largest budget", lost),
+        Col("Growth of forgetting", growth),
     ]
     return tabulate(turns, columns, kind="dense") if turns else None
 
@@ -701,7 +710,7 @@ def _without_training(probed: ProbeRecord) -> Section | None:
     meanings = b.Bullets([text for kind, text in KINDS.items() if kind in kinds])
     tables = [noise_chart(probed), *cost_tables(probed)]
     costs = Fold("Cost of each change, by checkpoint", [*tables, meanings])
-    return section("Without training: noise, few bits, pruning", *along, costs, intro=MEANING)
+    return section("Without training: noise, quantisation, pruning", *along, costs, intro=MEANING)
 
 
 def _models_section(record: OvertrainingRecord) -> Section | None:
@@ -726,5 +735,5 @@ def _models_section(record: OvertrainingRecord) -> Section | None:
         _words("", reason),
     ]
     table = tabulate(record.models, columns, kind="trials", find="fine-tuning")
-    fold = Fold("State, epochs, distance and time of each", [table])
+    fold = Fold("State, epochs, distance and time of each fine-tuning", [table])
     return Section("All fine-tunings", [fold]) if record.models else None

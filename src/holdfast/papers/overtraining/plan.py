@@ -360,10 +360,10 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
             texts = (0,)
         if self.changes:
             for label in self.rungs:
-                add(PROBE, label, "", "noise, few bits, pruning")
+                add(PROBE, label, "", "noise, quantisation, pruning")
         for name in self.ways_to_see:
             for label in self.rungs:
-                add(ALIGN, label, name, "a projector for its vision tower", *texts)
+                add(ALIGN, label, name, "training the projector for its vision tower", *texts)
         for name, tuning in self.tunings.items():
             way = self.way_to_see(tuning.task)
             for label in self.rungs:
@@ -378,7 +378,10 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         if (direction := self.direction) is not None:
             for label in self.rungs:
                 before = (numbers[PROBE, label, ""], numbers[TUNE, label, direction.name])
-                text = f"along the direction of {direction.task}, learning rate {direction.rate:g}"
+                text = (
+                    f"loss along the direction of {direction.task}, learning rate "
+                    f"{direction.rate:g}"
+                )
                 add(LINE, label, direction.name, text, *before)
         return jobs
 
@@ -482,13 +485,14 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
                 f"{first.name} is the configuration {first.config} of {first.data}, and early "
                 "stopping reads only "
             )
-            problem += "data without one"
+            problem += "data without a configuration"
         elif first.max_documents is None:
             split = first.split
         elif "[" in first.split:
             problem = (
-                f"{first.name} is the first {first.max_documents} documents of {first.split}, "
-                "which is itself a part of the data"
+                f"early stopping cannot read {first.name}: it is limited to the first "
+                f"{first.max_documents} documents of {first.split}, which is already a part of a "
+                "split"
             )
         else:
             split = f"{first.split}[:{first.max_documents}]"
@@ -557,7 +561,7 @@ def _measuring_problems(request: OvertrainingSettings) -> Sequence[str]:
     for key in request.evaluation:
         if key not in shared:
             near = did_you_mean_key(key, shared)
-            text = f"no such key.{near} List what is measured under keep and tasks."
+            text = f"no such key.{near} To measure something, list it under `keep` or `tasks`."
             problems.append(Problem(("evaluation", key), text))
     return problems
 
@@ -606,8 +610,8 @@ def _direction_problems(config: OvertrainingConfig) -> Sequence[str]:
         return [
             Problem(
                 "direction",
-                "expected full fine-tuning, because an adapter has no direction of its own. "
-                "Leave this out.",
+                "expected full fine-tuning, because an adapter has no direction in the full "
+                "weights. Leave direction out.",
             )
         ]
     return []
@@ -623,8 +627,8 @@ def _vision_problems(config: OvertrainingConfig, model: str, trusted: bool) -> S
         problems.append(
             Problem(
                 "ladder",
-                f"expected language models, to which `align` adds a vision tower, but {model} "
-                "already reads images.",
+                "expected models that read only text, because `align` adds a vision tower, but "
+                f"{model} already reads images.",
             )
         )
     for name, task in config.request.tasks.items():

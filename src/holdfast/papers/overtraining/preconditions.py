@@ -115,7 +115,7 @@ def edges(record: OvertrainingRecord, kind: str) -> float:
     for task in record.tasks:
         rates = tuned_rates(record, task, label)
         if not rates:
-            raise NotMeasured("tuned rates")
+            raise NotMeasured("tuned learning rates")
         count += sum(alone or bool(rate.edge) for rate in rates)
     return float(count)
 
@@ -139,7 +139,7 @@ def least_learnt(record: OvertrainingRecord) -> float:
         known = [gain_of(record, model) for model in models]
         gains += [gain.value for gain in known if gain is not None]
     if not gains or len(gains) < len(record.tasks) * len(record.checkpoints):
-        raise NotMeasured("the task at every budget")
+        raise NotMeasured("the task score at every budget")
     return min(gains)
 
 
@@ -150,15 +150,15 @@ def above_chance(record: OvertrainingRecord) -> float:
     for task in record.tasks:
         lead, models = record.leading(task, "learn"), tuned_models(record, task)
         if lead is None or lead.chance is None or len(models) < len(record.checkpoints):
-            raise NotMeasured("the VLM score and chance")
+            raise NotMeasured("the VLM score and the score of guessing")
         for end in (0, -1):
             score = score_of(record, models[end])
             interval = None if score is None else score.interval_at(CONFIDENCE)
             if interval is None:
-                raise NotMeasured("the VLM score with an interval")
+                raise NotMeasured("the VLM score with its interval")
             lows.append(interval[0] - lead.chance)
     if not lows:
-        raise NotMeasured("the VLM score and chance")
+        raise NotMeasured("the VLM score and the score of guessing")
     return min(lows)
 
 
@@ -174,47 +174,50 @@ OVERTRAINED_LADDER = Requirement(
     name="the ladder is overtrained",
     of=tokens_per_parameter,
     at_least=OVERTRAINED,
-    figure="tokens a parameter at the smallest budget",
+    figure="tokens per parameter at the smallest budget",
     advice="leave out the smallest budgets, or use a smaller model",
 )
 IMPROVING = Requirement(
-    name="the checkpoints get better along the ladder",
+    name="the checkpoints get better with longer pre-training",
     of=improvement,
     at_least=IMPROVES,
-    figure="loss of the unmodified checkpoints, smallest budget - largest",
+    figure="loss of the unmodified checkpoint at the smallest budget, minus its loss at the "
+    "largest",
     advice="use budgets that are further apart",
 )
 SOUND = Requirement(
-    name="adding vision leaves the language of the checkpoints as it was",
+    name="adding a vision tower does not make the checkpoints worse on text",
     of=least_step,
     at_least=-WORSE,
-    figure="smallest fall of the loss from one budget to the next, before stage 2",
-    advice="check the vision tower: language that it costs a checkpoint would count as a cost of "
-    "fine-tuning",
+    figure="smallest decrease of the loss on text from one budget to the next, before the task is "
+    "trained (stage 2)",
+    advice="check the vision tower: if it makes a checkpoint worse on text, this would count as "
+    "forgetting by fine-tuning",
 )
 RETAINING = Requirement(
-    name="learning rates at which everything is lost are left out",
+    name="learning rates at which the model forgets everything are left out",
     of=bound_in_nats,
     at_most=PAPERS_BOUND,
-    figure="limit in nats beyond which a learning rate is left out",
+    figure="loss in nats above which a learning rate is left out",
     advice="set max_perplexity: 403, or less if the vocabulary is smaller than 50,304",
 )
 LEARNING = Requirement(
     name="direct fine-tuning learns the task at every budget",
     of=least_learnt,
     at_least=LEARNS,
-    figure="smallest gain on a task's test at tuned rates",
+    figure="smallest gain on a task's test data at the tuned learning rates",
     advice="train longer or on more rows",
 )
 SEEING = Requirement(
-    name="direct fine-tuning is above guessing at the smallest and the largest budget",
+    name="direct fine-tuning scores better than guessing at the smallest and the largest budget",
     of=above_chance,
     at_least=0.0,
-    figure="lower end of the VLM score's interval at tuned rates, minus guessing",
+    figure="lower end of the VLM score's interval at the tuned learning rates, minus the score of "
+    "guessing",
     advice="train longer or on more pictures",
 )
 NEAR_ENOUGH = Requirement(
-    name="the smallest noise is near the checkpoint",
+    name="the smallest noise is small enough to stay near the checkpoint",
     of=smallest_noise,
     at_most=NEAREST,
     figure="smallest noise",
@@ -225,46 +228,46 @@ NEAR_ENOUGH = Requirement(
 def inside(kind: str = DIRECT) -> Requirement:
     """Of a way to fine-tune: its tuned rate is no end of the grid."""
     return Requirement(
-        name=f"the tuned learning rate of {kind} is inside the grid",
+        name=f"the tuned learning rate of {kind} is not at an end of the grid",
         of=lambda record: edges(record, kind),
         at_most=0.0,
-        figure=f"number of budgets at which the tuned learning rate of {kind} is an end of the "
-        "grid",
-        advice="try more learning rates on that side",
+        figure=f"number of budgets at which the tuned learning rate of {kind} is at an end of "
+        "the grid",
+        advice="try more learning rates beyond that end of the grid",
     )
 
 
 def fine(kind: str = DIRECT) -> Requirement:
     """Of a way to fine-tune: its rates are as close together as the paper's."""
     return Requirement(
-        name=f"the learning rates of {kind} are as close together as in table 4",
+        name=f"the learning rates of {kind} are as close together as in the paper's table 4",
         of=lambda record: coarsest_step(record, kind),
         at_most=STEP,
         figure="largest ratio of neighbouring learning rates",
-        advice="try the learning rates in between",
+        advice="try learning rates between the neighbouring ones",
     )
 
 
 def something_to_delay(*, at_fixed_rates: bool) -> Requirement:
     """Direct fine-tuning turns."""
-    at = "a learning rate that counts" if at_fixed_rates else "its tuned rates"
+    at = "an included learning rate" if at_fixed_rates else "its tuned learning rates"
     return Requirement(
-        name=f"direct fine-tuning turns at {at}, so there is something to delay",
+        name=f"at {at}, direct fine-tuning has an inflection point that a method could delay",
         of=lambda record: len(turning_settings(record, at_fixed_rates=at_fixed_rates)),
         at_least=1.0,
-        figure="number of tasks and learning rates at which it turns",
+        figure="number of tasks and learning rates with an inflection point",
         advice="use larger budgets or more seeds",
     )
 
 
 def something_to_lessen(*, at_fixed_rates: bool) -> Requirement:
     """The cost of direct fine-tuning grows."""
-    at = "a learning rate that counts" if at_fixed_rates else "its tuned rates"
+    at = "an included learning rate" if at_fixed_rates else "its tuned learning rates"
     return Requirement(
-        name=f"the cost of direct fine-tuning grows at {at}",
+        name=f"forgetting by direct fine-tuning grows with the budget at {at}",
         of=lambda record: len(growing_settings(record, at_fixed_rates=at_fixed_rates)),
         at_least=1.0,
-        figure="number of tasks and learning rates at which it grows",
+        figure="number of tasks and learning rates at which forgetting grows",
         advice="use larger budgets or more seeds",
     )
 

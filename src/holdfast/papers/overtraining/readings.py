@@ -66,7 +66,7 @@ def where_of(record: OvertrainingRecord, task: str) -> str:
 
 def rate_text(rate: float | None) -> str:
     """A rate for people."""
-    return "tuned rates" if rate is None else f"learning rate {rate:g}"
+    return "each budget's tuned learning rate" if rate is None else f"learning rate {rate:g}"
 
 
 # --------------------------------------------------------------------------------- rates and models
@@ -81,7 +81,7 @@ def rates_read(record: OvertrainingRecord, task: str) -> list[float]:
         if model.diverged:
             lost.add(model.rate)
     if not rates - lost:
-        raise NotMeasured("a learning rate at which the model retains its pre-training")
+        raise NotMeasured("a learning rate at which the model keeps what it learnt in pre-training")
     return sorted(rates - lost)
 
 
@@ -230,7 +230,7 @@ class Direct:
             if figure is not None:
                 line.append((model.checkpoint, figure))
         if len(line) < len(self.record.checkpoints):
-            raise NotMeasured(f"direct fine-tuning at {self.at} at every budget")
+            raise NotMeasured(f"direct fine-tuning at every budget with {self.at}")
         return line
 
 
@@ -271,7 +271,9 @@ Curve = tuple[str, TurningPoint]
 def places_of(turn: TurningPoint, level: float) -> Places:
     """The budgets that may be the best."""
     if not turn.chances:
-        raise NotMeasured("the level at which the curve turns (run the study's command again)")
+        raise NotMeasured(
+            "the confidence level of the inflection point (run the study's command again)"
+        )
     return places_at(turn.chances, level)
 
 
@@ -286,7 +288,7 @@ def turn_of(
     """Where a way to fine-tune turns, direct fine-tuning where none is named."""
     turns = alike(record.turns, task=task, arm=arm or record.direct, rate=rate, entry=entry)
     if not turns:
-        raise NotMeasured(f"the turning point at {rate_text(rate)}")
+        raise NotMeasured(f"the inflection point at {rate_text(rate)}")
     return turns[0]
 
 
@@ -335,7 +337,7 @@ def tuned_benchmarks(record: OvertrainingRecord, task: str) -> list[Curve]:
         for turn in alike(record.turns, task=task, arm=record.direct, rate=None, entry=scored.key):
             curves.append((_named(record, task, scored.name), turn))
     if not curves:
-        raise NotMeasured("keep at tuned rates")
+        raise NotMeasured("the entries of keep at the tuned learning rates")
     return curves
 
 
@@ -385,7 +387,7 @@ def growth_of(record: OvertrainingRecord, task: str, rate: float | None) -> Figu
     """How the cost of direct fine-tuning grows along the ladder."""
     growth = alike(record.growth, task=task, arm=record.direct, rate=rate, entry=kept_entry(record))
     if not growth:
-        raise NotMeasured(f"the cost along the ladder at {rate_text(rate)}")
+        raise NotMeasured(f"forgetting at every budget with {rate_text(rate)}")
     return growth[0].difference
 
 

@@ -131,8 +131,8 @@ class TunedModel:
         """
         if "figures" in value:
             raise DataError(
-                "expected 'scores' and 'costs' of a fine-tuned model, got 'figures' of an earlier "
-                "version."
+                "expected 'scores' and 'costs' of a fine-tuned model, got 'figures' of an "
+                "earlier version of holdfast."
             )
         return value
 

@@ -92,14 +92,15 @@ class AlignSettings:
     """How checkpoints come to see: LLaVA's stage 1."""
 
     tower: Annotated[str, Meta(metavar="MODEL")]
-    """A CLIP vision model with its image processor: folder, or hub id with `@revision`. It is
-    frozen in both stages."""
+    """A CLIP vision model with its image processor: a folder, or a hub id with `@revision`. It
+    stays frozen in both training stages."""
     layer: int = -2
-    """Layer of the tower whose states the projector gets: 0 the patches, -1 the last one. LLaVA
-    takes the last but one."""
+    """Layer of the vision tower whose hidden states go to the projector: 0 for the patches, -1 for
+    the last layer, -2 for the layer before it, as in LLaVA."""
     train: dict[str, Any] = field(default_factory=dict)
-    """Keys of 'holdfast train' for the projector: its data, and changes to the defaults (table 2:
-    batch 256, 1e-3, cosine after 50 warm-up steps; one epoch)."""
+    """Keys of 'holdfast train' for training the projector: its data, and changes to the defaults.
+    The defaults are those of the paper's table 2 (batch 256, learning rate 1e-3, cosine after 50
+    warm-up steps) with one epoch."""
 
     def problems(self) -> list[Problem]:
         """Data that is missing."""
@@ -115,11 +116,11 @@ class TaskSettings:
     train: dict[str, Any] = field(default_factory=dict)
     """Keys of 'holdfast train' for this task: its data, and changes to the shared `train`."""
     validation: list[Any] = field(default_factory=list)
-    """Entries as in 'holdfast train'; the first one chooses the learning rate."""
+    """Evaluation entries as in 'holdfast train'. The first one chooses the learning rate."""
     learn: Annotated[list[Any], Meta(former=("test",))] = field(default_factory=list)
-    """Entries as in 'holdfast train'; the first one is reported."""
+    """Evaluation entries as in 'holdfast train'. The first one is reported."""
     held_out: str | None = None
-    """Rows like the training data, for early stopping; default: the data of the first validation
+    """Rows like the training data, for early stopping. Default: the data of the first validation
     entry."""
     align: Annotated[
         AlignSettings | None,
@@ -128,8 +129,8 @@ class TaskSettings:
             json_schema=lambda: {"type": "object"},
         ),
     ] = None
-    """Adds a vision tower to every checkpoint and trains the projector between them before the
-    task: {tower: MODEL, layer: -2, train: {dataset_name: ...}}."""
+    """Adds a vision tower to every checkpoint. A projector connects the two and is trained before
+    the task: {tower: MODEL, layer: -2, train: {dataset_name: ...}}."""
 
 
 def read_tasks(value: Any) -> dict[str, TaskSettings]:
@@ -173,7 +174,9 @@ def read_probe(value: Any) -> ChangeSettings | Literal[False]:
         ChangeSettings, {k: v for k, v in value.items() if v not in ((), [])}
     )
     if changes is not None and changes.toward:
-        text = "the study trains its own models. Leave this out, or use 'holdfast probe --toward'."
+        text = (
+            "the study trains its own models. Leave out `toward`, or use 'holdfast probe --toward'."
+        )
         problems = [*problems, Problem("toward", text)]
     if changes is None or problems:
         raise Refused(*problems)
@@ -187,10 +190,11 @@ class DirectionSettings:
     task: str
     """One of `tasks`."""
     learning_rate: Annotated[float, Meta(gt=0)]
-    """A learning rate that direct fine-tuning tries; its first seed is used."""
+    """One of the learning rates of direct fine-tuning. The study uses the run with the first
+    seed."""
     steps: Sizes = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-    """Points along the direction as shares of its length; above 1 lies beyond the fine-tuned
-    model."""
+    """Points along the direction, as shares of the distance to the fine-tuned model. Values above 1
+    lie beyond the fine-tuned model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,8 +209,8 @@ class _What:
             json_schema=lambda: {"type": ["array", "string"]},
         ),
     ] = ()
-    """The checkpoints, the smallest budget first: a list as for 'holdfast probe --ladder', or the
-    file that a ladder study writes."""
+    """The checkpoints, from the smallest budget to the largest: a list as for 'holdfast probe
+    --ladder', or the file that a ladder study writes."""
     probe: Annotated[
         ChangeSettings | Literal[False],
         Meta(
@@ -215,11 +219,12 @@ class _What:
             json_schema=lambda: {"type": ["object", "boolean"]},
         ),
     ] = field(default_factory=ChangeSettings)
-    """Changes to every checkpoint without training: options of 'holdfast probe' (noise,
-    noise_seeds, std, quantize, prune); default: its defaults. false: none."""
+    """Changes to every checkpoint without training, with the options of 'holdfast probe' (noise,
+    noise_seeds, std, quantize, prune). Default: the defaults of 'holdfast probe'. false: no
+    changes."""
     curvature: Annotated[int, Meta(ge=0, section="refinements")] = 0
-    """Number of documents of the first `keep` text for measuring the curvature of each checkpoint's
-    loss (float32 only)."""
+    """Number of documents of the first `keep` text on which the curvature of each checkpoint's loss
+    is measured (float32 only)."""
     direction: Annotated[
         DirectionSettings | None,
         Meta(
@@ -228,7 +233,7 @@ class _What:
             json_schema=lambda: {"type": "object"},
         ),
     ] = None
-    """Compares each checkpoint's loss with its quadratic approximation along the direction of a
+    """Compares each checkpoint's loss with its quadratic approximation in the direction of a
     fine-tuning, {task: NAME, learning_rate: X} (figure 10 of the paper). Needs `curvature`."""
     tasks: Annotated[
         dict[str, TaskSettings],
@@ -238,11 +243,12 @@ class _What:
             json_schema=lambda: {"type": "object", "additionalProperties": {"type": "object"}},
         ),
     ] = field(default_factory=dict)
-    """Tasks by name: `train` (at least its data), `validation` (the first entry chooses the
-    learning rate), `learn` (the first entry is reported). A task with images also has `align`: the
-    vision tower and its projector's training."""
+    """Tasks by name. `train` must name the data. The first entry of `validation` chooses the
+    learning rate, and the first entry of `learn` is reported. A task with images also has `align`:
+    the vision tower and the training of its projector."""
     keep: Annotated[list[Any], Meta(former=("generalist",))] = field(default_factory=list)
-    """Entries that should not get worse, as in 'holdfast train'; the first one leads."""
+    """Evaluation entries that should not get worse, as in 'holdfast train'. The first one gives the
+    main score."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,25 +256,27 @@ class _How:
     train: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
         default_factory=dict
     )
-    """Keys of 'holdfast train' that all fine-tunings share (4 epochs, batch 64, cosine after 10 %
-    warm-up, no weight decay)."""
+    """Keys of 'holdfast train' for all fine-tunings. Defaults: 4 epochs, batch 64, cosine after 10
+    % warm-up, no weight decay."""
     arms: list[Any] = field(default_factory=list)
-    """Arms to compare, as in a sweep (direct)."""
+    """Arms (ways to train) to compare, as in a sweep. Default: direct."""
     vary: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(
         default_factory=dict
     )
-    """`learning_rate`: the rates to try with every arm, as in a sweep. Other keys of 'holdfast
-    train', such as per_device_train_batch_size or lr_scheduler_type, make further arms."""
+    """`learning_rate`: the learning rates to try with every arm, as in a sweep. Other keys of
+    'holdfast train', such as per_device_train_batch_size or lr_scheduler_type, make further
+    arms."""
     early_stopping: Annotated[bool, Meta(section="refinements")] = True
-    """End a fine-tuning after the epoch that no longer lowers the held-out loss, and use the best
-    epoch's model."""
+    """Ends a fine-tuning after the first epoch that does not lower the held-out loss, and uses the
+    model of the best epoch."""
     max_perplexity: Annotated[
         float | None, Meta(gt=1, section="refinements", former=("most_perplexity",))
     ] = None
-    """Charts and verdicts at fixed rates leave out learning rates at which the first `keep` text
-    exceeds this perplexity at any budget. Figure 5 of the paper leaves out values above 6, which
-    must be nats (a model of 30 million parameters has about 3 on C4): a perplexity of 403 for its
-    50,304 tokens, e^(0.554 log V) for V tokens."""
+    """Charts and verdicts at a fixed learning rate leave out learning rates at which the first
+    `keep` text exceeds this perplexity at any budget. Figure 5 of the paper leaves out values above
+    6. These must be nats: on C4, a model of 30 million parameters has a perplexity of 24. With the
+    paper's vocabulary of 50,304 tokens, 6 nats are a perplexity of 403. With a vocabulary of V
+    tokens, use e^(0.554 log V)."""
     overlap: Annotated[Literal["refuse", "keep"], Meta(section="refinements")] = "refuse"
     """What to do if training text contains evaluation data: refuse, or keep it and report it on
     the page."""
@@ -291,8 +299,8 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
 
     name: str = "overtraining"
     toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
-    """Makes tasks and held-out text offline, for a ladder of the same small world: overtraining,
-    overtraining_long, overtraining_tiny, pictures or pictures_tiny."""
+    """Makes tasks and held-out text offline. The ladder must come from the same small world.
+    Choices: overtraining, overtraining_long, overtraining_tiny, pictures or pictures_tiny."""
     keep_weights: Literal["all", "none"] = "none"
     """Whether the weights of the fine-tuned models stay on disk."""
 
@@ -317,13 +325,13 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
         if self.curvature and not self.probe:
             wrong(
                 "curvature",
-                "needs `probe`, which is off. Leave this out, or set `probe`.",
+                "needs `probe`, which is off. Leave out `curvature`, or set `probe`.",
             )
         direction = self.direction
         if direction is not None and not self.curvature:
             text = (
-                "needs `curvature`, which measures the quadratic. Set that to a number of "
-                "documents."
+                "needs `curvature`, which measures the quadratic approximation. Set "
+                "`curvature` to a number of documents."
             )
             wrong("direction", text)
         if direction is not None and direction.task not in self.tasks:
@@ -336,8 +344,8 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
         if not self.keep:
             wrong(
                 "keep",
-                "is missing: entries that should not get worse, such as held-out text like the "
-                "pre-training's.",
+                "is missing: entries that should not get worse, such as held-out text that "
+                "resembles the pre-training data.",
             )
         if self.tasks and RATE not in self.vary and not self.arms:
             text = (

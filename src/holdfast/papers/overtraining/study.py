@@ -167,8 +167,8 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
         if not any(folder.glob("*.safetensors")):
             return JobResult(
                 notes=[
-                    f"{label}: there is no direction to follow, because this fine-tuning has no "
-                    "weights."
+                    f"{label}: there is no direction to follow, because the weights of this "
+                    "fine-tuning are missing."
                 ]
             )
         checkpoint = self._measured(task, config.probe_along(label))
@@ -202,9 +202,9 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
             )
             if wrapped.share > MOST_SHARE:
                 notes.append(
-                    f"{label}: the image token takes {wrapped.share:.2g} of the probability on "
-                    "text, so the model has already lost some language before fine-tuning. Use a "
-                    "model that was trained longer."
+                    f"{label}: on text, the image token gets {wrapped.share:.2g} of the "
+                    "probability, so the model is already worse on text before fine-tuning. "
+                    "Use a model that was trained longer."
                 )
         trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
         shutil.rmtree(start, ignore_errors=True)
@@ -227,11 +227,11 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
             why = f"stage 1 of {label} with seed {task.seed} failed."
             if RunFolder(start).exists() and RunFolder(start).read().status == "finished":
                 why = (
-                    "stage 1 had finished there, and its weights were removed since. Use another "
-                    "output_dir."
+                    "stage 1 finished there, but its weights were removed afterwards. Use "
+                    "another output_dir."
                 )
             raise HoldfastError(
-                f"Expected the model with vision in {start}, found no weights: {why}"
+                f"Expected a vision-language model in {start}, found no weights: {why}"
             )
         run = RunFolder(settings["output_dir"])
         try:
@@ -242,8 +242,9 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
             for evaluation in run.evaluated("start").all():
                 if evaluation.failed is not None:
                     raise HoldfastError(
-                        f"{label} is not finite on {evaluation.suite}/{evaluation.name} before "
-                        f"fine-tuning: {evaluation.failed} Leave out the checkpoint or this entry."
+                        f"{label}: the score on {evaluation.suite}/{evaluation.name} is not "
+                        f"finite before fine-tuning: {evaluation.failed} Leave out the "
+                        "checkpoint or this entry."
                     ) from error
             return JobResult(diverged=str(error).strip().split("\n")[0][:300])
         checkpoint = open_source(config.model(label))

@@ -100,8 +100,8 @@ class _Verdicts:
                 return
             if all(model.diverged for model in models):
                 self.notes.append(
-                    f"{task}, {arm.label}: every learning rate diverged at {checkpoint.label}. Try "
-                    "lower ones."
+                    f"{task}, {arm.label}: every learning rate diverged at {checkpoint.label}. "
+                    "Try lower learning rates."
                 )
                 continue
             best, low, high = self._best(task, lead, models)
@@ -123,13 +123,13 @@ class _Verdicts:
         if len(arm.rates) == 1:
             self.notes.append(
                 f"{task}, {arm.label}: only one learning rate was tried, so it is not tuned. Do "
-                "not compare it with tuned rates."
+                "not compare it with arms whose learning rate was tuned."
             )
         if ends := sorted(edges - {""}):
             self.notes.append(
                 f"{task}, {arm.label}: at some budgets the tuned learning rate is the "
-                f"{' or the '.join(ends)} that was tried, so a better one may lie beyond it. Try "
-                "more there."
+                f"{' or the '.join(ends)} that was tried, so a better one may lie beyond it. "
+                "Try more learning rates at that end."
             )
 
     def _at_rates(self, task: str, arm: Arm, checkpoint: str) -> list[TunedModel]:

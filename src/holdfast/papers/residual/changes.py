@@ -99,14 +99,14 @@ def flexible(c: Comparison) -> bool:
 
 Measure = Callable[[Comparison], bool]
 WORDS: dict[Measure, str] = {
-    following: "following",
+    following: "instruction following",
     overall: "overall",
     kept: "old knowledge",
     reasoning: "reasoning",
     truthfulness: "truthfulness",
     new_text: "new text",
-    strict: "problems solved, strict",
-    flexible: "problems solved, flexible",
+    strict: "problems solved under the strict match",
+    flexible: "problems solved under the flexible match",
 }
 
 
@@ -176,7 +176,7 @@ class Study:
         family = self.family
         budgets = sorted({model.budget or 0 for model in self.continued if model.family == family})
         if not budgets:
-            raise NotMeasured("a continued model")
+            raise NotMeasured("a model after continued pre-training")
         return budgets
 
     def change(

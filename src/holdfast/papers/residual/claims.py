@@ -95,19 +95,21 @@ LEAST_KNOWN = 0.4
 LEAST_SOLVED = 0.3
 """Share of word problems that the instruct model solves, judged flexibly."""
 READING = (
-    "A change compares two models on the same questions, pair by pair, signed so that more is "
-    "better. It is the mean over seeds; each seed is a world with its own models.",
+    "A change compares two models on the same questions, pair by pair. A positive change is an "
+    "improvement. Changes are means over seeds, and each seed is a world with its own models.",
     "95 % intervals cover seeds and evaluated samples, or only the samples if there is one seed.",
-    "Following: share of instructions that are followed, checked by a program. Overall: the mean "
-    "of following, old knowledge and word problems, the same for every model. New text: "
-    "documents held out of the training text.",
-    "Little: less than a quarter of what is named. Most: more than half. At or above, as good "
-    "as: below by at most a fifth. A change of less than 2 points counts as no change.",
-    "The paper's regime: the continued instruct model keeps 60 to 90 % of its instruction "
-    "following (74 to 84 % in the paper). Outside this range, claims about recovery cannot be "
-    "judged.",
-    "Claim 4 is about a pair's own residual on its continued base. The paper's figures are about "
-    "a sibling's residual on bases that were not continued.",
+    "Following: the share of instructions that are followed, checked by a program. Overall: "
+    "the mean of following, old knowledge and word problems, measured on the same entries for "
+    "every model. New text: documents held out of the training text.",
+    '"Little" is less than a quarter of the amount that the claim compares with, and "most" is '
+    'more than half of it. "At least as well as" and "as good as" allow up to a fifth less. A '
+    "change of less than 2 points counts as no change.",
+    "A study is in the paper's regime if the instruct model keeps 60 to 90 % of its "
+    "instruction following in continued pre-training (74 to 84 % in the paper). Outside this "
+    "range, claims about recovery cannot be judged.",
+    "Claim 4 adds a model family's own residual to its base after continued pre-training. The "
+    "paper's figures are about a sibling's residual, added to bases without continued "
+    "pre-training.",
 )
 
 
@@ -177,7 +179,7 @@ class Continued:
             NEW_INSTRUCT, OLD_INSTRUCT, following, budget=self.budget, width=self.width
         )
         if gain.before <= 0:
-            raise NotMeasured("an instruct model that follows")
+            raise NotMeasured("an instruct model that follows instructions")
         return gain.after / gain.before
 
 
@@ -200,42 +202,43 @@ def instruction_tuning_worked(widths: Callable[[Study], Sequence[int]]) -> Requi
         cases=lambda study: [Width(study, width) for width in widths(study)],
         of=lambda case: case.tuning.value,
         at_least=LEAST_TUNING_GAIN,
-        figure="following, instruct - base{case.at}",
-        advice="tune the instruct model longer, or measure what it was tuned to do",
+        figure="instruction following, instruct model minus base{case.at}",
+        advice="tune the instruct model longer, or measure instructions of the kind that it was "
+        "tuned on",
     )
 
 
 def not_destroyed(cases: Callable[[Study], Sequence[Continued]]) -> Requirement:
     """The continued instruct model keeps most of its following."""
     return Requirement(
-        name="continuing does not destroy the instruct model",
+        name="continued pre-training does not destroy the instruct model",
         cases=cases,
         of=lambda case: case.kept,
         at_least=LEAST_KEPT,
-        figure="share of following that the continued instruct model keeps {case.at}",
-        advice="continue at a lower learning rate",
+        figure="share of its instruction following that the instruct model keeps {case.at}",
+        advice="continue pre-training at a lower learning rate",
     )
 
 
 def continuing_cost(measure: Measure) -> Requirement:
     """Continuing cost the instruct model something, after the largest budget."""
     return Requirement(
-        name="continuing harms the instruct model",
+        name="continued pre-training harms the instruct model",
         of=lambda study: study.change(NEW_INSTRUCT, OLD_INSTRUCT, measure).value,
         at_most=-LEAST,
-        figure=f"{WORDS[measure]}, continued instruct - instruct",
-        advice="continue on more text or at a higher learning rate",
+        figure=f"{WORDS[measure]}, instruct model after continued pre-training minus before",
+        advice="continue pre-training on more text or at a higher learning rate",
     )
 
 
 def instruct_model_solves(measure: Measure, words: str) -> Requirement:
     """The instruct model solves problems, and says so in the format."""
     return Requirement(
-        name="the instruct model solves problems",
+        name="the instruct model solves word problems",
         of=lambda study: study.change(RESIDUAL, OLD_INSTRUCT, measure).before,
         at_least=LEAST_SOLVED,
-        figure=f"share of problems that the instruct model solves, {words}",
-        advice="tune on more worked problems",
+        figure=f"share of word problems that the instruct model solves, {words} match",
+        advice="tune the instruct model on more worked problems",
     )
 
 
@@ -244,7 +247,7 @@ def nearest_end(study: Study) -> float:
     0."""
     interval = study.siblings()[2].interval
     if interval is None or not all(map(math.isfinite, interval)):
-        raise NotMeasured("the siblings' difference with an interval")
+        raise NotMeasured("the interval of the difference between the siblings")
     low, high = interval
     return 0.0 if low <= 0 <= high else min(abs(low), abs(high))
 
@@ -256,47 +259,49 @@ TUNING_WORKED_IN_EVERY_WORLD = Requirement(
     cases=lambda study: [Width(study, width) for width in study.widths],
     of=lambda case: min(case.tuning.by_seed.values()),
     at_least=LEAST_GAIN_OF_A_WORLD,
-    figure="following, instruct - base{case.at}, in the world with the smallest gain",
+    figure="instruction following, instruct model minus base{case.at}, in the world with the "
+    "smallest gain",
     advice="tune the instruct models longer",
 )
 NOT_DESTROYED = not_destroyed(each_budget)
 NOT_DESTROYED_AT_EVERY_WIDTH = not_destroyed(each_width)
 SOMETHING_TO_BRING_BACK = Requirement(
-    name="continuing costs the instruct model as much as in the paper",
+    name="continued pre-training harms the instruct model as much as in the paper",
     cases=each_budget,
     of=lambda case: case.kept,
     at_most=MOST_KEPT,
-    figure="share of following that the continued instruct model keeps {case.at}",
-    advice="continue on more text or at a higher learning rate",
+    figure="share of its instruction following that the instruct model keeps {case.at}",
+    advice="continue pre-training on more text or at a higher learning rate",
 )
 REGIME = (NOT_DESTROYED, SOMETHING_TO_BRING_BACK)
 """Of the paper, on both sides."""
 NEW_TEXT_LEARNT = Requirement(
-    name="continuing taught the new text",
+    name="continued pre-training taught the new text",
     of=lambda study: study.change(NEW_BASE, OLD_BASE, new_text).value,
     at_least=LEAST_LEARNT,
-    figure="gain of the continued base on held-out new text, in nats a token",
-    advice="continue on more text or at a higher learning rate",
+    figure="gain of the base on held-out new text by continued pre-training, in nats per token",
+    advice="continue pre-training on more text or at a higher learning rate",
 )
 BASE_ABOVE_CHANCE = Requirement(
-    name="the base is above chance",
+    name="the base scores above chance",
     of=lambda study: study.change(NEW_BASE, OLD_BASE, kept).before,
     at_least=LEAST_KNOWN,
     figure="the base's score on old knowledge",
     advice="train the base longer, or ask questions that it can answer",
 )
 TUNING_AGAIN_WORKED = Requirement(
-    name="tuning the continued base worked",
+    name="instruction tuning after continued pre-training worked",
     of=lambda study: study.change(TUNED, NEW_BASE, following).value,
     at_least=LEAST_TUNING_GAIN,
-    figure="following, continued base + tuning - continued base",
+    figure="instruction following of the continued base, after tuning minus before",
     advice="set 'retuned: true', or tune longer",
 )
 SIBLINGS_DIFFER = Requirement(
     name="one sibling is better than the other",
     of=nearest_end,
     at_least=LEAST,
-    figure="difference in following of the siblings' instruct models (nearer end of its interval)",
+    figure="difference in instruction following between the siblings' instruct models (the end of "
+    "its interval nearer to 0)",
     advice="make one of the siblings better, or add seeds",
 )
 OURS = ("2c", "2e")
@@ -321,17 +326,19 @@ def _claim(
 STATEMENTS = (
     _claim(
         "1a",
-        "The instruct model loses instruction following when it is continued on new text.",
-        "IFEval inst-level strict 47.84 to 40.41 / 38.61 / 35.25 after 100M / 500M / 1B tokens "
-        "(table 2)",
+        "Continued pre-training on new text makes the instruct model follow instructions worse.",
+        "IFEval inst-level strict falls from 47.84 to 40.41 / 38.61 / 35.25 after 100M / 500M "
+        "/ 1B tokens (table 2)",
         changes(
-            "At every budget, the continued instruct model follows worse than the instruct model "
-            "by more than 2 points.",
+            "At every budget of new text, the instruct model follows instructions worse after "
+            "continued pre-training than before. The difference is more than 2 points.",
             NEW_INSTRUCT,
             OLD_INSTRUCT,
             falls=True,
-            yes="the continued instruct model loses instruction following after {tokens}",
-            no="the continued instruct model does not lose instruction following after {tokens}",
+            yes="the instruct model follows instructions worse after {tokens} of new text than "
+            "before",
+            no="the instruct model does not follow instructions worse after {tokens} of new text "
+            "than before",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -339,14 +346,16 @@ STATEMENTS = (
     ),
     _claim(
         "1b",
-        "The instruct model loses more instruction following with more tokens.",
-        "-7.43 / -9.23 / -12.59 after 100M / 500M / 1B (table 2)",
+        "With more new text, the instruct model loses more of its instruction following.",
+        "inst-level strict changes by -7.43 / -9.23 / -12.59 points after 100M / 500M / 1B "
+        "tokens (table 2)",
         grows(
-            "Following falls by more than 2 points from the smallest to the largest budget. "
-            "Between any two budgets it rises by at most 2 points.",
+            "Instruction following falls by more than 2 points from the smallest to the "
+            "largest budget of new text. Between any two budgets, instruction following rises "
+            "by at most 2 points.",
             (NEW_INSTRUCT, OLD_INSTRUCT),
             following,
-            what="change in following of the continued instruct model",
+            what="change in the instruction following of the instruct model",
             rises=False,
         ),
         TUNING_WORKED,
@@ -355,13 +364,13 @@ STATEMENTS = (
     ),
     _claim(
         "1c",
-        "The base loses little by the same measures.",
-        "average of the base 51.64 to 51.41 after 1B, of the instruct model 62.94 to 58.00 (table "
-        "2; within the base's, GSM8K strict falls from 49.20 to 39.04); 'minimal quality "
-        "degradation' (section 4.1)",
+        "In the overall score, continued pre-training makes the base only a little worse.",
+        "the base's average falls from 51.64 to 51.41 after 1B tokens, and the instruct "
+        "model's from 62.94 to 58.00 (table 2; the base's GSM8K strict falls from 49.20 to "
+        "39.04); 'minimal quality degradation' (section 4.1)",
         exceeds(
-            "At the largest budget, the base loses less than a quarter of what the instruct "
-            "model loses overall.",
+            "At the largest budget of new text, the overall score of the base falls less than "
+            "a quarter as much as that of the instruct model.",
             (NEW_BASE, OLD_BASE),
             measure=overall,
             share=LITTLE,
@@ -377,15 +386,18 @@ STATEMENTS = (
     ),
     _claim(
         "2a",
-        "Base + residual follows instructions better than the continued instruct model.",
-        "inst-level strict 51.68 against 40.41 / 38.61 / 35.25 (table 2)",
+        "After continued pre-training on the same text, base + residual follows instructions "
+        "better than the instruct model.",
+        "inst-level strict is 51.68 against 40.41 / 38.61 / 35.25 (table 2)",
         changes(
-            "At every budget, base + residual follows better than the continued instruct model "
-            "by more than 2 points.",
+            "At every budget of new text, base + residual follows instructions better than the "
+            "instruct model trained on the same text. The difference is more than 2 points.",
             RESIDUAL,
             NEW_INSTRUCT,
-            yes="base + residual follows better than the continued instruct model at {tokens}",
-            no="base + residual does not follow better than the continued instruct model at {tokens}",
+            yes="base + residual follows instructions better than the instruct model trained on "
+            "the same {tokens}",
+            no="base + residual does not follow instructions better than the instruct model "
+            "trained on the same {tokens}",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -393,17 +405,21 @@ STATEMENTS = (
     ),
     _claim(
         "2b",
-        "Base + residual is at or above the original instruct model.",
-        "51.68 / 51.44 / 51.68 against 47.84 (table 2)",
+        "After continued pre-training, base + residual follows instructions at least as well "
+        "as the original instruct model.",
+        "inst-level strict is 51.68 / 51.44 / 51.68 against 47.84 (table 2)",
         exceeds(
-            "At every budget, base + residual is below the instruct model in following by at "
-            "most a fifth of what the instruct model loses by continuing.",
+            "At every budget of new text, base + residual may follow instructions a little "
+            "worse than the original instruct model. The difference is at most a fifth of what "
+            "the instruct model loses by continued pre-training.",
             (RESIDUAL, OLD_INSTRUCT),
             share=MARGIN,
             of=(NEW_INSTRUCT, OLD_INSTRUCT),
             largest=False,
-            yes="base + residual is at or above the instruct model at {tokens}",
-            no="base + residual is below the instruct model at {tokens}",
+            yes="base + residual follows instructions at least as well as the original instruct "
+            "model at {tokens}",
+            no="base + residual follows instructions worse than the original instruct model at "
+            "{tokens}",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -411,34 +427,40 @@ STATEMENTS = (
     ),
     _claim(
         "2c",
-        "Base + residual keeps most of what the new text taught.",
-        "no held-out new text was measured; MMLU 67.69 against 63.83 (table 2)",
+        "After continued pre-training, base + residual keeps most of what the new text taught.",
+        "the paper measures no held-out new text; MMLU is 67.69 against 63.83 (table 2)",
         exceeds(
-            "At the largest budget, base + residual keeps more than half of the base's gain on "
-            "held-out new text from continuing.",
+            "Continued pre-training improves the base on held-out new text. At the largest "
+            "budget, base + residual keeps more than half of this gain.",
             (RESIDUAL, OLD_BASE),
             measure=new_text,
             share=MOST,
             of=(NEW_BASE, OLD_BASE),
-            yes="base + residual keeps more than half of what continuing taught",
-            no="base + residual keeps less than half of what continuing taught",
+            yes="base + residual keeps more than half of what continued pre-training taught the "
+            "base",
+            no="base + residual keeps less than half of what continued pre-training taught the "
+            "base",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
     ),
     _claim(
         "2d",
-        "Base + residual is as good as tuning the continued base once more.",
-        "'no traditional instruction tuning is required' (section 1); no figure of setting S2 is "
-        "printed",
+        "After continued pre-training, adding the residual is as good as tuning the base "
+        "on instructions once more.",
+        "'no traditional instruction tuning is required' (section 1); the paper prints no "
+        "numbers for setting S2",
         exceeds(
-            "At the largest budget, the residual adds to the continued base at least four fifths "
-            "of the following that tuning it once more adds.",
+            "At the largest budget of new text, adding the residual to the base raises "
+            "instruction following by at least four fifths of what tuning the same base on "
+            "instructions adds.",
             (RESIDUAL, NEW_BASE),
             share=1 - MARGIN,
             of=(TUNED, NEW_BASE),
-            yes="the residual adds at least four fifths of what tuning adds",
-            no="the residual adds less than four fifths of what tuning adds",
+            yes="the residual adds at least four fifths of the instruction following that tuning "
+            "the same base on instructions adds",
+            no="the residual adds less than four fifths of the instruction following that tuning "
+            "the same base on instructions adds",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -447,13 +469,15 @@ STATEMENTS = (
     ),
     _claim(
         "2e",
-        "On worked problems, base + residual loses the format of the answer, not the answer.",
-        "GSM8K strict 74.98 to 46.93, flexible 75.06 to 74.83 at 100M (table 2); the paper's "
-        "text does not discuss them",
+        "On worked problems, base + residual loses the format of the answers, but not the "
+        "answers themselves.",
+        "GSM8K strict falls from 74.98 to 46.93 and flexible from 75.06 to 74.83 at 100M "
+        "tokens (table 2); the paper's text does not discuss them",
         Rule(
-            "At the largest budget, compared with the instruct model, problems solved under "
-            "strict judgement fall by more than 2 points. Under flexible judgement they fall by "
-            "less than a quarter of that.",
+            "At the largest budget of new text, base + residual solves fewer problems under "
+            "the strict match than the original instruct model does, by more than 2 points. "
+            "Under the flexible match, the difference is less than a quarter of that under the "
+            "strict match.",
             strict_falls,
         ),
         TUNING_WORKED,
@@ -463,15 +487,17 @@ STATEMENTS = (
     ),
     _claim(
         "2f",
-        "The lead of base + residual over the continued instruct model grows with the tokens.",
-        "averages 2.79 / 3.98 / 5.12 points apart after 100M / 500M / 1B (table 2); 'increases "
-        "with the number of new tokens' (section 4.2)",
+        "The lead of base + residual over the instruct model trained on the same text grows "
+        "with the tokens.",
+        "the averages are 2.79 / 3.98 / 5.12 points apart after 100M / 500M / 1B tokens (table "
+        "2); 'increases with the number of new tokens' (section 4.2)",
         grows(
-            "The overall lead rises by more than 2 points from the smallest to the largest "
-            "budget. Between any two budgets it falls by at most 2 points.",
+            "From the smallest to the largest budget of new text, the lead in the overall "
+            "score rises by more than 2 points. Between any two budgets, the lead falls by at "
+            "most 2 points.",
             (RESIDUAL, NEW_INSTRUCT),
             overall,
-            what="overall lead of base + residual over the continued instruct model",
+            what="overall lead of base + residual over the instruct model trained on the same text",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -479,17 +505,19 @@ STATEMENTS = (
     ),
     _claim(
         "2g",
-        "Base + residual reasons as well as the instruct model.",
-        "sub-average 2 75.97 / 76.12 / 76.00 against 74.79 (table 2, figure 1b)",
+        "After continued pre-training, base + residual reasons as well as the original "
+        "instruct model.",
+        "sub-average 2 is 75.97 / 76.12 / 76.00 against 74.79 (table 2, figure 1b)",
         changes(
-            "At every budget, reasoning (in a small world: old knowledge) is below the instruct "
-            "model's by at most 2 points.",
+            "At every budget of new text, the reasoning score of base + residual is at most 2 "
+            "points below that of the original instruct model. In a small world, old knowledge "
+            "is measured in place of reasoning.",
             RESIDUAL,
             OLD_INSTRUCT,
             measure=reasoning,
             bound=-LEAST,
-            yes="base + residual reasons as well as the instruct model at {tokens}",
-            no="base + residual reasons worse than the instruct model at {tokens}",
+            yes="base + residual reasons as well as the original instruct model at {tokens}",
+            no="base + residual reasons worse than the original instruct model at {tokens}",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -498,16 +526,18 @@ STATEMENTS = (
     ),
     _claim(
         "2h",
-        "Base + residual is more truthful than the instruct model.",
-        "TruthfulQA mc2 56.13 / 55.73 / 56.17 against 51.67 (table 2, figure 1c)",
+        "After continued pre-training, base + residual is more truthful than the original "
+        "instruct model.",
+        "TruthfulQA mc2 is 56.13 / 55.73 / 56.17 against 51.67 (table 2, figure 1c)",
         changes(
-            "At every budget, TruthfulQA is above the instruct model's by more than 2 points (a "
-            "small world has no such test).",
+            "At every budget of new text, the TruthfulQA score of base + residual is more than "
+            "2 points above that of the original instruct model. A small world has no such "
+            "test.",
             RESIDUAL,
             OLD_INSTRUCT,
             measure=truthfulness,
-            yes="base + residual is more truthful than the instruct model at {tokens}",
-            no="base + residual is not more truthful than the instruct model at {tokens}",
+            yes="base + residual is more truthful than the original instruct model at {tokens}",
+            no="base + residual is not more truthful than the original instruct model at {tokens}",
         ),
         TUNING_WORKED,
         NEW_TEXT_LEARNT,
@@ -515,28 +545,33 @@ STATEMENTS = (
     ),
     _claim(
         "3a",
-        "A sibling's residual brings instruction following to the other base.",
-        "Llama 3 base + 3.1 residual 51.92 (base 17.87); the other way 43.76 (base 14.63) (table "
-        "3)",
-        carries(BASE, OLD_BASE, "a sibling's residual"),
+        "The residual of a sibling model (such as Llama 3.1 for Llama 3) brings "
+        "instruction following to the other base.",
+        "inst-level strict is 51.92 for Llama 3 base with Llama 3.1's residual (base 17.87), and "
+        "43.76 for Llama 3.1 base with Llama 3's residual (base 14.63) (table 3)",
+        carries(BASE, OLD_BASE, "a base with a sibling's residual"),
         TUNING_WORKED,
     ),
     _claim(
         "3b",
-        "A sibling's residual also brings instruction following to a model derived from the base.",
-        "DocChat inst-level strict 34.65, + 3 residual 46.04, + 3.1 residual 53.12 (table 4)",
+        "A sibling's residual also brings instruction following to a model that is derived "
+        "from the base.",
+        "inst-level strict is 34.65 for DocChat, 46.04 with Llama 3's residual, and 53.12 with "
+        "Llama 3.1's residual (table 4)",
         carries(DERIVED, OLD_DERIVED, "a derived model with a residual"),
         TUNING_WORKED,
     ),
     _claim(
         "3c",
-        "The better sibling gives the better residual.",
-        "Llama 3 base + 3.1 residual 64.25, its own instruct model 62.94; 3.1 base + 3 residual "
-        "62.01, its own 64.42 (averages, table 3, section 4.3)",
+        "The sibling with the better instruct model gives the better residual.",
+        "Llama 3 base with Llama 3.1's residual has 64.25, its own instruct model 62.94; Llama "
+        "3.1 base with Llama 3's residual has 62.01, its own instruct model 64.42 (averages, "
+        "table 3, section 4.3)",
         Rule(
-            "With the better sibling's residual, the weaker base follows better than its own "
-            "instruct model. With the weaker sibling's residual, the better base follows worse "
-            "than its own. Each difference is more than 2 points.",
+            "The weaker base with the better sibling's residual follows instructions better "
+            "than its own instruct model. The better base with the weaker sibling's residual "
+            "follows instructions worse than its own instruct model. Each difference is more "
+            "than 2 points.",
             better_sibling,
         ),
         TUNING_WORKED,
@@ -544,12 +579,13 @@ STATEMENTS = (
     ),
     _claim(
         "3d",
-        "The better sibling's residual also adds more to a derived model.",
-        "DocChat + 3.1 residual 53.12, + 3 residual 46.04 (averages 63.80 and 62.14); 'more "
-        "pronounced with the LLaMa 3.1 residuals' (table 4, section 4.4)",
+        "The residual of the better sibling also adds more to a derived model than the "
+        "residual of the weaker sibling.",
+        "DocChat has 53.12 with Llama 3.1's residual and 46.04 with Llama 3's (averages 63.80 "
+        "and 62.14); 'more pronounced with the LLaMa 3.1 residuals' (table 4, section 4.4)",
         Rule(
-            "The derived model follows better with the better sibling's residual than with the "
-            "weaker one's, by more than 2 points.",
+            "The derived model follows instructions better with the better sibling's residual "
+            "than with the weaker sibling's. The difference is more than 2 points.",
             better_for_derived,
         ),
         TUNING_WORKED,
@@ -557,26 +593,30 @@ STATEMENTS = (
     ),
     _claim(
         "3e",
-        "With a sibling's residual, a base is better on every data set.",
-        "'a consistent gain over the base model for all the datasets' of Llama 3 and 3.1 (section "
-        "4.3); by table 3 HellaSwag is 1.12 and 1.77, PIQA 0.54 and 0.93 points lower",
+        "With a sibling's residual, a base scores better on every data set.",
+        "'a consistent gain over the base model for all the datasets' of Llama 3 and 3.1 "
+        "(section 4.3); but in table 3, HellaSwag is 1.12 and 1.77 points lower, and PIQA 0.54 "
+        "and 0.93",
         Rule(
-            "Every base with a sibling's residual gains more than 2 points on each data set that "
-            "leaves room (base below 90 %). It falls by more than 2 points on none.",
+            "Every base with a sibling's residual gains more than 2 points on each data set on "
+            "which the base scores at most 90 %. On no data set does the score fall by more "
+            "than 2 points.",
             better_on_every_data_set,
         ),
         TUNING_WORKED,
     ),
     _claim(
         "4",
-        "The gain shrinks for smaller models.",
-        "8B: 51.64 to 64.25; Qwen 2 1.5B 48.07 to 48.54, Qwen 2.5 1.5B 51.24 to 51.35 (averages, "
-        "table 3); as a share of tuning's gain in inst-level strict: 114 %, against 8 and -7 %",
+        "Smaller models gain less from the residual.",
+        "from base to base + residual, the average rises from 51.64 to 64.25 (8B), from 48.07 to "
+        "48.54 (Qwen 2 1.5B) and from 51.24 to 51.35 (Qwen 2.5 1.5B) (table 3); in inst-level "
+        "strict, the residual adds 114 %, 8 % and -7 % of what instruction tuning adds",
         Rule(
-            "The residual's gain on the continued base, as a share of instruction tuning's gain, "
-            "rises with the width by more than a tenth from the smallest to the largest. Between "
-            "any two widths it falls by at most a fifth. At least three worlds must each have "
-            "every width.",
+            "The rule measures how much instruction following the residual adds after continued "
+            "pre-training, as a share of what instruction tuning adds. From the smallest to the "
+            "largest width, this share rises by more than a tenth. From any width to a larger "
+            "one, it falls by at most a fifth. Every width must have been run in the same worlds, "
+            "at least three.",
             small_models,
         ),
         TUNING_WORKED_AT_EVERY_WIDTH,

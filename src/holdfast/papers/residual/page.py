@@ -79,9 +79,9 @@ FEWEST_PAPER_ENTRIES = 3
 """From so many entries of the paper's suite on the tables have its layout, with empty cells for
 what is missing."""
 AVERAGE_WORDS = {
-    "sub_average_1": ("Sub-average 1", "mean of the eight above", "Instruction following"),
-    "sub_average_2": ("Sub-average 2", "mean of the seven above", "Reasoning"),
-    "average": ("Average", "mean of all sixteen", "Average"),
+    "sub_average_1": ("Sub-average 1", "mean of the eight figures above", "Instruction following"),
+    "sub_average_2": ("Sub-average 2", "mean of the seven figures above", "Reasoning"),
+    "average": ("Average", "mean of all sixteen figures", "Average"),
 }
 """Title and words in a table, title of a plot (the panels of the paper's figure 1)."""
 STYLES = {
@@ -98,7 +98,7 @@ MOST_SCORES = 9
 TITLES = {2: "Continued on new text", 3: "Residuals of siblings", 4: "Derived models"}
 """Of the paper's tables."""
 READING = (
-    "Below each figure: the model's own interval over samples and, with several seeds, over "
+    "Below each figure stands its own interval over samples and, with several seeds, over "
     "seeds. An empty cell was not measured."
 )
 
@@ -466,9 +466,9 @@ def cell_text(metric: Metric, *, paper: bool) -> tuple[str, str]:
 def _tokens_section(r: StudyResults) -> Section | None:
     charts = [*token_charts(r), *compute_charts(r)]
     text = (
-        "How scores change with more new text: the base, the instruct model, and the base with "
-        "the residual added back. A token of new text counts once, however many epochs; compute "
-        "counts every repetition."
+        "The charts show how scores change with more new text, for the base, the instruct "
+        "model, and the base with the residual added back. The amount of new text counts each "
+        "token once, however many epochs read it. The compute includes every epoch."
     )
     return (
         Section("Scores against new tokens", b.side_by_side(charts), intro=text, anchor="tokens")
@@ -537,7 +537,8 @@ def _chart(
         marks=marks,
         x=x,
         y=Axis(title=score.unit + lower(score)),
-        caption="Bars: intervals as in the tables. Hollow points: the paper's printed figures.",
+        caption="Bars are the same intervals as in the tables. Hollow points are the paper's "
+        "printed figures.",
         legend=True,
         height=320,
     )

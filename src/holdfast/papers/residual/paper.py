@@ -10,8 +10,8 @@ PAPER = Paper(
     recipes={"residual": "instruction residual"},
     durations={
         "quick": "two minutes",
-        "small": "10 minutes, plus 25 the first time for its models",
-        "medium": "an hour, plus six the first time for its models",
+        "small": "10 minutes, plus 25 minutes on the first run to train its models",
+        "medium": "an hour, plus six hours on the first run to train its models",
     },
     rules=1,
     function="holdfast.papers.residual.reproduction:reproduce",

@@ -36,7 +36,7 @@ class StudyConfig(UpdateConfig):
     settings_class: ClassVar[type[Any]] = StudySettings
     kind: ClassVar[str] = "study"
     is_part: bool = False
-    """Whether this is one world at one width, as part of a study of small worlds."""
+    """Whether this is one part of a study of small worlds: a single world at a single width."""
     where: str = ""
     """Appended to labels: ", width 64, world 2"."""
 

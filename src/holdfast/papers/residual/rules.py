@@ -171,17 +171,35 @@ def strict_falls(study: Study, level: float) -> list[Part]:
         study.change(RESIDUAL, OLD_INSTRUCT, flexible),
     )
     falls = figure_of(
-        hard, "problems solved, strict: base + new text + residual against instruct", level, hard
+        hard,
+        "problems solved under the strict match: base + new text + residual against instruct",
+        level,
+        hard,
     )
-    keeps = figure_of(soft - hard * LITTLE, f"flexible - {LITTLE:g} x strict", level, hard)
-    first = below(falls, -LEAST, yes="strict answers fall", no="strict answers do not fall")
+    keeps = figure_of(
+        soft - hard * LITTLE,
+        f"change under the flexible match minus {LITTLE:g} x change under the strict match",
+        level,
+        hard,
+    )
+    first = below(
+        falls,
+        -LEAST,
+        yes="problems solved under the strict match fall",
+        no="problems solved under the strict match do not fall",
+    )
     second = above(
         keeps,
         0.0,
-        yes="the answers themselves fall little",
-        no="the answers themselves fall as well",
+        yes="problems solved under the flexible match fall little",
+        no="problems solved under the flexible match fall as well",
     )
-    return [first, with_beside(second, figure_of(soft, "problems solved, flexible", level, hard))]
+    return [
+        first,
+        with_beside(
+            second, figure_of(soft, "problems solved under the flexible match", level, hard)
+        ),
+    ]
 
 
 def carries(start: str, before: Kind, missing: str) -> Rule[Study]:
@@ -191,10 +209,18 @@ def carries(start: str, before: Kind, missing: str) -> Rule[Study]:
         parts = []
         for model, gain in study.carried_following(start, before):
             name = model.repeated
-            figure = figure_of(gain, f"following, {name} against the model without it", level, gain)
+            figure = figure_of(
+                gain,
+                f"instruction following, {name} against the model without the residual",
+                level,
+                gain,
+            )
             parts.append(
                 above(
-                    figure, LEAST, yes=f"{name} follows better", no=f"{name} does not follow better"
+                    figure,
+                    LEAST,
+                    yes=f"{name} follows instructions better than without the residual",
+                    no=f"{name} does not follow instructions better than without the residual",
                 )
             )
         if not parts:
@@ -202,7 +228,8 @@ def carries(start: str, before: Kind, missing: str) -> Rule[Study]:
         return parts
 
     return Rule(
-        "Every such model follows better with the residual than without it, by more than 2 points.",
+        "Every model with a sibling's residual follows instructions better than the same "
+        "model without the residual. The difference is more than 2 points.",
         judge,
     )
 
@@ -215,15 +242,17 @@ def better_sibling(study: Study, level: float) -> list[Part]:
     parts = []
     for model, gain in study.carried_following(BASE, OLD_INSTRUCT):
         name = model.repeated
-        figure = figure_of(gain, f"following, {name} against its own instruct model", level, gain)
-        better = f"{name} is better than its own instruct model"
-        worse = f"{name} is worse than its own instruct model"
+        figure = figure_of(
+            gain, f"instruction following, {name} against its own instruct model", level, gain
+        )
+        better = f"{name} follows instructions better than its own instruct model"
+        worse = f"{name} follows instructions worse than its own instruct model"
         if (model.residual == other) == (lead.value > 0):
             parts.append(above(figure, LEAST, yes=better, no=worse))
         else:
             parts.append(below(figure, -LEAST, yes=worse, no=better))
     if not parts:
-        raise NotMeasured("a sibling's residual")
+        raise NotMeasured("a base with a sibling's residual")
     return parts
 
 
@@ -240,15 +269,23 @@ def better_for_derived(study: Study, level: float) -> list[Part]:
     for name, gains in brought.items():
         if {better, weaker} <= gains.keys():
             paired(gains[better], gains[weaker], f"{name} with both residuals")
-            what = f"following, {name} + {better} residual against {name} + {weaker} residual"
+            what = (
+                f"instruction following, {name} + {better} residual against {name} + {weaker} "
+                "residual"
+            )
             difference = over_worlds(study, gains[better]) - over_worlds(study, gains[weaker])
             figure = figure_of(difference, what, level, gains[better])
-            yes = f"{better}'s residual adds more to {name}"
+            yes = f"{better}'s residual adds more instruction following to {name}"
             parts.append(
-                above(figure, LEAST, yes=yes, no=f"{better}'s residual does not add more to {name}")
+                above(
+                    figure,
+                    LEAST,
+                    yes=yes,
+                    no=f"{better}'s residual does not add more instruction following to {name}",
+                )
             )
     if not parts:
-        raise NotMeasured("a derived model with two residuals")
+        raise NotMeasured("a derived model with both siblings' residuals")
     return parts
 
 
@@ -268,7 +305,7 @@ def better_on_every_data_set(study: Study, level: float) -> list[Part]:
             bound = LEAST if has_room else -LEAST
             parts.append(above(figure, bound, yes=f"{what}: {good}", no=f"{what}: {bad}"))
     if not parts:
-        raise NotMeasured("a sibling's residual")
+        raise NotMeasured("a base with a sibling's residual")
     return parts
 
 
@@ -296,15 +333,15 @@ def small_models(study: Study, level: float) -> list[Part]:
     for width in study.widths:
         share, brings = share_brought(study, width)
         line.append((f"width {width}", share))
-        what = f"gain in following from the residual at width {width}"
+        what = f"gain in instruction following by the residual at width {width}"
         beside.append(figure_of(brings, what, level, brings))
         worlds.add(frozenset(share.by_seed))
     if len(worlds) > 1 or len(*worlds) < FEWEST_WORLDS:
-        raise NotMeasured(f"every width in the same {FEWEST_WORLDS} or more worlds")
+        raise NotMeasured(f"every width in the same worlds ({FEWEST_WORLDS} or more)")
     judged = monotone(
         line,
         Trend(least=LEAST_SHARE, margin=MARGIN, along="the width"),
-        what="the residual's gain as a share of instruction tuning's",
+        what="the residual's gain as a share of instruction tuning's gain",
         level=level,
         n=f"{len(*worlds)} worlds",
         unit="share of tuning's gain",

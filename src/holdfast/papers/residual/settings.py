@@ -46,26 +46,29 @@ class StudySettings(GridSettings, BaseStudySettings):
 
     name: str = "residual"
     continued: tuple[str, ...] | None = None
-    """Families to continue on the new text (the first)."""
+    """Families of models whose pre-training continues on the new text. Default: the first
+    family."""
     budgets: tuple[Tokens, ...] = ()
-    """Tokens of the new text, such as [100M, 500M, 1B]."""
+    """Numbers of tokens of new text to train on, such as [100M, 500M, 1B]."""
     retuned: Annotated[bool | dict[str, Any], Meta(metavar="'{dataset_name: FILE}'")] = False
-    """Also tunes the continued base on conversations, after the largest budget (the paper's setting
-    S2): the residual saves this step. Keys of 'holdfast train' that change those of the
-    continuation; in a small world true, which uses its own conversations."""
+    """Also tunes the base on conversations, after continued pre-training on the largest budget (the
+    paper's setting S2). In the paper, the residual replaces this step. Give the keys of
+    'holdfast train' that differ from continued pre-training. In a small world, give true: the world
+    has its own conversations."""
     widths: Annotated[tuple[int, ...], Meta(ge=1, section="toy_world")] = ()
-    """Hidden sizes of the small worlds' models; every world has all of them. The first has the
-    whole grid; the others have only the largest budget and the residual at scale 1."""
+    """Hidden sizes of the models in the small worlds. Every world has models of all sizes. The
+    first size gets the whole grid. The other sizes get only the largest budget and the residual at
+    scale 1."""
     toy: Annotated[Literal["world"] | None, Meta(former=("small",))] = None
-    """Builds small models and new facts offline, for a study of minutes. Each seed is its own
-    world."""
+    """Builds small models and new facts offline. A study then takes minutes. Each seed is a world
+    of its own."""
     world: Annotated[
         dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema, section="toy_world")
     ] = field(default_factory=dict)
-    """Settings of that small world, as for 'holdfast reproduce --world'; 'quick: true' takes
-    seconds."""
+    """Settings of the small world, as for 'holdfast reproduce --world'. With 'quick: true' the
+    study takes seconds."""
     keep_weights: Literal["all", "result", "none"] = "none"
-    """Models whose weights stay on disk."""
+    """Which models keep their weights on disk."""
 
     def problems(self) -> list[Problem | str]:
         """Models and files that are not there, and keys that do not go together."""
@@ -73,14 +76,14 @@ class StudySettings(GridSettings, BaseStudySettings):
         problems += self.corpus_problems(needed=bool(self.budgets) and not self.toy)
         problems += self.restore_problems(given=not self.toy)
         if self.restore is not None and INSTRUCT not in self.starts:
-            text = "needs the continued instruct model. Add instruct to starts."
+            text = "needs the continued instruct model. Add `instruct` to `starts`."
             problems.append(Problem("restore", text))
         if self.toy:
             return [*problems, *self._toy_problems()]
         problems += self._retuned_problems()
         for key in ("world", "widths"):
             if getattr(self, key):
-                text = f"has no effect without toy: world. Add that, or leave {key} out."
+                text = f"has no effect without toy: world. Add toy: world, or leave {key} out."
                 problems.append(Problem(key, text))
         names = tuple(self.families)
         problems += self._unknown_names(names)
@@ -106,7 +109,7 @@ class StudySettings(GridSettings, BaseStudySettings):
         if tuning is True or not (tuning.get("dataset_name") or tuning.get("datasets")):
             text = (
                 "expected keys of 'holdfast train' with your conversations, as in "
-                f"'{{dataset_name: FILE}}'; {show(tuning)} names no data."
+                f"'{{dataset_name: FILE}}', got {show(tuning)}, which names no data."
             )
             return [Problem("retuned", text)]
         problems = []
@@ -114,12 +117,12 @@ class StudySettings(GridSettings, BaseStudySettings):
             if key in tuning:
                 problems.append(Problem(("retuned", key), "is set by the study; leave it out."))
         if BASE not in self.starts or not self.budgets:
-            text = "needs the continued base. Add base to starts, and set budgets of new text."
+            text = "needs the continued base. Add `base` to `starts`, and set `budgets`."
             problems.append(Problem("retuned", text))
         if self.train.get("use_peft"):
             text = (
-                "needs a continued model with full weights, but train has use_peft. Leave one of "
-                "them out."
+                "needs a continued model with full weights, but `train` sets `use_peft`. Leave out "
+                "`retuned` or `use_peft`."
             )
             problems.append(Problem("retuned", text))
         return problems
@@ -134,7 +137,7 @@ class StudySettings(GridSettings, BaseStudySettings):
             return [problem.below("world") for problem in error.problems]
         problems = []
         if isinstance(self.retuned, dict):
-            text = "expected true or false with toy: world, which has its own conversations."
+            text = "expected true or false, because toy: world has its own conversations."
             problems.append(Problem("retuned", text))
         for width in self.widths:
             for problem in at_width(recipe_of(self.world), width).problems():

@@ -173,7 +173,7 @@ class Pair:
         """A difference on a task as a share of what training it alone gains."""
         gain = self.gained(task).value
         if not gain > 0:
-            raise NotMeasured(f"a gain of training {task} alone")
+            raise NotMeasured(f"a gain from training {task} alone")
         return figure * (1 / gain)
 
     def trade_off(self, arm: ArmResult) -> Figure:
@@ -300,7 +300,7 @@ def lower_end(figure: Figure) -> float:
         NotMeasured: the figure is not finite.
     """
     if not math.isfinite(figure.value):
-        raise NotMeasured("a finite figure")
+        raise NotMeasured("a finite value")
     return figure.value if figure.interval is None else figure.interval[0]
 
 

@@ -25,15 +25,16 @@ RECIPE, IN_A_ROW, FIGURE_1, CLASSES = "tasks", "three_tasks", "figure_1", "class
 """The studies: pairs of language tasks, three in a row, figure 1's small networks in the paper's
 protocol, and the same with an output for every digit."""
 READING = (
-    "Old task: a task before the last one. New task: the last one. Learnt: the gain over the "
-    "base from training a task alone. Forgotten: what sequential fine-tuning loses of that gain.",
-    "Arms are compared with sequential fine-tuning, paired by seed and sample. 95 % intervals "
-    "cover both.",
-    "Better: by at least a tenth of what is forgotten. As good: worse by at most a fifth of what "
-    "is forgotten (old task) or learnt (new task). An arm beats another if it is better on the "
-    "old task and as good on the new one.",
-    "Trade-off: the mean of the tasks' scores, each as a share of the gain from training that "
-    "task alone. So all tasks weigh the same, whatever their units.",
+    "The old task is a task before the last one. The new task is the last one. What is learnt is "
+    "the gain over the base from training a task alone. What is forgotten is the part of that gain "
+    "that sequential fine-tuning loses.",
+    "Every arm is compared with sequential fine-tuning on the same seeds and samples. 95 % "
+    "intervals cover seeds and samples.",
+    "An arm is better on the old task if its lead is at least a tenth of what is forgotten. An arm "
+    "is as good if it is worse by at most a fifth of what is forgotten (old task) or learnt (new "
+    "task). An arm beats another if it is better on the old task and as good on the new task.",
+    "The trade-off is the mean of the tasks' scores, each as a share of the gain from training "
+    "that task alone. All tasks therefore have the same weight, whatever their units.",
     "A task's score is its first entry, as in the paper's figures. Claim 2b uses all entries.",
 )
 
@@ -104,20 +105,20 @@ FIGURE_1_CURVES = "curves of figure 1, without printed figures (section 4.1)"
 STATEMENTS = (
     _claim(
         "1",
-        "Sequential fine-tuning takes the old task back to the base's level.",
+        "After sequential fine-tuning, the score on the old task is back at the base's level.",
         "GSM8K 0.38 to 0 (Pythia) and 0.42 to 0 (Llama 2) after law (section 6.1, figures 2, 3)",
         verdicts.TO_THE_BASE,
     ),
     _claim(
         "2a",
-        "SFA keeps more of the old task as p falls.",
+        "SFA keeps more of the old task with a smaller p, that is, with more frequent averaging.",
         "GSM8K 0.048 / 0.13 / 0.31 at p = 1 / 0.5 / 0.25 (section 6.2; Pythia, Math-Law)",
         verdicts.RISES,
         FORGETS_MOST,
     ),
     _claim(
         "2b",
-        "SFA costs little of the new task.",
+        "SFA lowers the score on the new task only a little.",
         '"minimal loss to the potential learning of task 2" (section 6.2); printed: CaseHOLD 0.76 '
         "sequential, 0.59 at p = 0.25 (Pythia); Terms of Service 0.86 to 0.13 (Llama 2)",
         verdicts.LITTLE_LOST,
@@ -125,7 +126,7 @@ STATEMENTS = (
     ),
     _claim(
         "3a",
-        "SFA at some p matches rehearsal, without using old data.",
+        "With some p, SFA is as good as rehearsal and uses no old data.",
         "(CaseHOLD, GSM8K) 0.48, 0.48 at p = 0.17 against 0.46, 0.49 (section 6.2; Llama 2)",
         verdicts.MATCHES,
         FORGETS_MOST,
@@ -141,7 +142,7 @@ STATEMENTS = (
     _claim(
         "3c",
         "SFA beats TIES merging.",
-        "0.53, 0.46 at p = 0.25 against 0.37, 0.014 (section 6.2; Llama 2)",
+        "(CaseHOLD, GSM8K) 0.53, 0.46 at p = 0.25 against 0.37, 0.014 (section 6.2; Llama 2)",
         beats("sfa", "ties"),
         FORGETS_MOST,
         brackets("ties"),
@@ -185,8 +186,8 @@ STATEMENTS = (
     ),
     _claim(
         "4b",
-        "For every weight of task arithmetic, averaging once at the end with some weight gives a "
-        "better trade-off.",
+        "Whatever the weight of task arithmetic, averaging once at the end gives a better "
+        "trade-off with some weight of its own.",
         'task arithmetic shows "even worse combined performance" (section 6.4, figures 6, 7)',
         verdicts.ONCE_BEATS_MERGING,
         FORGETS_MOST,
@@ -222,8 +223,8 @@ STATEMENTS = (
     _claim(
         "1s",
         "On a small network, performance on the old task drops while the new one is learnt.",
-        '"performance rapidly drops on Task A" (figure 1, section 4.1); in the post that its '
-        "protocol is from, 0.985 to 0.221",
+        '"performance rapidly drops on Task A" (figure 1, section 4.1); in the post with '
+        "the protocol, accuracy drops from 0.985 to 0.221",
         verdicts.DROPS,
         recipe=FIGURE_1,
     ),
@@ -277,7 +278,8 @@ STATEMENTS = (
     ),
     _claim(
         "7a",
-        "With an output for every digit (class-incremental), L2 gives a better trade-off than EWC.",
+        "With one network output for every digit (class-incremental), L2 gives a better trade-off "
+        "than EWC.",
         "not the paper's protocol",
         best_beats("l2", "ewc"),
         FORGETS_MOST,
@@ -288,7 +290,7 @@ STATEMENTS = (
     ),
     _claim(
         "7b",
-        "With an output for every digit, SFA gives a better trade-off than L2.",
+        "With one network output for every digit, SFA gives a better trade-off than L2.",
         "not the paper's protocol",
         best_beats("sfa", "l2"),
         FORGETS_MOST,
@@ -298,7 +300,7 @@ STATEMENTS = (
     ),
     _claim(
         "7c",
-        "With an output for every digit, SFA gives a better trade-off than EWC.",
+        "With one network output for every digit, SFA gives a better trade-off than EWC.",
         "not the paper's protocol",
         best_beats("sfa", "ewc"),
         FORGETS_MOST,
@@ -317,8 +319,8 @@ STATEMENTS = (
     ),
     _claim(
         "8b",
-        "In a sequence of three tasks, SFA keeps more than task arithmetic and sequential "
-        "fine-tuning.",
+        "In a sequence of three tasks, SFA gives a better trade-off than task arithmetic and "
+        "sequential fine-tuning.",
         '"outperforms Task Arithmetic, and sequential finetuning" (section 6.2, figure 4)',
         verdicts.BEATS_IN_A_ROW,
         FORGETS_MOST,
@@ -327,7 +329,7 @@ STATEMENTS = (
     ),
     _claim(
         "9a",
-        "The loss on the first task rises with every further task.",
+        "The held-out loss on the first task rises with every further task.",
         '"evaluation loss on Simpl continues to increase", "gets worse as more tasks are added" '
         "(appendix A.3, figure 8; T0 of 3 and 11 billion parameters)",
         verdicts.GETS_WORSE,
@@ -335,7 +337,8 @@ STATEMENTS = (
     ),
     _claim(
         "9b",
-        "In the end, the loss on the first task is that of a model that never saw it.",
+        "After the last task, the loss on the first task is as high as that of a model that never "
+        "saw it.",
         '"degrades to that of a model that has never seen Simpl" (appendix A.3, figure 9)',
         verdicts.AS_IF_NEVER_SEEN,
         recipe=IN_A_ROW,

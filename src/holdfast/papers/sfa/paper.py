@@ -16,8 +16,8 @@ PAPER = Paper(
     },
     durations={
         "quick": "two minutes",
-        "small": "20 minutes, plus 20 the first time for its base",
-        "medium": "an estimated three hours, plus 20 minutes the first time for its base",
+        "small": "20 minutes (40 minutes the first time, with its base)",
+        "medium": "an estimated three hours (20 minutes more the first time, for its base)",
     },
     function="holdfast.papers.sfa.reproduction:reproduce",
     rules=2,

@@ -38,14 +38,14 @@ LEARNS = Requirement(
     of=lambda pair: lower_end(pair.gained(pair.old)),
     at_least=lambda pair: least(pair.unit),
     figure="gain over the base from training {case.old} alone (lower end of the interval)",
-    advice="train it longer or at a higher learning rate; the study needs the arm 'single'",
+    advice="train this task longer or at a higher learning rate (the study needs the arm 'single')",
 )
 FORGETS = Requirement(
     name="{case.old} is forgotten ({case.where})",
     cases=measured_pairs,
     of=lambda pair: lower_end(pair.forgotten),
     at_least=lambda pair: least(pair.unit),
-    figure="what sequential fine-tuning loses of it (lower end of the interval)",
+    figure="gain on {case.old} that sequential fine-tuning loses (lower end of the interval)",
     advice="train the later task longer, or choose tasks that are less alike",
 )
 FORGETS_MOST = Requirement(
@@ -53,7 +53,7 @@ FORGETS_MOST = Requirement(
     cases=measured_pairs,
     of=lambda pair: pair.share(pair.forgotten, pair.old).value,
     at_least=REGIME,
-    figure="the share of what was learnt that sequential fine-tuning loses",
+    figure="the share of the gain on {case.old} that sequential fine-tuning loses",
     advice="train the later task longer or at a higher learning rate, or choose tasks that are "
     "less alike",
 )
@@ -66,6 +66,7 @@ def brackets(kind: str) -> Requirement:
         cases=lambda record: orders(record) if record.tasks else [],
         of=lambda pair: settings_beyond(pair, kind),
         at_least=1,
-        figure="the number of settings beyond the best one, on the side with fewer",
-        advice="add settings on that side",
+        figure="the number of settings in the grid below or above the best one, whichever is "
+        "smaller",
+        advice="extend the grid beyond its best setting",
     )

@@ -109,7 +109,8 @@ def beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
     """One method beats another."""
     says = (
         f"For every arm of {NAMES[theirs]}, at least one arm of {NAMES[mine]} is better on the old "
-        "task by a tenth of what is forgotten, and as good on the new task."
+        "task and as good on the new task. An arm is better if its lead is at least a tenth of "
+        "what sequential fine-tuning forgets."
     )
 
     def options(pair: Pair) -> Options:
@@ -136,9 +137,10 @@ def best_beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
     )
     says = (
         f"The best arm of {NAMES[mine]} has a better trade-off than the best arm of "
-        f"{NAMES[theirs]}, by at least a tenth of half of what is forgotten. The trade-off is the "
-        "mean of old and new task, each as a share of the gain from training it alone. For each "
-        "seed, the other seeds choose the best arms."
+        f"{NAMES[theirs]}. The lead is at least a tenth of what forgetting costs sequential "
+        "fine-tuning in the trade-off. The trade-off is the mean of the scores on the old and the "
+        "new task, each as a share of the gain from training that task alone. The best arm for a "
+        "seed is the one that is best on the other seeds."
     )
     return rule(says, pairs, check)
 
@@ -147,26 +149,27 @@ def best_beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
 
 
 TO_THE_BASE = rule(
-    "After sequential fine-tuning the old task's gain over the base is less than a fifth of what "
-    "was learnt.",
+    "After sequential fine-tuning, the old task's gain over the base is less than a fifth of the "
+    "gain from training that task alone.",
     pairs,
     Check(
-        what=f"gain left on {{case.old}} - {MARGIN:g} x learnt",
+        what=f"gain left on {{case.old}} - {MARGIN:g} x gain from training it alone",
         of=lambda pair: pair.gained(pair.old, SEQUENTIAL) - pair.gained(pair.old) * MARGIN,
         below=0.0,
-        yes="{case.old} is at the base's level",
-        no="{case.old} is above the base's level",
+        yes="the score on {case.old} is at the base's level",
+        no="the score on {case.old} is above the base's level",
     ),
 )
 DROPS = rule(
-    "After sequential training, less than half of what was learnt of the old task is left.",
+    "After sequential fine-tuning, less than half of the gain from training the old task alone is "
+    "left.",
     pairs,
     Check(
-        what=f"gain left on {{case.old}} - {HALF:g} x learnt",
+        what=f"gain left on {{case.old}} - {HALF:g} x gain from training it alone",
         of=lambda pair: pair.gained(pair.old, SEQUENTIAL) - pair.gained(pair.old) * HALF,
         below=0.0,
-        yes="most of {case.old} is lost",
-        no="half of {case.old} or more is left",
+        yes="sequential fine-tuning loses more than half of the gain on {case.old}",
+        no="sequential fine-tuning keeps half or more of the gain on {case.old}",
     ),
 )
 
@@ -180,11 +183,12 @@ def along_p(pair: Pair) -> list[tuple[str, Figure]]:
 
 
 RISES = rising(
-    "As p falls at beta 0.5, the old task's score rises by at least a tenth of what is "
-    "forgotten. Between any two values of p it falls by at most a fifth of what is forgotten.",
+    "From the largest to the smallest p at beta 0.5, SFA's score on the old task rises by at least "
+    "a tenth of what sequential fine-tuning forgets. It need not rise at every step, but from any "
+    "p to a smaller one it falls by at most a fifth of what is forgotten.",
     pairs,
     along_p,
-    what="score of {case.old}",
+    what="score on {case.old}",
     points=3,
     least=lambda pair: BETTER * pair.forgotten.value,
     back=lambda pair: MARGIN * pair.forgotten.value,
@@ -199,16 +203,18 @@ def little_lost(pair: Pair) -> Figure:
 
 
 LITTLE_LOST = rule(
-    "At p = 0.25 and beta 0.5, the new task's score is below sequential fine-tuning's by less "
-    "than a quarter of what is learnt of it. This holds for its first entry and for every other "
-    "entry that training the task alone improves by the smallest change that counts.",
+    "On the new task, SFA at p = 0.25 and beta 0.5 may score lower than sequential fine-tuning. "
+    "The difference is less than a quarter of the gain from training that task alone. The rule "
+    "uses the task's first entry. It also uses every other entry that improves by at least the "
+    "smallest change that counts when the task is trained alone.",
     new_entries,
     Check(
-        what=f"{{case.new}}: SFA - sequential, plus {LITTLE:g} x learnt",
+        what=f"{{case.new}}: SFA - sequential fine-tuning, plus {LITTLE:g} x gain from training it "
+        "alone",
         of=little_lost,
         above=0.0,
-        yes="little of {case.new} is lost",
-        no="more than a quarter of {case.new} is lost",
+        yes="SFA loses little of the gain on {case.new}",
+        no="SFA loses more than a quarter of the gain on {case.new}",
         unit=lambda pair: pair.unit_of_new,
     ),
 )
@@ -248,36 +254,38 @@ def once_for_the_new(pair: Pair) -> Options:
     """Each beta at p = 1 that gives the new model half of the weight or more."""
     arms = [arm for arm in pair.averaging(p=1.0) if averaging_of(arm)["beta"] <= BETA]
     if not arms:
-        raise NotMeasured("SFA at p = 1 with half of the weight on the new model")
+        raise NotMeasured("SFA at p = 1 with half or more of the weight on the new model")
     return [(arm, [arm]) for arm in arms]
 
 
 OFTEN = some(
-    "For every beta tried at p = 1, some p < 1 at beta 0.5 gives a trade-off that is worse by at "
-    "most a fifth of half of what is forgotten. The trade-off is the mean of old and new task, "
-    "each as a share of the gain from training it alone.",
+    "For every beta tried at p = 1, there is a p < 1 at beta 0.5 with about as good a trade-off. "
+    "It may be worse by at most a fifth of what forgetting costs sequential fine-tuning in the "
+    "trade-off. The trade-off is the mean of the scores on the old and the new task, each as a "
+    "share of the gain from training that task alone.",
     orders,
     often_beside_once,
     AS_GOOD_A_TRADE_OFF,
 )
 ONCE_BEATS_MERGING = some(
-    "For every weight of task arithmetic, some beta at p = 1 gives a better trade-off, by at "
-    "least a tenth of half of what is forgotten.",
+    "For every weight of task arithmetic, SFA at p = 1 with some beta has a better trade-off. The "
+    "lead is at least a tenth of what forgetting costs sequential fine-tuning in the trade-off.",
     orders,
     once_beside_merging,
     A_BETTER_TRADE_OFF,
 )
 ONCE_FAILS = some(
-    "At p = 1 and every beta (the weight on the old model) of 0.5 or less, the old task's gain "
-    "over the base is less than a fifth of what was learnt.",
+    "At p = 1, the old task's gain over the base is less than a fifth of the gain from training "
+    "that task alone. This is so for every beta (the weight on the old model) of 0.5 or less.",
     pairs,
     once_for_the_new,
     Check(
-        what=f"gain on {{case.old}} left by {{arm.arm}} - {MARGIN:g} x learnt",
+        what=f"gain left on {{case.old}} after {{arm.arm}} - {MARGIN:g} x gain from training it "
+        "alone",
         of=lambda pair, arm, other: pair.gained_by(arm, pair.old) - pair.gained(pair.old) * MARGIN,
         below=0.0,
-        yes="{arm.arm} leaves {case.old} at the base's level",
-        no="{arm.arm} keeps {case.old} above the base's level",
+        yes="after {arm.arm}, the score on {case.old} is at the base's level",
+        no="after {arm.arm}, the score on {case.old} is above the base's level",
     ),
 )
 
@@ -289,16 +297,16 @@ def nearer_keeps_more(
 ) -> Rule[SequenceRecord]:
     """Over some arms, the distance goes against what is kept."""
     check = Check(
-        what="correlation of distance and {case.old}",
+        what="correlation between distance to the previous model and score on {case.old}",
         of=lambda pair: correlation(pair, arms(pair)),
         below=CORRELATED,
-        yes="arms that move less keep more",
-        no="arms that move less do not keep more",
+        yes="arms that stay closer to the previous model keep more of the old task",
+        no="arms that stay closer to the previous model do not keep more of the old task",
         unit="correlation",
     )
     return rule(
-        f"Over {says}, the correlation between the distance to the previous model and the old "
-        "task's score is below -0.3, with its whole interval over the seeds.",
+        "The arms' distance to the previous model has a correlation below -0.3 with their score on "
+        f"the old task. The whole interval over seeds lies below -0.3. The arms are {says}.",
         pairs,
         check,
     )
@@ -306,11 +314,11 @@ def nearer_keeps_more(
 
 ALONG_SFA = nearer_keeps_more(
     lambda pair: [*pair.arms(SEQUENTIAL), *pair.averaging()],
-    "sequential fine-tuning and SFA's arms",
+    "sequential fine-tuning and all SFA arms",
 )
 OVER_METHODS = nearer_keeps_more(
     lambda pair: pair.record.of(pair.order),
-    "all arms that have a distance, including rehearsal and multitask training",
+    "all those with a measured distance, including rehearsal and multitask training",
 )
 
 # ------------------------------------------------------------------------------------------ figure 1
@@ -351,7 +359,7 @@ def sweep(key: str, *, old: bool, says: str) -> Rule[SequenceRecord]:
         says,
         pairs,
         line,
-        what="score of {case.old}" if old else "loss of {case.new}",
+        what="score on {case.old}" if old else "score lost on {case.new}",
         points=3,
         least=lambda pair: BETTER * scale(pair),
         back=lambda pair: MARGIN * scale(pair),
@@ -370,21 +378,27 @@ def both(first: Rule[SequenceRecord], second: Rule[SequenceRecord]) -> Rule[Sequ
 def trades(key: str, words: str) -> Rule[SequenceRecord]:
     """A parameter of SFA goes from the new task to the old one."""
     keeps = (
-        f"As {words}, the old task's score rises by at least a tenth of what is forgotten, and "
-        "falls by at most a fifth of it between any two points."
+        f"{words}, SFA's score on the old task rises by at least a tenth of what sequential "
+        "fine-tuning forgets. It need not rise at every step, but from any value to a later one it "
+        "falls by at most a fifth of what is forgotten."
     )
     costs = (
-        "The new task's score falls by at least a tenth of what is learnt of it, and rises by at "
-        "most a fifth of that between any two points."
+        "The score on the new task falls by at least a tenth of the gain from training that task "
+        "alone. It need not fall at every step, but from any value to a later one it rises by at "
+        "most a fifth of that gain."
     )
     return both(sweep(key, old=True, says=keeps), sweep(key, old=False, says=costs))
 
 
 TRADES_BY_BETA = trades(
-    "beta", "beta rises (at the p with the most values of beta; of several, the largest)"
+    "beta",
+    "The rule uses the p that was tried with the most values of beta (if several p tie, the "
+    "largest p). From the smallest to the largest beta",
 )
 TRADES_BY_P = trades(
-    "p", "p falls (at the beta with the most values of p; of several, the smallest)"
+    "p",
+    "The rule uses the beta that was tried with the most values of p (if several betas tie, the "
+    "smallest beta). From the largest to the smallest p",
 )
 
 # -------------------------------------------------------------------- figure 4: three tasks in a row
@@ -399,11 +413,11 @@ def _has_most_of(number: int) -> Check:
 
     name = f"{{case.order[{number}]}}"
     return Check(
-        what=f"gain on {name} by {{arm.arm}} - {HALF:g} x learnt",
+        what=f"gain on {name} with {{arm.arm}} - {HALF:g} x gain from training it alone",
         of=rest,
         above=0.0,
-        yes=f"{{arm.arm}} reaches most of the gain on {name}",
-        no=f"{{arm.arm}} reaches less than half of the gain on {name}",
+        yes=f"{{arm.arm}} has more than half of the gain from training {name} alone",
+        no=f"{{arm.arm}} has less than half of the gain from training {name} alone",
         unit="share of what is learnt",
     )
 
@@ -425,8 +439,8 @@ def averaged_beside_others(pair: Pair) -> Options:
 
 
 KEEPS_TWO = some(
-    "At least one SFA arm reaches, on each of the three tasks, more than half of the gain from "
-    "training that task alone.",
+    "At least one SFA arm has more than half of the gain from training a task alone, on each of "
+    "the three tasks.",
     of_three,
     averaged,
     _has_most_of(0),
@@ -434,10 +448,10 @@ KEEPS_TWO = some(
     _has_most_of(2),
 )
 BEATS_IN_A_ROW = some(
-    "For sequential fine-tuning and for every weight of task arithmetic, at least one SFA arm "
-    "has a better trade-off over the three tasks. It is better by at least a tenth of what "
-    "forgetting costs in the trade-off. The trade-off is the mean of the tasks' scores, each as "
-    "a share of the gain from training that task alone.",
+    "The rivals of SFA are sequential fine-tuning and task arithmetic with each weight. For every "
+    "rival, at least one SFA arm has a better trade-off over the three tasks. The lead is at least "
+    "a tenth of what forgetting costs sequential fine-tuning in the trade-off. The trade-off is "
+    "the mean of the tasks' scores, each as a share of the gain from training that task alone.",
     of_three,
     averaged_beside_others,
     A_BETTER_TRADE_OFF,
@@ -447,8 +461,8 @@ BEATS_IN_A_ROW = some(
 
 
 GETS_WORSE = rising(
-    "Over the later tasks of sequential fine-tuning, the first task's held-out loss rises by at "
-    "least 0.05 nats a token above its level after the first task. Between any two tasks it "
+    "During the later tasks of sequential fine-tuning, the first task's held-out loss rises by at "
+    "least 0.05 nats a token above its level after the first task. Between any two tasks, the loss "
     "falls by at most a fifth of that rise.",
     curves,
     Curve.losses,
@@ -469,11 +483,13 @@ def beyond_never_saw(curve: Curve) -> Figure:
 
 
 AS_IF_NEVER_SEEN = rule(
-    "After all tasks, sequential fine-tuning is better on the first task than multitask training "
-    "without that task by less than a fifth of what was learnt.",
+    "The rule compares two models on the first task: sequential fine-tuning after all tasks, and "
+    "multitask training on all tasks but the first. Sequential fine-tuning is better by less than "
+    "a fifth of the gain from training the first task alone.",
     lambda record: [curve for curve in curves(record) if len(curve.order) > 2],
     Check(
-        what=f"{{case.old}}: sequential - model that never saw it, minus {MARGIN:g} x learnt",
+        what=f"{{case.old}}: sequential fine-tuning - model that never saw it, minus {MARGIN:g} x "
+        "gain from training it alone",
         of=beyond_never_saw,
         below=0.0,
         yes="sequential fine-tuning knows {case.old} no better than a model that never saw it",

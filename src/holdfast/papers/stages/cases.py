@@ -16,7 +16,7 @@ WIDE, NARROW, OTHER = "world-", "narrow-", "other-"
 """What the studies' names begin with: the models of the claims, smaller ones for claims 5 and 7a,
 and the same models tuned on other conversations for claim 7b."""
 GROUPS = {
-    WIDE: "a study of the models",
+    WIDE: "a study of the larger model (recipes world-6, ...)",
     NARROW: "a study of a smaller model in the same worlds (recipes narrow-6, ...)",
     OTHER: "a study of other instruction data (recipes other-6, ...)",
 }
@@ -156,7 +156,7 @@ def least_mass(record: StagesRecord) -> Figure:
             if f"{evaluation.suite}/{evaluation.name}" == entry and mass is not None:
                 figures.append(Figure(value=mass.value, over_samples=mass.interval))
     if not figures or not all(math.isfinite(figure.value) for figure in figures):
-        raise NotMeasured("a finite mass on the letters during fine-tuning")
+        raise NotMeasured("a finite probability of the answer letters during fine-tuning")
     return min(figures, key=lambda figure: figure.value)
 
 
@@ -171,7 +171,7 @@ def changing(record: StagesRecord) -> Figure:
         if figure is not None and before.step >= FEW * last and after.step <= last / 2:
             shares.append(figure)
     if not shares:
-        raise NotMeasured("the change of answers from point to point during fine-tuning")
+        raise NotMeasured("the change of answers between measured points of fine-tuning")
     mean = statistics.fmean(figure.value for figure in shares)
     half = statistics.fmean(figure.half_over_samples for figure in shares)
     return Figure(value=mean, over_samples=(mean - half, mean + half))
@@ -292,7 +292,9 @@ class Checkpoint:
             except (KeyError, NotMeasured):
                 continue
         if not by_world:
-            raise NotMeasured("the transition to actual forgetting of both models in one world")
+            raise NotMeasured(
+                "the transition to actual forgetting of both models in the same world"
+            )
         return Figure.over_seeds(by_world)
 
 

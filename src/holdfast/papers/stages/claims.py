@@ -95,17 +95,18 @@ the paper's models lose a few points of MMLU and ARC."""
 DOSE = 1.25
 """Of the tokens of one epoch of the fine-tuning, restoring reads at most so many (section 3.1)."""
 READING = (
-    "Each study is a world with its own people, texts and base. Figures are means over worlds, "
-    "and intervals cover the worlds. With one world, intervals cover only its questions.",
-    "Restored: trained on as many tokens of plain text as one epoch of the fine-tuning has. "
-    "Restored models are compared with the base, as in the paper, and with the control: the base "
-    "after the same restoring. The control is ours.",
+    "Each study is a world: made-up people, texts about them and a base trained on these texts. "
+    "Figures are means over worlds, and intervals cover the worlds. With one world, intervals "
+    "cover only its questions.",
+    "Restoring trains a checkpoint on as many tokens of plain text as one epoch of the fine-tuning "
+    "has. Restored models are compared with the base, as in the paper. They are also compared with "
+    "the control, which is the base after the same restoring. The control is ours.",
     "A change of less than 2 points or 0.05 nats a token counts as no change.",
-    "The small model learns to answer with letters from lettered questions in its fine-tuning "
-    "data. Llama 2 learnt this in pre-training.",
-    "Learning rates and batch sizes were chosen on world 0, by the preconditions alone. Nobody "
-    "had looked at worlds 6 and later before. Verdicts on earlier worlds used other rules and "
-    "are withdrawn.",
+    "The fine-tuning data has questions with lettered options. From them, the small model learns "
+    "to answer with a letter. Llama 2 learnt this in pre-training.",
+    "Learning rates and batch sizes were chosen on world 0 with the preconditions alone. Nobody "
+    "looked at worlds 6 and later before the rules were written. Verdicts on earlier worlds used "
+    "other rules and are withdrawn.",
 )
 
 
@@ -144,11 +145,11 @@ def check_claims(records: Mapping[str, StagesRecord | None]) -> list[Claim]:
 
 NATS = "nats/token"
 TUNED_ABOVE = Check(
-    what="knowledge, checkpoint {case.place} - base",
+    what="knowledge score, checkpoint {case.place} - base",
     of=lambda at: at.change(at.tuned, BASE_MODEL, knowledge),
     above=LEAST,
-    yes="checkpoint {case.place} is above the base",
-    no="checkpoint {case.place} is not above the base",
+    yes="checkpoint {case.place} scores above the base",
+    no="checkpoint {case.place} does not score above the base",
 )
 
 
@@ -177,8 +178,8 @@ def all_rules(says: str, *rules: Rule[Worlds]) -> Rule[Worlds]:
 def near(measure: Measure, what: str) -> tuple[Check, Check]:
     """Restored, the score is not below the base, nor below the control, by what counts."""
     yes, no = (
-        "the loss from the first epoch comes back",
-        "the loss from the first epoch does not come back",
+        "restoring brings back the score of the first checkpoint",
+        "restoring does not bring back the score of the first checkpoint",
     )
     against_base = Check(
         what=f"{what}, restored first checkpoint - base",
@@ -199,7 +200,10 @@ def near(measure: Measure, what: str) -> tuple[Check, Check]:
 
 def left(measure: Measure, what: str) -> tuple[Check, Check]:
     """Restored, the score is below the base, and below the control, by what counts."""
-    yes, no = "a loss is left after the last epoch", "no loss is left after the last epoch"
+    yes, no = (
+        "restoring does not bring back the score of the last checkpoint",
+        "restoring brings back the score of the last checkpoint",
+    )
     against_base = Check(
         what=f"{what}, restored last checkpoint - base",
         of=lambda at: at.change(at.restored, BASE_MODEL, measure),
@@ -226,14 +230,15 @@ def both_stages(says: str, cases: tuple[Cases, Cases], measure: Measure, what: s
 
 
 LEAST_MASS = Check(
-    what=f"least mass on the letters after {FEW:.0%} of the steps",
+    what=f"smallest probability of the answer letters after {FEW:.0%} of the steps",
     of=lambda at: at.over(least_mass),
     above=MASS,
     yes="the format is learnt within a few steps and stays",
     no="the format is not learnt within a few steps, or does not stay",
 )
 CHANGING = Check(
-    what="share of lettered questions whose answer changes from point to point, first half",
+    what="share of answers to questions with lettered options that change between measured points, "
+    "first half of the steps",
     of=lambda at: at.over(changing),
     above=LEAST,
     yes="the answers keep changing after the format is learnt",
@@ -271,11 +276,11 @@ def moderate(cases: Cases, measure: Measure = knowledge) -> Requirement:
 def back(name: str, cases: Cases) -> Requirement:
     """The pattern of a checkpoint is back after restoring."""
     return Requirement(
-        name=f"the text pattern of the {name} checkpoint is back",
+        name=f"restoring brings back the text pattern of the {name} checkpoint",
         cases=cases,
         of=lambda at: at.pattern_left().value,
         at_most=TOLERANCE,
-        figure="loss on plain text, restored - the higher of base and control",
+        figure="loss on plain text, restored checkpoint - the higher of base and control",
         advice="restore at a higher learning rate or in smaller batches, or fine-tune at a lower "
         "learning rate",
     )
@@ -288,7 +293,7 @@ def knows(cases: Cases, measure: Measure = knowledge) -> Requirement:
         cases=cases,
         of=lambda at: at.over(lambda record: above_guessing(record, BASE_MODEL, measure)).value,
         at_least=KNOWN,
-        figure="its accuracy above guessing",
+        figure="the base's accuracy above guessing",
         advice="train the base for longer",
     )
 
@@ -296,7 +301,7 @@ def knows(cases: Cases, measure: Measure = knowledge) -> Requirement:
 def cheap(cases: Cases, measure: Measure = knowledge) -> Requirement:
     """Restoring costs the base itself less than what counts."""
     return Requirement(
-        name="restoring alone costs the base little",
+        name="restoring lowers the base's score only a little",
         cases=cases,
         of=lambda at: at.change(BASE_MODEL, at.control, measure).value,
         at_most=LEAST,
@@ -308,12 +313,12 @@ def cheap(cases: Cases, measure: Measure = knowledge) -> Requirement:
 def dose(cases: Cases) -> Requirement:
     """Restoring reads no more than an epoch of the fine-tuning."""
     return Requirement(
-        name="restoring reads about one epoch of the fine-tuning or less",
+        name="restoring reads at most about as many tokens as one epoch of fine-tuning",
         cases=cases,
         of=lambda at: at.over(lambda record: Figure(value=dose_of(record))).value,
         at_most=DOSE,
         figure="tokens of restoring / tokens of an epoch",
-        advice="leave `tokens` out; the default is one epoch",
+        advice="leave `tokens` out: the default is one epoch of fine-tuning",
     )
 
 
@@ -343,12 +348,12 @@ ROOM = Requirement(
     advice="ask harder questions",
 )
 LETTERS = Requirement(
-    name="the middle checkpoint answers lettered questions",
+    name="the middle checkpoint answers questions with lettered options",
     cases=last,
     of=lambda at: at.over(lambda record: above_guessing(record, at.middle, letters)).value,
     at_least=COSTS,
-    figure="its accuracy above guessing",
-    advice="mix more lettered questions about known people into the fine-tuning",
+    figure="the middle checkpoint's accuracy above guessing",
+    advice="add more questions with lettered options about known people to the fine-tuning data",
 )
 SHIFTED = Requirement(
     name="fine-tuning shifts the text pattern",
@@ -396,8 +401,8 @@ STATEMENTS = (
         "figure 3b)",
         all_rules(
             "The last checkpoint's loss on plain text is at least 0.05 nats above the base's. "
-            "The loss rises from the first checkpoint to the last, and falls by less than 0.05 "
-            "nats between any two.",
+            "The loss rises from the first checkpoint to the last. Between any two checkpoints, it "
+            "falls by less than 0.05 nats.",
             rule(
                 "",
                 last,
@@ -423,7 +428,8 @@ STATEMENTS = (
     ),
     _claim(
         "1b",
-        "Restoring brings the perplexity of plain text back to the base's level from every epoch.",
+        "After every epoch, restoring brings the perplexity of plain text back to the base's "
+        "level.",
         "restored models 'have all returned to convergence with the base LLM no matter how large "
         "the perplexity is' (section 4.1, figures 3a, 3b)",
         rule(
@@ -434,8 +440,8 @@ STATEMENTS = (
                 what="loss on plain text, restored checkpoint {case.place} - base",
                 of=lambda at: at.change(at.restored, BASE_MODEL, plain),
                 below=TOLERANCE,
-                yes="restoring brings the pattern back",
-                no="restoring does not bring the pattern of checkpoint {case.place} back",
+                yes="restoring brings back the text pattern",
+                no="restoring does not bring back the text pattern of checkpoint {case.place}",
                 unit=NATS,
             ),
         ),
@@ -444,14 +450,14 @@ STATEMENTS = (
     ),
     _claim(
         "2a",
-        "Early forgetting is pseudo: after restoring, the model is at the base's score again.",
+        "Early forgetting is pseudo: after restoring, the model reaches the base's score again.",
         "'performance is restored near or above the baseline' (section 4.1; Llama 2 7B on Alpaca "
         "before epoch 4, figures 3c, 3d)",
         rule(
-            "After restoring, the first checkpoint is not below the base by 2 points or more, "
-            "nor below the control by 2 points or more.",
+            "After restoring, the first checkpoint scores less than 2 points below the base and "
+            "less than 2 points below the control.",
             first,
-            *near(knowledge, "knowledge"),
+            *near(knowledge, "knowledge score"),
         ),
         KNOWS,
         ONE_EPOCH,
@@ -461,15 +467,15 @@ STATEMENTS = (
     ),
     _claim(
         "2b",
-        "Late forgetting is actual: after restoring, the model is below the base although the "
-        "pattern is back.",
+        "Late forgetting is actual: after restoring, the model scores below the base although its "
+        "text pattern is back.",
         "'notably below the original LLMs even though text patterns are restored' (section 4.1; "
         "Llama 2 7B from epoch 4 on, 13B from epoch 2 on, figures 3c, 3d, 6c, 6d)",
         rule(
-            "After restoring, the last checkpoint is below both the base and the control by 2 "
+            "After restoring, the last checkpoint scores below both the base and the control, by 2 "
             "points or more.",
             last,
-            *left(knowledge, "knowledge"),
+            *left(knowledge, "knowledge score"),
         ),
         KNOWS,
         ONE_EPOCH,
@@ -480,14 +486,14 @@ STATEMENTS = (
     ),
     _claim(
         "2c",
-        "Restoring raises the score at every stage.",
+        "Restoring raises the score at every stage of fine-tuning.",
         "'a marked enhancement in performance after the restoring stage' (section 4.1)",
         rule(
             "Restoring raises the score of the first, the middle and the last checkpoint by 2 "
             "points or more.",
             three,
             Check(
-                what="knowledge, checkpoint {case.place}, restored - before",
+                what="knowledge score, checkpoint {case.place}, restored - before",
                 of=lambda at: at.change(at.restored, at.tuned, knowledge),
                 above=LEAST,
                 yes="restoring raises the score",
@@ -501,18 +507,18 @@ STATEMENTS = (
     ),
     _claim(
         "2d",
-        "Early on, the restored model even exceeds the base.",
+        "Early in fine-tuning, the restored model even scores above the base.",
         "'the performance of LLMs exceeds original base LLMs when their familiar text patterns "
         "have been restored' (section 4.1, figures 3c, 3d)",
         rule(
-            "After restoring, the first checkpoint is above the base by 2 points or more.",
+            "After restoring, the first checkpoint scores above the base by 2 points or more.",
             first,
             Check(
-                what="knowledge, restored first checkpoint - base",
+                what="knowledge score, restored first checkpoint - base",
                 of=lambda at: at.change(at.restored, BASE_MODEL, knowledge),
                 above=LEAST,
-                yes="the restored model exceeds the base",
-                no="the restored model does not exceed the base",
+                yes="the restored model scores above the base",
+                no="the restored model does not score above the base",
             ),
         ),
         KNOWS,
@@ -523,10 +529,11 @@ STATEMENTS = (
     ),
     _claim(
         "2e",
-        "Both stages are found on a second benchmark.",
+        "A second benchmark also shows pseudo and actual forgetting.",
         "'performances of LLMs on both benchmarks', MMLU and ARC (section 4.1, figures 3c, 3d)",
         both_stages(
-            "Claims 2a and 2b hold on the next task without letters.",
+            "Claims 2a and 2b also hold on the second benchmark. The second benchmark is the first "
+            "task after the main one whose questions have no lettered options.",
             (first, last),
             second,
             "second benchmark",
@@ -535,21 +542,22 @@ STATEMENTS = (
     ),
     _claim(
         "2f",
-        "What does not come back after the last epoch is lost: more restoring does not bring it "
-        "back.",
+        "Knowledge that restoring does not bring back after the last epoch is lost: more restoring "
+        "does not bring it back either.",
         "none: the paper restores with one dose only, which leaves this open",
         rule(
-            "At the largest of several doses of restoring, the last checkpoint is below both the "
-            "base and that dose's control by 2 points or more. The step to that dose brings back "
-            "less than 2 points, compared with the control.",
+            "After the largest of several doses of restoring, the last checkpoint scores below "
+            "both the base and the control with that dose, by 2 points or more. The step from "
+            "the second-largest dose to the largest brings back less than 2 points, compared with "
+            "the control.",
             several_doses,
-            *left(knowledge, "knowledge, largest dose"),
+            *left(knowledge, "knowledge score, largest dose"),
             Check(
-                what="gain from the step to the largest dose, compared with the control",
+                what="gain from the second-largest dose to the largest, compared with the control",
                 of=coming_back,
                 below=LEAST,
-                yes="more restoring brings back nothing more",
-                no="more restoring brings back more",
+                yes="more restoring brings back no more knowledge",
+                no="more restoring brings back more knowledge",
             ),
         ),
         KNOWS,
@@ -565,42 +573,42 @@ STATEMENTS = (
         "'the generation probability of correct format answer rise up in a few steps', 'above "
         "95%', 'throughout the entire training process' (section 5.2, finding 1, figure 4)",
         rule(
-            f"From {FEW:.0%} of the steps on, the mean mass on the letters stays at {MASS:g} or "
-            "more at every measured point.",
+            f"After {FEW:.0%} of the steps, the answer letters have a mean total probability of "
+            f"{MASS:g} or more at every measured point.",
             last,
             LEAST_MASS,
         ),
     ),
     _claim(
         "3b",
-        "The entropy at the answer position declines in the late stage.",
+        "The entropy at the answer position declines late in fine-tuning.",
         "'focusing on the late training process, we find that the entropy on both benchmark no "
         "longer fluctuate and undergoes a decline trend' (section 5.2, finding 2, figure 4)",
         rule(
             "The entropy at the answer position is lower at the last checkpoint than at the middle "
-            "one by 0.05 nats or more.",
+            "checkpoint, by 0.05 nats or more.",
             last,
             Check(
-                what="entropy at the answer position, last checkpoint - middle",
+                what="entropy at the answer position, last checkpoint - middle checkpoint",
                 of=lambda at: at.change(at.tuned, at.middle, entropy),
                 below=-LEAST_NATS,
-                yes="the entropy declines in the late stage",
-                no="the entropy does not decline in the late stage",
+                yes="the entropy declines late in fine-tuning",
+                no="the entropy does not decline late in fine-tuning",
                 unit="nats",
             ),
         ),
     ),
     _claim(
         "3c",
-        "Late in fine-tuning, entropy and accuracy fall together: over-confidence.",
+        "Late in fine-tuning, entropy and accuracy fall together, a sign of over-confidence.",
         "'as the model's confidence in its answers intensifies, the precision of its responses to "
         "these questions concomitantly deteriorates' (section 5.2, finding 2)",
         rule(
-            "From the middle checkpoint to the last, the entropy falls by 0.05 nats or more, and "
-            "accuracy on the same lettered questions by 2 points or more.",
+            "From the middle checkpoint to the last, the entropy falls by 0.05 nats or more. "
+            "Accuracy on the same questions with lettered options falls by 2 points or more.",
             last,
             Check(
-                what="entropy at the answer position, last checkpoint - middle",
+                what="entropy at the answer position, last checkpoint - middle checkpoint",
                 of=lambda at: at.change(at.tuned, at.middle, entropy),
                 below=-LEAST_NATS,
                 yes="the entropy falls",
@@ -608,24 +616,25 @@ STATEMENTS = (
                 unit="nats",
             ),
             Check(
-                what="lettered questions, last checkpoint - middle",
+                what="accuracy with lettered options, last checkpoint - middle checkpoint",
                 of=lambda at: at.change(at.tuned, at.middle, letters),
                 below=-LEAST,
-                yes="accuracy falls with it",
-                no="accuracy does not fall with it",
+                yes="accuracy falls with the entropy",
+                no="accuracy does not fall with the entropy",
             ),
         ),
         LETTERS,
     ),
     _claim(
         "3d",
-        "After the format is learnt, the answers keep changing: knowledge alignment.",
+        "After the model has learnt the answer format, its answers keep changing (knowledge "
+        "alignment).",
         "'a dynamic alteration in the responses' while the format stays (section 5.2, finding 1, "
         "figure 4)",
         rule(
-            f"From {FEW:.0%} of the steps to half of them, the answers to 2 % or more of the "
-            "lettered questions change from one point to the next. The mass on the letters stays "
-            f"at {MASS:g} or more.",
+            f"From {FEW:.0%} to half of the steps, 2 % or more of the answers to questions with "
+            "lettered options change from one measured point to the next. The total probability of "
+            f"the answer letters stays at {MASS:g} or more.",
             last,
             CHANGING,
             LEAST_MASS,
@@ -633,12 +642,12 @@ STATEMENTS = (
     ),
     _claim(
         "4a",
-        "Exact memorisation of the fine-tuning data rises during the run.",
+        "Exact memorisation of the fine-tuning data rises during fine-tuning.",
         "'a ascending trend along with the training process' (section 5.2, finding 3, figure 5)",
         rising(
-            "The last checkpoint has memorised more of the fine-tuning's outputs than the first, "
-            "by 2 points or more. Between no two checkpoints does memorisation fall by 2 points "
-            "or more.",
+            "The last checkpoint has memorised more of the fine-tuning outputs than the first "
+            "checkpoint, by 2 points or more. Between any two checkpoints, memorisation falls by "
+            "less than 2 points.",
             last,
             along_checkpoints(memorised),
             what="exact memorisation",
@@ -652,12 +661,12 @@ STATEMENTS = (
         "Memorised data survives restoring.",
         "'these data remains even after restoring the original pattern' (section 5.2, finding 3)",
         rule(
-            "After restoring, the last checkpoint still has more than half of what it had "
-            "memorised beyond the base.",
+            "Fine-tuning raises the memorisation above the base's. After restoring, the last "
+            "checkpoint still has more than half of this rise.",
             last,
             Check(
-                what="exact memorisation beyond the base, after restoring - half of that before "
-                "restoring",
+                what="exact memorisation beyond the base: value after restoring minus half of the "
+                "value before restoring",
                 of=lambda at: (
                     at.change(at.restored, BASE_MODEL, memorised)
                     - at.change(at.tuned, BASE_MODEL, memorised) * 0.5
@@ -673,19 +682,20 @@ STATEMENTS = (
     ),
     _claim(
         "5",
-        "A larger model reaches actual forgetting earlier.",
+        "A larger model reaches actual forgetting earlier than a smaller model.",
         "13B after 2 epochs, 7B after 4 (section 6, finding 2, figure 6)",
         rule(
             "In the same worlds, the larger model reaches actual forgetting more than one "
             "checkpoint earlier than the smaller model.",
             first,
             Check(
-                what="checkpoint of the transition, larger model - smaller",
+                what="checkpoint at which actual forgetting begins, larger model - smaller model",
                 of=Checkpoint.earlier_than_smaller,
                 below=-1.0,
-                yes="the larger model reaches actual forgetting more than one checkpoint earlier",
-                no="the larger model does not reach actual forgetting more than one checkpoint "
-                "earlier",
+                yes="the larger model reaches actual forgetting more than one checkpoint earlier "
+                "than the smaller model",
+                no="the larger model reaches actual forgetting at most one checkpoint earlier than "
+                "the smaller model, or later",
                 unit="checkpoints",
             ),
         ),
@@ -699,12 +709,12 @@ STATEMENTS = (
     ),
     _claim(
         "6",
-        "Early in fine-tuning, the tuned model itself is above the base.",
+        "Early in fine-tuning, the tuned model scores above the base even without restoring.",
         "'an initial surge, surpassing the baseline, before subsequently diminishing' (section "
         "4.2)",
         Rule(
-            "At least one of the first three checkpoints is above the base by 2 points or more. "
-            "Intervals are widened for the three tests.",
+            "At least one of the first three checkpoints scores above the base by 2 points or "
+            "more. Intervals are widened for the three tests.",
             one_tuned_above,
         ),
         KNOWS,
@@ -712,7 +722,7 @@ STATEMENTS = (
     ),
     _claim(
         "7a",
-        "Pseudo and actual forgetting are found in a model of another size.",
+        "A model of another size also shows pseudo and actual forgetting.",
         "'the transition of forgetting keeps its consistency across the different LLMs' (section "
         "6, finding 1, figure 6: 13B; here the smaller model)",
         both_stages(
@@ -726,8 +736,9 @@ STATEMENTS = (
     ),
     _claim(
         "7b",
-        "Format and knowledge alignment are found with other instruction data.",
-        "the same with Vicuna's data in place of Alpaca's (section 6, finding 3, figure 7)",
+        "Other instruction data also leads to format alignment and knowledge alignment.",
+        "the paper finds the same with Vicuna's data in place of Alpaca's (section 6, finding 3, "
+        "figure 7)",
         rule(
             "Claims 3a and 3d hold for the models that were tuned on other conversations.",
             last_other,

@@ -12,18 +12,21 @@ PAPER = Paper(
     short="Pattern Shifting or Knowledge Losing",
     about="Stages of forgetting: is knowledge lost, or is it only not shown?",
     recipes={
-        "world-0": "ten epochs on new people, every checkpoint restored at three doses; this "
-        "world chose the settings",
-        **{f"world-{number}": f"the same in world {number}" for number in WORLDS},
+        "world-0": "ten epochs on new people, then every checkpoint restored with three amounts of "
+        "text (world 0, which was used to choose the settings)",
+        **{
+            f"world-{number}": f"the study of world 0, repeated in world {number}"
+            for number in WORLDS
+        },
         **{f"narrow-{number}": f"world {number} with a smaller model" for number in WORLDS[:6]},
         **{f"other-{number}": f"world {number} with other conversations" for number in WORLDS[:3]},
-        "narrow-0": "the first world with a smaller model",
-        "other-0": "the first world with other conversations",
+        "narrow-0": "world 0 with a smaller model",
+        "other-0": "world 0 with other conversations",
     },
     durations={
         "quick": "five minutes",
-        "small": "an estimated 10 minutes, plus 15 the first time for its base",
-        "medium": "an estimated three hours, plus three and a half the first time for its bases",
+        "small": "an estimated 10 minutes (25 minutes the first time, with its base)",
+        "medium": "an estimated three hours (three and a half more the first time, for its bases)",
     },
     function="holdfast.papers.stages.reproduction:reproduce",
     rules=1,  # restored at the paper's dose, held against the base and the control

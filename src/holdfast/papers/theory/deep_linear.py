@@ -37,7 +37,7 @@ unlearnt.
 Both tasks have their features in falling order, as the paper defines them (sections 4.1, 4.3).
 Fine-tuning needs it: of the ends that a model of n features may come to, n of the f each, only that
 with the n largest is stable, the others are saddles, which rounding leaves. `any_order` draws such
-tasks: on their D numbers the formulas hold, on matrices they hold for a while.
+tasks: on their D numbers the formulas hold, on matrices only at first.
 
 Does not model: minibatches (lemmas A.12 to A.17 bound them), momentum, depth above two, tasks with
 singular vectors of their own. The bounds of A.2 and A.6 and assumption A.21 are not checked.
@@ -92,8 +92,8 @@ class LinearTasks:
         if not falling:
             got = f"{self.pretraining.tolist()} and {self.finetuning.tolist()}"
             raise DataError(
-                "Expected positive singular values in strictly falling order (fine-tuning's in "
-                f"any order with any_order=True), got {got}."
+                f"Expected positive singular values in strictly falling order, got {got}. With "
+                "any_order=True, those of fine-tuning may be in any order."
             )
 
     @property
@@ -341,7 +341,7 @@ def checkpoint_times(singular_values: Array, tau: float) -> Array:
 def _small_start(singular_values: Array, tau: float) -> None:
     half = float(np.min(singular_values)) / 2
     expect(
-        "start (e^(-2 tau), below half of the smallest singular value)",
+        "start value e^(-2 tau) (less than half of the smallest singular value)",
         start_value(tau),
         Meta(gt=0, lt=half),
     )

@@ -90,7 +90,7 @@ def gradient_descent(
     bound = 1 / float(eigenvalues[0])
     step = 0.99 * bound if step is None else step
     expect(
-        "step (descent converges below 2 over the largest eigenvalue)",
+        "step size (descent converges if it is below 2 / largest eigenvalue)",
         step,
         Meta(gt=0, lt=2 * bound),
     )

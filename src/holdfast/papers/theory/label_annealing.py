@@ -105,8 +105,8 @@ def l2_forgets_less(where: str, share: float, lost: Array) -> Finding:
     """From pre-training errors `[seeds, 2]` at this share of the start's fine-tuning error."""
     return finding(
         f"L2 forgets less: {where}",
-        f"pre-training error of L2 / label annealing, with {share:.0%} of the initial fine-tuning "
-        "error left (ours)",
+        f"pre-training error of L2 divided by that of label annealing, with {share:.0%} of the "
+        "initial fine-tuning error left (ours)",
         lost[:, 1] / lost[:, 0],
     )
 
@@ -156,8 +156,8 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
         results.append(
             check(
                 f"descent: {name}",
-                "distance of gradient descent's last step to the closed form, at three lambdas "
-                "if the method has one",
+                "distance between the last step of gradient descent and the closed form, at "
+                "three lambdas if the method has one",
                 *ends,
                 allowed=TOLERANCE,
             )
@@ -168,8 +168,9 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
         results.append(check(name, formula, *comparisons))
 
     add(
-        "convergence as the spectrum predicts",
-        "sqrt(sum (1 - step q_i)^2t e_i^2), the distance after every step t",
+        "gradient descent converges as the spectrum predicts",
+        "sqrt(sum (1 - step q_i)^2t e_i^2) against the distance to the closed form after "
+        "every step t",
         *steps,
     )
 
@@ -178,13 +179,17 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
         for weight, theta in zip(weights[method], forms[method], strict=True):
             steepest = (squares[0] * (1 + weight) + weight) * (norm(theta) + size)
             slopes.append((0, norm(gradient(problem, method, weight, theta)), steepest))
-    add("gradients vanish", "gradient of objectives (6), (7), (8) at the closed forms", *slopes)
+    add(
+        "gradients vanish",
+        "gradient of the objectives (6), (7) and (8) at the closed forms",
+        *slopes,
+    )
 
     printed = printed_forms(problem, weights)
     formulas = [(forms[method], printed[method], size) for method in METHODS]
     add(
         "formulas of theorem 1",
-        "the closed forms as printed, with (X X^T)^-1 for (XX)^-1",
+        "the closed forms as printed, but with (X X^T)^-1 in place of (XX)^-1",
         *formulas,
     )
 
@@ -192,15 +197,19 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
     for form in forms.values():
         moved = form - theta0
         outside.append((0, norm(moved - factors.inside(moved), axis=-1), size))
-    add("kept component", "(I - P) theta equals (I - P) theta0 for all three methods", *outside)
+    add(
+        "component that every method keeps",
+        "(I - P) theta equals (I - P) theta0 for all three methods",
+        *outside,
+    )
 
     along, off = along_segment(problem, forms["label_annealing"])
-    segment = "label annealing lies at 1/(1 + lambda) between P theta0 and m"
+    segment = "label annealing lies at the fraction 1/(1 + lambda) of the way from P theta0 to m"
     add("straight segment", segment, (1 / (1 + annealing), along, 1), (0, off, 1))
 
     least = (
-        "at equal error, L2 moves theta least and label annealing moves X theta least; shown: the "
-        "excess (ours)"
+        "at equal fine-tuning error, L2 moves theta least and label annealing moves X theta "
+        "least; the number is how much further, as a share, it moves than the other method (ours)"
     )
     add("least movement", least, (0, excess_movement(problem), 1))
 
@@ -209,7 +218,8 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
         / (apart.pretraining_targets**2).mean()
     )
     orthogonal = (
-        "direct fine-tuning on rows orthogonal to pre-training forgets nothing (section 4.3)"
+        "direct fine-tuning forgets nothing if its rows are orthogonal to those of "
+        "pre-training (section 4.3)"
     )
     add("orthogonal tasks", orthogonal, (0, math.sqrt(lost), 1))
     return results

@@ -70,7 +70,9 @@ fine-tuning      Σ(i>n) sᵢ² + Σ(i≤n) ((fᵢ − sᵢ)/(1 + λ))²        
   its end        (fᵢ + λsᵢ)/(1 + λ) for i ≤ n, 0 beyond                                              A.23
   its own loss   Σ(i>n) fᵢ² + Σ(i≤n) (λ(fᵢ − sᵢ)/(1 + λ))²                                           theorem 4.7
 
-s, f: singular values of the tasks. The inflection point: features learnt when one more first raises a loss."""
+s and f are the singular values of the pre-training and the fine-tuning task.
+The inflection point is a number of learnt features. After it, learning one more feature raises
+the loss for the first time."""
 
 
 class Trained:
@@ -110,8 +112,9 @@ def theory(seeds: int) -> Theory:
         source="Overtrained Language Models, section 4 and appendix A",
         equations=EQUATIONS,
         problems=(
-            "8 features, each about 0.65 of the one before; f about √s with a spread of 0.3 in the "
-            "logarithm, in falling order; τ 200, fine-tuning for a time of 8"
+            "8 features, each with about 0.65 times the singular value of the one before; f is "
+            "drawn around √s (standard deviation of log f: 0.3) and sorted in falling order; τ is "
+            "200; the number of fine-tuning steps times the learning rate is 8"
         ),
         seeds=seeds,
         checks=checks(models),
@@ -130,12 +133,16 @@ def findings(models: Sequence[Trained]) -> list[Finding]:
     misaligned = [model for model in models if model.tasks.misaligned_after(1.0) <= 1]
     tuned_growth = [growth(model.tuned - model.base) for model in misaligned]
     task = [floored_ratios(model.task[:-1], model.task[1:])[:, 1:].max() for model in models]
-    before = "sensitivity after n - 1 features / after n, at the worst n and strength"
-    turn = "first feature that raises the loss, at the"
+    before = (
+        "sensitivity after n - 1 features divided by sensitivity after n features, at the "
+        "worst n and strength"
+    )
+    turn = "number of the first feature that raises the loss, at the"
     by_gamma = (noise[:, -1] + 1) / (noise[:, 0] + 1)
     by_lambda = (tuning[:, 0] + 1) / (tuning[:, -1] + 1)
     on_task = (
-        "loss on the new task at one lambda / at the next, at the worst pair and n (theorem 4.7)"
+        "loss on the new task at one lambda divided by the loss at the next larger lambda, "
+        "at the worst pair and n (theorem 4.7)"
     )
     middle = len(GAMMAS) // 2
     noisy = [model.noisy[middle] for model in models]
@@ -144,34 +151,46 @@ def findings(models: Sequence[Trained]) -> list[Finding]:
     theorem = np.array([max(1, model.tasks.misaligned_after(MISALIGNED)) for model in models])
     enough = np.array([max(1, model.tasks.misaligned_after(2.0)) for model in models])
     return [
-        finding("noise costs more with each feature", f"{before} (proposition 4.3)", noisy_growth),
+        finding(
+            "each learnt feature makes noise more harmful",
+            f"{before} (proposition 4.3)",
+            noisy_growth,
+        ),
         *of_some(
-            "fine-tuning costs more with each feature",
-            f"{before}; {len(misaligned)} problems with f above s from the second feature on "
-            "(theorem 4.6)",
+            "each learnt feature makes fine-tuning more harmful",
+            f"{before}; {len(misaligned)} problems in which f exceeds s from the second feature "
+            "on (theorem 4.6)",
             tuned_growth,
         ),
         finding(
-            "larger noise turns earlier",
-            f"{turn} largest gamma / at the smallest (section 4.2)",
+            "with larger noise, the inflection point comes earlier",
+            f"{turn} largest gamma divided by that at the smallest (section 4.2)",
             by_gamma,
         ),
         finding(
-            "larger lambda turns later",
-            f"{turn} smallest lambda / at the largest (theorem 4.7)",
+            "with a larger lambda, the inflection point comes later",
+            f"{turn} smallest lambda divided by that at the largest (theorem 4.7)",
             by_lambda,
         ),
-        finding("larger lambda costs more on the new task", on_task, task),
+        finding("a larger lambda raises the loss on the new task", on_task, task),
         *ever_up(
-            "noise", "after the turn at the middle gamma (theorem 4.4)", noisy, noise[:, middle]
+            "noise",
+            "from the inflection point on, at the middle gamma (theorem 4.4)",
+            noisy,
+            noise[:, middle],
         ),
         *ever_up(
             "fine-tuning",
-            "f above 4 s from there on, lambda 0 (theorems 4.7, A.25)",
+            "with f > 4s from there on and lambda 0 (theorems 4.7, A.25)",
             tuned,
             theorem,
         ),
-        *ever_up("fine-tuning, f above 2 s", "from there on, lambda 0 (ours)", tuned, enough),
+        *ever_up(
+            "fine-tuning with f > 2s",
+            "with f > 2s from there on and lambda 0 (ours)",
+            tuned,
+            enough,
+        ),
     ]
 
 
@@ -187,8 +206,11 @@ def ever_up(name: str, where: str, losses: Sequence[Array], begins: Array) -> li
     for loss, n in zip(losses, begins, strict=True):
         if n < len(loss) - 1:
             worst.append(floored_ratios(loss[n:-1], loss[n + 1 :]).max())
-    what = f"loss before a feature / after it, at the worst feature; {len(worst)} problems, {where}"
-    return of_some(f"{name}: after its turn the loss keeps rising", what, worst)
+    what = (
+        "loss before a feature divided by the loss after it, at the worst feature; "
+        f"{len(worst)} problems, {where}"
+    )
+    return of_some(f"{name}: after the inflection point, the loss keeps rising", what, worst)
 
 
 def growth(sensitivity: Array) -> float:
@@ -237,10 +259,11 @@ def matrix_check(tasks: LinearTasks) -> Check:
         values = descent_values(values, target, rate=rate, steps=steps, weight=pull)
         comparisons.append((tasks.matrix(values), first @ second, s[0]))
     return check(
-        "the network reduces to D numbers",
+        "the network reduces to its D singular values",
         (
-            "gradient descent on matrices with random U and V, against D numbers: pre-training "
-            "until the first feature is learnt, then 200 steps of fine-tuning (lemma A.7)"
+            "gradient descent on matrices with random U and V, against gradient descent on the D "
+            "singular values alone; each pre-trains until the first feature is learnt, then "
+            "takes 200 steps of fine-tuning (lemma A.7)"
         ),
         *comparisons,
     )
@@ -261,11 +284,12 @@ def sigmoid_check(tasks: LinearTasks) -> Check:
     order = math.log2(misses[0] / misses[1])
     return check(
         "every feature follows a sigmoid",
-        "gradient descent - the sigmoid of gradient flow; halving the step halves the "
-        "difference, so its order is 1",
+        "difference between gradient descent and the sigmoid of gradient flow; half the step "
+        "halves this difference, so its order is 1",
         (1, order, 1),
         allowed=0.05,
-        note=f"{misses[0]:.1e} at a step of 0.005 / s_1, {misses[1]:.1e} at half of it",
+        note=f"the difference is {misses[0]:.1e} at a step of 0.005 / s_1 and {misses[1]:.1e} at "
+        "half that step",
     )
 
 
@@ -279,20 +303,20 @@ def order_checks(model: Trained) -> list[Check]:
     crossed = (path >= s / 2).argmax(0) * rate * every
     in_order = "" if (np.diff(crossed) > 0).all() else "not "
     times = check(
-        "times of the features",
-        "steps until gradient descent has half of each feature, against log(s / start) / (2 "
-        "log(1 + 2 eta s))",
+        "times at which the features are learnt",
+        "steps until gradient descent has learnt half of each feature, against log(s / start) "
+        "/ (2 log(1 + 2 eta s))",
         (1, crossed / half_times(s, TAU, rate), 1),
         allowed=0.03,
-        note=f"{len(s)} features, {in_order}one after another",
+        note=f"{len(s)} features, learnt {in_order}one after another",
     )
     following = np.append(s[1:], 0.0)
     exponent = ((s - following) / (s + following)).min()
     distances = np.linalg.norm(np.sqrt(model.values) - np.sqrt(ideal), axis=1)
     near = check(
-        "near the ideal model",
-        "factors at t_n against the ideal ones, allowed sqrt(D) e^(-C tau) with C the smallest "
-        "(s_n - s_n+1)/(s_n + s_n+1)",
+        "the model is near the ideal model",
+        "factors at t_n against the ideal factors; allowed is sqrt(D) e^(-C tau), where C is "
+        "the smallest (s_n - s_n+1)/(s_n + s_n+1)",
         (0, distances[1:], 1),
         allowed=math.sqrt(len(s)) * math.exp(-exponent * TAU) + EXACT,
         note=f"C is {exponent:.3g} (theorem A.1)",
@@ -311,9 +335,10 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
         noise = 0.7 * np.array(signs).reshape(2, 2, 2)
         total += (((first + noise[0]) @ (second + noise[1]) - target) ** 2).sum() / 256
     signs_check = check(
-        "noise, every sign",
-        "mean over all 256 signs of noise of size gamma on 2 x 2 factors / the formula, which "
-        "needs no normal distribution and omits no term",
+        "loss under noise, averaged over every sign",
+        "mean loss over all 256 sign patterns of noise of size gamma on the entries of two 2 x 2 "
+        "factors, divided by the formula; the formula is exact, also for noise that is not "
+        "normally distributed",
         (1, total / perturbed_loss(first, second, target, 0.7), 1),
     )
     ideal = perturbed_losses(tasks, gammas)
@@ -322,23 +347,24 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     for values in tasks.ideal_values():
         matrices.append(perturbed_loss(*tasks.factors(values), tasks.matrix(s), gammas))
     ideal_check = check(
-        "noise after n features",
-        "the loss of the ideal model in its singular values, against the formula on its matrices "
-        "(lemma A.4)",
+        "loss under noise after n features",
+        "the loss of the ideal model from its singular values, against the formula on its "
+        "matrices (lemma A.4)",
         (ideal, np.array(matrices).T, ideal.max()),
     )
     feature_check = check(
-        "noise, one more feature",
-        "learning feature n changes the loss by exactly (2 D gamma^2 - s_n) s_n; (2) and (14) "
-        'print "at least"',
+        "loss under noise after one more feature",
+        "learning feature n changes the loss by exactly (2 D gamma^2 - s_n) s_n; equations 2 "
+        'and 14 print "at least"',
         (rise, np.diff(ideal), ideal.max()),
     )
     losses = [perturbed_losses(t, gammas) for t in problems]
     rules = [harmful_in_noise(t, gammas) for t in problems]
     turn_check = check(
-        "inflection against gamma",
-        "number of features between the turn of the loss and the smallest n with s_n < 2 D "
-        "gamma^2, and turns that come later at a larger gamma; all problems",
+        "inflection point by gamma",
+        "over all problems, two numbers that should be 0: the number of features between the "
+        "inflection point of the loss and the smallest n with s_n < 2 D gamma^2; the number of "
+        "features by which a larger gamma delays the inflection point",
         *turn_comparisons(losses, rules),
         allowed=0.0,
     )
@@ -374,10 +400,11 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     results = [
         check(
             "where fine-tuning ends",
-            "gradient descent from each ideal model at each lambda, against (f + lambda s) / (1 + "
-            "lambda) and 0",
+            "gradient descent from each ideal model at each lambda, against (f + lambda s) / "
+            "(1 + lambda) for learnt features and 0 for the others",
             (reached, np.array(ends), f.max()),
-            note=f"A.11 and A.28 swap s and f, which is {swapped:.2g} off; A.23 agrees",
+            note="lemma A.23 prints this formula; lemmas A.11 and A.28 print it with s and f "
+            f"exchanged, and theirs deviates by {swapped:.2g}",
         )
     ]
 
@@ -390,7 +417,7 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     results.append(
         check(
             "losses after fine-tuning",
-            "both closed forms against |theta - A|_F^2 of the matrices",
+            "both closed forms against |theta - A|_F^2 computed from the matrices",
             *losses,
         )
     )
@@ -402,9 +429,9 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     line = np.sqrt(np.maximum(forgotten, 0)) + np.sqrt(np.maximum(left, 0))
     results.append(
         check(
-            "a straight line between the tasks",
-            "sqrt(forgotten) + sqrt(left to learn) is |f - s| over the learnt features at every "
-            "lambda (ours)",
+            "fine-tuning ends on a straight line between the tasks",
+            "sqrt(forgotten) + sqrt(left to learn) equals |f - s| over the learnt features at "
+            "every lambda (ours)",
             (segment, line, segment.max()),
             allowed=1e-6,
         )
@@ -414,15 +441,16 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     rules = [harmful_in_finetuning(t, weights) for t in problems]
     results.append(
         check(
-            "inflection against lambda",
+            "inflection point by lambda",
             (
-                "number of features between the turn of the loss and the smallest n with |f_n - "
-                "s_n| > (1 + lambda) s_n, and turns that come earlier at a larger lambda; all "
-                "problems"
+                "over all problems, two numbers that should be 0: the number of features between "
+                "the inflection point of the loss and the smallest n with |f_n - s_n| > (1 + "
+                "lambda) s_n; the number of features by which a larger lambda makes the "
+                "inflection point come earlier"
             ),
             *turn_comparisons(forgetting, rules, sign=-1),
             allowed=0.0,
-            note="A.25 prints the opposite inequality",
+            note="theorem A.25 prints the opposite inequality",
         )
     )
 
@@ -433,9 +461,9 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     return [
         *results,
         check(
-            "a feature at 0 stays there only for a while",
+            "a feature that starts near 0 does not stay there in long fine-tuning",
             (
-                "from a small start other than 0, long fine-tuning takes every feature to (f + "
+                "from a small start x above 0, long fine-tuning takes every feature to (f + "
                 "lambda x)/(1 + lambda)"
             ),
             ((f + start) / 2, arrived, f.max()),
@@ -450,19 +478,19 @@ def stability_checks(tasks: LinearTasks) -> list[Check]:
     largest = np.sort(UNORDERED)[::-1][:2]
     return [
         check(
-            "if f falls, the end point is stable",
-            "singular values after long fine-tuning of two features, from a start that is 1e-6 off, "
-            "against f_1 and f_2",
+            "if the singular values f are in falling order, the end point is stable",
+            "singular values after long fine-tuning of two features, from a start that is off "
+            "by 1e-6, against f_1 and f_2",
             (tasks.finetuning[:2], ordered, tasks.finetuning[0]),
             allowed=1e-6,
         ),
         check(
-            "in another order, the end point is a saddle",
-            "the same with f of 1.2, 0.9, 1.25, 0.5, 0.6: training leaves f_1 and f_2 for the "
-            "two largest (ours)",
+            "if f is in another order, the end point is a saddle point",
+            "for f = 1.2, 0.9, 1.25, 0.5, 0.6 and two features, long fine-tuning ends at the two "
+            "largest values of f, not at f_1 and f_2 (ours)",
             (largest, unordered, largest[0]),
             allowed=1e-6,
-            note=f"f_2 is {100 * (1 - UNORDERED[1] / largest[1]):.0f} % off there",
+            note=f"f_2 is {100 * (1 - UNORDERED[1] / largest[1]):.0f} % below the value reached",
         ),
     ]
 

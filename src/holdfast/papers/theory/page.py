@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 CHECKS = (
-    "Equations that must hold. Closed form and number are shown where they differ most; the "
-    "deviation is relative. A failed check means a mistake here or in the theory."
+    "These equations must hold. The table shows the closed form and the computed number where "
+    "the two differ most, with their relative deviation. A failed check means a mistake in "
+    "holdfast or in the theory."
 )
 FINDINGS = (
-    "What the paper observes, and what follows from it, tested on random problems. A statement "
-    "holds if the whole 95 % interval of its ratio over seeds is below 1, and does not hold if it "
-    'is above 1. Otherwise the verdict is "cannot tell". None is a prediction for a language '
-    "model."
+    "These statements are what the paper observes or what follows from its theory. They are "
+    "tested on random problems. Each statement has a ratio that should be below 1. It holds if the "
+    "whole 95 % interval of this ratio over seeds is below 1, and does not hold if the whole "
+    'interval is above 1. Otherwise the verdict is "cannot tell". No statement is a prediction for '
+    "a language model."
 )
 
 
@@ -75,8 +77,8 @@ def summary(theory: Theory) -> str:
     verdicts = [finding.verdict for finding in theory.findings]
     holds, fails, open_ones = map(verdicts.count, TONES)
     return (
-        f"{passed} of {len(theory.checks)} checks hold. Of {len(verdicts)} statements about random "
-        f"problems, {holds} hold, {fails} do not and {open_ones} cannot be judged."
+        f"{passed} of {len(theory.checks)} checks hold. Of {len(verdicts)} statements about "
+        f"random problems, {holds} hold, {fails} do not hold and {open_ones} cannot be judged."
     )
 
 

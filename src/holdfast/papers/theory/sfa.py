@@ -40,7 +40,7 @@ from holdfast.papers.theory.results import Array, Check, Comparison, Finding, Th
 STEPS = 200
 """Of gradient descent on the new task, each 1 over its largest curvature."""
 P = (0.75, 0.5, 0.25, 0.17, 0.1)
-"""Shares of the run between averages. Findings are about the smallest."""
+"""Shares of the run from one average to the next. Findings are about the smallest."""
 FRACTIONS = (1.0, *P, 1 / STEPS)
 """The same with once, at the end, and after every step."""
 BETA = 0.5
@@ -73,10 +73,11 @@ def theory(seeds: int) -> Theory:
     """Draws the problems, checks every identity on the first, asks of all what the paper
     observes."""
     return Theory(
-        title="Averaging with the old model, and penalties",
+        title="Averaging with the old model, compared with penalties",
         source="Soup to Go, section 4 and appendix A",
         equations=EQUATIONS,
-        problems="two quadratic tasks of 40 parameters, curvatures 1/j, alignment 0.5; 200 steps, β 0.5",
+        problems="two quadratic tasks of 40 parameters with curvatures 1/j and alignment 0.5; 200 "
+        "steps, β 0.5",
         seeds=seeds,
         checks=checks(random_quadratics()),
         findings=[*observations(seeds), *geometries(min(seeds, GEOMETRY_SEEDS))],
@@ -152,8 +153,8 @@ def at_equal_loss(
 ) -> Finding:
     """That a method's old loss is below that of another, a ratio a problem."""
     what = (
-        f"old loss of {NAMES.get(method, method)} / {NAMES.get(other, other)}, at equal new "
-        f"loss{source}"
+        f"old-task loss of {NAMES.get(method, method)} divided by that of "
+        f"{NAMES.get(other, other)}, at equal new-task loss{source}"
     )
     return finding(
         name, what, [outcome.equal[method] / outcome.equal[other] for outcome in outcomes]
@@ -169,16 +170,19 @@ def observations(seeds: int) -> list[Finding]:
     along = np.array([outcome.along_p[:, :-1] for outcome in outcomes])
     old, new, distance = along[:, 0], along[:, 1], along[:, 2]
     both = old + new
-    nearer = "distance to theta_o / at the next larger p, at the worst p (section 6.3)"
+    nearer = (
+        "distance to theta_o divided by the distance at the next larger p, at the worst p "
+        "(section 6.3)"
+    )
     saved = (
-        "old loss + new loss, each as a share of its maximum, at p = 0.1 / at p = 1 (our measure "
-        "of section 6.2)"
+        "old-task loss plus new-task loss (each as a share of its maximum): the sum at p = 0.1 "
+        "divided by the sum at p = 1 (our measure of section 6.2)"
     )
     small = sfa(P[-1])
     return [
         finding(
-            "smaller p forgets less",
-            "old loss at p = 0.1 / at p = 1 (section 6.2)",
+            "a smaller p forgets less",
+            "old-task loss at p = 0.1 divided by the loss at p = 1 (section 6.2)",
             old[:, -1] / old[:, 0],
         ),
         finding(
@@ -186,9 +190,17 @@ def observations(seeds: int) -> list[Finding]:
             nearer,
             (distance[:, 1:] / distance[:, :-1]).max(1),
         ),
-        finding("smaller p saves more than it costs", saved, both[:, -1] / both[:, 0]),
+        finding(
+            "a smaller p saves more loss on the old task than it costs on the new task",
+            saved,
+            both[:, -1] / both[:, 0],
+        ),
         at_equal_loss(
-            "averaging often beats averaging once", outcomes, small, sfa(1.0), " (section 6.4)"
+            "frequent averaging beats a single averaging",
+            outcomes,
+            small,
+            sfa(1.0),
+            " (section 6.4)",
         ),
         at_equal_loss("SFA beats L2", outcomes, small, "l2", " (figure 1)"),
         at_equal_loss("L2 beats EWC", outcomes, "l2", "ewc", " (figure 1)"),
@@ -246,8 +258,8 @@ def step_checks(problem: Quadratics) -> list[Check]:
         results.append(
             check(
                 f"SFA is L2: {task}",
-                f"SFA after every step against L2 by gradient descent, {task} task, at each of "
-                f"{STEPS} steps (section 4)",
+                f"SFA after every step against gradient descent with L2, {task} task, at each "
+                f"of {STEPS} steps (section 4)",
                 against(pulled, averaged(alpha=alpha, beta=beta)),
             )
         )
@@ -265,11 +277,11 @@ def step_checks(problem: Quadratics) -> list[Check]:
         remainders.append((0, remainder, np.abs(exact).max()))
     merge = check(
         "EWC is a merge",
-        "penalised steps as merges with alpha = eta / (1 - eta F); equations 13, 14 as the "
-        "penalty F / (1 - eta F)",
+        "penalised steps equal merges with alpha = eta / (1 - eta F); the merges of equations 13 "
+        "and 14 equal steps with the penalty F / (1 - eta F)",
         *merges,
     )
-    step = "one step of equations 13, 14 minus the penalised step is eta^2 F g"
+    step = "one step of equations 13 and 14 minus the penalised step equals eta^2 F g"
     remainder_check = check("EWC merge: remainder", step, *remainders)
     return [*results, merge, remainder_check]
 
@@ -296,8 +308,8 @@ def merge_check(problem: Quadratics) -> Check:
     mean = (2 * old[0] + new[0]) / 3
     return check(
         "Fisher merging minimises",
-        "gradient of both quadratic penalties at the merge (equation 15); the mean where both "
-        "Fishers vanish",
+        "the gradient of both quadratic penalties is 0 at the merged weights (equation 15); where "
+        "both Fishers are 0, the merged weights are the weighted mean",
         (0, slope, away),
         (mean, merged[0], away),
     )
@@ -314,8 +326,9 @@ def prior_check() -> Check:
     ewc = penalised_regression(inputs, outputs, old, coefficient=noise * fisher)
     return check(
         "the penalty is a prior",
-        "mode under a Gaussian prior around theta_o against L2's minimiser with lambda = sigma^2 "
-        "/ tau^2 (equations 8 to 11); with precision F, against EWC's",
+        "the mode under a Gaussian prior around theta_o is the minimiser of L2 with lambda = "
+        "sigma^2 / tau^2 (equations 8 to 11); with a prior of precision F, the mode is the "
+        "minimiser of EWC",
         (l2, plain, np.abs(l2).max()),
         (ewc, weighed, np.abs(ewc).max()),
     )
@@ -336,14 +349,17 @@ def period_checks(problem: Quadratics) -> list[Check]:
             last.append((along.theta(share), path[-1], away))
     _, penalty = penalty_of(alpha, BETA)
     fixed_point = partial(kept_share, along.values, alpha=alpha, beta=BETA)
-    ends = "k = 1 gives L2's minimiser, k to infinity the segment from theta_o to the optimum"
+    ends = (
+        "k = 1 gives the minimiser of L2; k to infinity gives the segment from theta_o to the "
+        "optimum"
+    )
     often = along.penalised(penalty), fixed_point(every=1), 1
     seldom = BETA, fixed_point(every=10**12), 1
     return [
         check(
-            "closed form along p",
-            "SFA's last step at every p and three betas, against the iteration",
+            "closed form for every p",
+            "closed form of SFA's last step at every p and three betas, against the iterated steps",
             *last,
         ),
-        check("ends of p", ends, often, seldom),
+        check("SFA with k = 1 and with k to infinity", ends, often, seldom),
     ]

@@ -48,9 +48,10 @@ class BaseSettings:
     vocab_size: Count = 2048
     """Vocabulary size of the byte-level BPE tokenizer."""
     context: Count = 128
-    """Tokens of a training row; the model's maximum positions are four times that."""
+    """Tokens in a training row. The model accepts four times as many."""
     batch_size: Count = 16
-    """Rows a step, in pre-training and continuing; conversations a step are twice as many."""
+    """Rows per step of (continued) pre-training. Instruction tuning has twice as many conversations
+    per step."""
     steps: Count = 400
     """Steps of pre-training."""
     learning_rate: Rate = 3e-3

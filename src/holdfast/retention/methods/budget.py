@@ -112,7 +112,8 @@ def _rise(value: Any) -> str | float:
 
 
 _RISE = Meta(
-    parse=_rise, expected="a share above 0 such as 2% or 0.02 (noise alone would exceed 0)"
+    parse=_rise,
+    expected="a share above 0, such as 2% or 0.02 (noise alone would exceed a limit of 0)",
 )
 
 
@@ -130,24 +131,25 @@ class Budget(RetentionMethod):
     title: ClassVar[str] = "budget for forgetting"
     place: ClassVar[str] = "loss"
     hook_order: ClassVar[int] = 4
-    summary: ClassVar[str] = "adapts the strength of a method to a limit on forgetting"
+    summary: ClassVar[str] = "adapts a method's strength to keep forgetting below a limit"
     source: ClassVar[str] = (
         "Stooke et al. 2020, PID Lagrangian methods, section 4; Platt and Barr 1988, Constrained "
         "differential optimization"
     )
 
     kl: Annotated[float | None, Meta(gt=0, finite=False)] = None
-    """Largest KL to the initial model at the end of training, in nats per token; inf: no
+    """Largest allowed KL to the initial model at the end of training, in nats per token; inf: no
     constraint."""
     perplexity_increase: Annotated[str | float | None, _RISE] = None
-    """Largest rise of the perplexity of `data`, such as 2% or 0.02; inf: no constraint."""
+    """Largest allowed increase of the perplexity on `data`, such as 2% or 0.02; inf: no
+    constraint."""
     data: str = ""
-    """Held-out text for the measurement: file, folder or hub id. Default with kl: the training
-    tokens of each step."""
+    """Held-out text on which forgetting is measured: file, folder or hub id. With kl, the default
+    is the training tokens of each step."""
     every: Annotated[int | None, Meta(ge=1)] = None
     """Optimiser steps between measurements of `data`; default: 10."""
     rate: Annotated[float, Meta(gt=0)] = 1.0
-    """Factor on how fast the strength is adapted."""
+    """Factor for the speed at which the strength is adapted."""
 
     @property
     def off(self) -> bool:
@@ -167,8 +169,8 @@ class Budget(RetentionMethod):
             problems.append(
                 Problem(
                     (),
-                    f"expected kl or perplexity_increase, got kl={self.kl} and "
-                    f"perplexity_increase={self.perplexity_increase}",
+                    f"expected either kl or perplexity_increase, got both (kl={self.kl}, "
+                    f"perplexity_increase={self.perplexity_increase})",
                 )
             )
         if self.perplexity_increase is not None and not self.data:
@@ -379,8 +381,8 @@ class _Active(Passive):
         else:
             what = f"perplexity +{self.method.perplexity_increase}"
         services.say(
-            f"budget: {what}, on {where}; the strength of {name} is adapted from "
-            f"{self._controller.start:g}."
+            f"budget: {what}, on {where}. The strength of {name} is adapted during training and "
+            f"starts at {self._controller.start:g}."
         )
 
     def weights(self, named: NamedParams, step: StepInfo) -> None:
@@ -403,7 +405,7 @@ class _Active(Passive):
             # every comparison with a NaN is false: the strength would go down to its least without
             # a word
             raise TrainingDiverged(
-                f"budget: expected a finite constraint after step {step.step}, got "
+                f"budget: the forgetting measured after step {step.step} is "
                 f"{self._constraint:g} nats per token, so the strength cannot be adapted. Lower "
                 "the learning rate, or check the data that the budget is measured on."
             )

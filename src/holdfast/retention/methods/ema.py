@@ -45,13 +45,13 @@ class ExponentialAverage(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("decay",)
     place: ClassVar[str] = "weights"
     hook_order: ClassVar[int] = 2
-    summary: ClassVar[str] = "ends with an exponential moving average of the weights"
+    summary: ClassVar[str] = "returns an exponential moving average of the weights"
     source: ClassVar[str] = (
         "Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging"
     )
 
     decay: Annotated[float, Meta(ge=0, le=1)] = 0.999
-    """Decay of the average: its share of each update; 0 is direct fine-tuning."""
+    """Decay: weight of the old average in each update; 0 is direct fine-tuning."""
     every: Annotated[int, Meta(ge=1)] = 1
     """Optimiser steps between updates of the average. The last step always updates it."""
 

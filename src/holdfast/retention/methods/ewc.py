@@ -96,7 +96,7 @@ class EWC(RetentionMethod):
     )
 
     coefficient: Annotated[float, Meta(ge=0)] = 1.0
-    """Lambda in lambda/2 * sum F (theta - theta_o)^2, with F per trained token: 1 weights old and
+    """Lambda in lambda/2 * sum F (theta - theta_o)^2, with F per trained token. 1 weights old and
     new tokens equally; 0 is direct fine-tuning."""
     fisher: str = ""
     """Folder of a Fisher diagonal ('holdfast fisher'). Default: it is computed on data."""
@@ -106,20 +106,21 @@ class EWC(RetentionMethod):
     samples: Annotated[int, Meta(ge=1)] = 256
     """Maximum number of samples of data for the Fisher information."""
     estimator: Estimator = "empirical"
-    """Labels of the gradients: empirical: those of the data; sampled: drawn from the initial
-    model."""
+    """Labels for the gradients: empirical (the labels of the data) or sampled (drawn from the
+    initial model)."""
     seed: int = 0
-    """Random seed of the choice of samples and of sampled labels."""
+    """Random seed for choosing samples and for sampling labels."""
     reference: Annotated[str, Meta(former=("anchor",))] = START
-    """Theta_o: 'start', the initial model, or the folder of the checkpoint on which fisher was
+    """Theta_o: 'start' (the initial model), or the folder of the checkpoint on which fisher was
     computed."""
     decoupled: bool = False
-    """Pull the weights by learning rate * lambda * F after the optimiser step (like AdamW's weight
-    decay) instead of adding a gradient."""
+    """Pull the weights toward theta_o by learning rate * lambda * F after the optimiser step, like
+    AdamW's weight decay, instead of adding a gradient."""
     decay: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """With fisher and data: share of the earlier tasks' Fisher information to keep (online EWC)."""
+    """Share of the earlier tasks' Fisher information to keep (online EWC). It applies only with
+    both fisher and data."""
     reference_device: Keep = "device"
-    """Where to keep the old weights and the Fisher information: device (memory of the model), cpu
+    """Where to keep the old weights and the Fisher information: device (the model's device), cpu
     (host memory), disk (a file that is read when needed)."""
 
     @property
@@ -138,9 +139,8 @@ class EWC(RetentionMethod):
             return [dict(parameters)]
         if len(earlier.data) > 1 and earlier.fisher == "":
             raise ConfigError(
-                f"ewc: expected the Fisher information of the {len(earlier.data) - 1} tasks "
-                "before the last one in the folder of the previous run, got none. Repeat that "
-                "run."
+                "ewc: the folder of the previous run lacks the Fisher information of the "
+                f"{len(earlier.data) - 1} tasks before that run. Repeat that run."
             )
         return [
             {
@@ -168,15 +168,18 @@ class EWC(RetentionMethod):
             problems.append(
                 Problem(
                     "decay",
-                    "applies only with fisher (of earlier tasks) and data (of the newest)",
+                    "applies only with both fisher (of earlier tasks) and data (of the newest "
+                    "task)",
                 )
             )
         if self.data and self.reference != START:
             problems.append(
                 Problem(
                     "reference",
-                    "expected start, because the Fisher information on data is computed on the "
-                    f"initial model, got {self.reference}. Give that checkpoint's fisher instead",
+                    f"expected start (the initial model), because data is set, got "
+                    f"{self.reference}. From data, the Fisher information is always computed on "
+                    "the initial model. For another checkpoint, leave out data and set fisher "
+                    "(computed on that checkpoint)",
                 )
             )
         return (
@@ -341,7 +344,7 @@ class _Elastic(Pull):
         super().load_state_dict(state)
 
     def _each(self, named: NamedParams) -> Pieces:
-        assert len(self._held) == 2, "EWC without Fisher information: prepare was not called"
+        assert len(self._held) == 2, "EWC has no Fisher information, because prepare was not called"
         return super()._each(named)
 
 

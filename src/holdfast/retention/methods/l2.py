@@ -46,12 +46,12 @@ class L2(RetentionMethod):
     coefficient: Annotated[float, Meta(ge=0)] = 0.01
     """Lambda in lambda/2 * ||theta - theta_o||^2; 0 is direct fine-tuning."""
     reference: Annotated[str, Meta(former=("anchor",))] = START
-    """Theta_o: 'start', the initial model, or the folder of an earlier checkpoint."""
+    """Theta_o: 'start' (the initial model), or the folder of an earlier checkpoint."""
     decoupled: bool = False
-    """Pull the weights by learning rate * lambda after the optimiser step (like AdamW's weight
-    decay) instead of adding a gradient."""
+    """Pull the weights toward theta_o by learning rate * lambda after the optimiser step, like
+    AdamW's weight decay, instead of adding a gradient."""
     reference_device: Keep = "device"
-    """Where to keep the old weights: device (memory of the model), cpu (host memory), disk (a file
+    """Where to keep the old weights: device (the model's device), cpu (host memory), disk (a file
     that is read when needed)."""
 
     @property

@@ -68,29 +68,29 @@ class LabelAnnealing(RetentionMethod):
     title: ClassVar[str] = "label annealing"
     strength: ClassVar[tuple[str, ...]] = ("weight", "beta")
     place: ClassVar[str] = "loss"
-    summary: ClassVar[str] = "KL to the frozen initial model at every token; no old data"
+    summary: ClassVar[str] = "KL to the frozen initial model at every token (no old data)"
     source: ClassVar[str] = (
         "Memory Retaining Finetuning via Distillation, section 2.2 and appendix A.3"
     )
 
     weight: Annotated[float, Meta(ge=0)] = 1.0
     """Lambda, weight of the KL term (nats per token); 0 is direct fine-tuning. A higher weight
-    keeps more and learns less."""
+    prevents more forgetting, but the model learns less."""
     weight_new: Annotated[float | None, Meta(ge=0)] = None
-    """Weight at tokens of the new data, if other data is mixed in; default: weight."""
+    """Weight at tokens of the new data, if other data is mixed in. Default: the value of weight."""
     weight_replayed: Annotated[float | None, Meta(ge=0)] = None
-    """Weight at replayed tokens (replay); default: weight."""
+    """Weight at replayed tokens (replay). Default: the value of weight."""
     weight_generated: Annotated[float | None, Meta(ge=0)] = None
-    """Weight at tokens that the initial model wrote (self_replay); default: weight."""
+    """Weight at tokens that the initial model wrote (self_replay). Default: the value of weight."""
     temperature: Annotated[float, Meta(gt=0)] = 1.0
     """Temperature T of both softmaxes in the KL term (no T^2 factor). A high temperature spreads
-    the pull over the vocabulary, and weakens it by about T^2."""
+    the gradient over the vocabulary and divides it by about T^2."""
     direction: Literal["forward", "reverse", "jsd"] = "forward"
-    """Direction of the KL: forward: KL(teacher || student), the paper's implementation; reverse:
-    KL(student || teacher); jsd: generalised Jensen-Shannon divergence with beta."""
+    """Direction of the KL. forward: KL(teacher || student), as in the paper's implementation;
+    reverse: KL(student || teacher); jsd: generalised Jensen-Shannon divergence with beta."""
     beta: Annotated[float, Meta(gt=0, lt=1)] = 0.5
-    """With direction jsd: the teacher's weight in the mixture; the limits are forward (0) and
-    reverse (1)."""
+    """Weight of the teacher in the mixture, only with direction: jsd. Near 0 the divergence is like
+    forward, near 1 like reverse."""
     mask_target: bool = False
     """Leave the label out of both distributions in the KL (Mask the Target). Then the label's
     probability may change freely, and the odds of all other tokens are kept."""
@@ -101,7 +101,7 @@ class LabelAnnealing(RetentionMethod):
     base with adapters off; cached: hidden states that are computed once and kept on disk; auto:
     adapter_off under LoRA, else online."""
     reference: Annotated[str, Meta(former=("teacher_model",))] = START
-    """Model of an online teacher: 'start', the initial model, or the folder of an earlier
+    """Model of an online teacher: 'start' (the initial model), or the folder of an earlier
     checkpoint of the same architecture, such as the base of a sequence of tasks. With a folder, the
     KL does not begin at 0."""
     teacher_dtype: Dtype | None = None
@@ -112,7 +112,8 @@ class LabelAnnealing(RetentionMethod):
     """Folder of cached states, shared between runs; default: teacher_states in $HOLDFAST_CACHE or
     the user's cache."""
     cache_dtype: Dtype | None = None
-    """Dtype of cached states; default: that of the teacher's forward pass, which is lossless."""
+    """Dtype of cached states. Default: the dtype of the teacher's forward pass, so that nothing is
+    lost."""
 
     @property
     def off(self) -> bool:

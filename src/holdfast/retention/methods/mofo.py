@@ -68,7 +68,7 @@ class MoFO(RetentionMethod):
     needs: ClassVar[frozenset[str]] = frozenset({OPTIMIZER_STATE, ADAMW})
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.15
-    """Share of each matrix to update, the parameters with the largest momenta; 1 is direct
+    """Share of each matrix's parameters to update: those with the largest momenta. 1 is direct
     fine-tuning."""
 
     @property

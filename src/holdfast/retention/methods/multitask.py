@@ -31,7 +31,7 @@ class Multitask(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("share",)
     place: ClassVar[str] = "data"
     needs: ClassVar[frozenset[str]] = frozenset({OLD_DATA})
-    summary: ClassVar[str] = "trains on the data of all tasks at once: the upper bound"
+    summary: ClassVar[str] = "trains on the data of all tasks at once (an upper bound)"
     source: ClassVar[str] = (
         "Soup to Go, section 5 (multitask model); Caruana 1997, Multitask learning"
     )

@@ -62,7 +62,7 @@ class SelfReplay(RetentionMethod):
     title: ClassVar[str] = "self-replay"
     strength: ClassVar[tuple[str, ...]] = ("fraction",)
     place: ClassVar[str] = "data"
-    summary: ClassVar[str] = "mixes text that the initial model writes into the new data"
+    summary: ClassVar[str] = "mixes text written by the initial model into the new data"
     source: ClassVar[str] = (
         "2605.26097, samples of the start from its beginning-of-text token; SSR 2403.01244"
     )
@@ -78,9 +78,10 @@ class SelfReplay(RetentionMethod):
     unit: Literal["tokens", "examples"] = "tokens"
     """Unit of the share."""
     ce: bool = True
-    """Train on generated tokens with cross-entropy; false: with label annealing's KL alone."""
+    """Train on generated tokens with cross-entropy. With false, only label annealing's KL acts on
+    them."""
     samples: Annotated[int | None, Meta(ge=1)] = None
-    """Maximum number of samples. If the share needs more, they are repeated. Default: as many as
+    """Maximum number of samples. If the share needs more, samples are repeated. Default: as many as
     the share needs."""
     max_new_tokens: Annotated[int, Meta(ge=1)] = 512
     """Maximum number of tokens of a sample."""
@@ -94,8 +95,8 @@ class SelfReplay(RetentionMethod):
     """Largest share of repeated 4-grams in a sample. Samples with more are left out. Default: 0.5
     with prompts, no limit with start."""
     max_dropped: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """Largest share of samples that may be empty, repetitive or left out; above it, the run ends
-    with an error."""
+    """Largest allowed share of unusable samples: empty, repetitive or shorter than `least_tokens`.
+    A larger share ends the run with an error."""
     seed: Seed = 0
     """Random seed of the samples. Runs with different training seeds share the samples."""
     batch_size: Annotated[int | None, Meta(ge=1)] = None
@@ -121,8 +122,8 @@ class SelfReplay(RetentionMethod):
             problems.append(
                 Problem(
                     "temperature",
-                    "expected more than 0 with prompts: start, because all samples would be the "
-                    "same text",
+                    "expected more than 0 with prompts: start, because with 0 all samples would be "
+                    "the same text",
                 )
             )
         if self.temperature == 0 and self.top_p != 1:
@@ -181,8 +182,8 @@ class SelfReplay(RetentionMethod):
 
         if self.unit == "tokens" and "images" in rows.column_names:
             raise ConfigError(
-                "self_replay.unit: expected examples for rows with images, got tokens: the tokens "
-                "of an image are known only once a batch is made. Set unit: examples. Then the "
+                "self_replay.unit: expected examples for rows with images, got tokens: the number "
+                "of image tokens is known only when a batch is made. Set unit: examples. Then the "
                 "fraction counts rows."
             )
         new = total_tokens(rows, services.cut) if self.unit == "tokens" else len(rows)
@@ -281,9 +282,9 @@ class SelfReplay(RetentionMethod):
                 "(target, or a file)."
             )
         return (
-            "Check the model's replies to these prompts: the prompts may lack its chat "
-            "template, or need another temperature or more max_new_tokens. Or use other "
-            "prompts, or prompts: start."
+            "Check the model's replies to these prompts. The prompts may lack the model's chat "
+            "template, or the replies may need another temperature or a higher max_new_tokens. "
+            "Otherwise use other prompts, or prompts: start."
         )
 
     def _prompts(self, services: DataServices) -> tuple[list[list[int]], int]:
@@ -303,7 +304,7 @@ class SelfReplay(RetentionMethod):
             if "images" in services.new_rows.column_names:
                 raise ConfigError(
                     "self_replay.prompts: expected start or a file for rows with images, got "
-                    "target: their prompts are known only once a batch is made."
+                    "target: the prompts of such rows are known only when a batch is made."
                 )
             prompts, none = prompts_of(services.new_rows)
             where = "the training data"
@@ -313,13 +314,14 @@ class SelfReplay(RetentionMethod):
         fitting = [ids for ids in prompts if len(ids) + LEAST_ROOM <= services.window]
         if not fitting:
             longer = (
-                f", {len(prompts):,} that leave no room in {services.window} tokens"
+                f", and {len(prompts):,} prompts leave no room for a reply in "
+                f"{services.window} tokens"
                 if prompts
                 else ""
             )
             raise DataError(
-                f"self_replay.prompts: expected prompts in {where}, got {none:,} rows without "
-                f"one{longer}. Rows need tokens before the first trained token (prompt and "
-                "completion, or assistant_only_loss). Or use prompts: start."
+                f"self_replay.prompts: expected usable prompts in {where}, but {none:,} rows have no "
+                f"prompt{longer}. The prompt of a row is its tokens before the first trained one. "
+                "Give rows of prompt and completion, set assistant_only_loss, or use prompts: start."
             )
         return fitting, none + len(prompts) - len(fitting)

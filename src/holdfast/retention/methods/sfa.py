@@ -46,27 +46,27 @@ class SequentialAveraging(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("beta", "p")
     place: ClassVar[str] = "weights"
     hook_order: ClassVar[int] = 1
-    summary: ClassVar[str] = "averages with the initial weights after each p of the run"
+    summary: ClassVar[str] = "averages the weights with the initial ones several times"
     source: ClassVar[str] = (
         "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, "
         "Algorithm 1 and Eq. 5"
     )
 
     p: Annotated[float | None, Meta(gt=0, le=1)] = None
-    """Fraction of the run between averages; default: 0.25 if `every` is not given. 1 averages
-    once, at the end, which is WiSE-FT."""
+    """Fraction of the run between two averages. Default: 0.25 if `every` is not given. With 1, the
+    weights are averaged once, at the end, which is WiSE-FT."""
     every: Annotated[int | None, Meta(ge=1)] = None
-    """Optimiser steps between averages, instead of p."""
+    """Optimiser steps between two averages. Give every or p, not both."""
     beta: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Weight of the old model in each average; 0 is direct fine-tuning."""
     reference: Annotated[str, Meta(former=("previous",))] = START
-    """The old model: 'start', the initial model, or the folder of the previous task's
+    """The old model: 'start' (the initial model), or the folder of the previous task's
     checkpoint."""
     reset_optimizer: bool = False
     """Reset the optimiser's moments after each average."""
     reference_device: KeepAuto = "auto"
-    """Where to keep the old weights: device (memory of the model), cpu (host memory), disk (a file
-    that is read when needed); auto: disk for a folder, device for the initial model."""
+    """Where to keep the old weights: device (the model's device), cpu (host memory), disk (a file
+    that is read when needed). auto: disk for a folder, device for the initial model."""
 
     @property
     def off(self) -> bool:
@@ -76,7 +76,10 @@ class SequentialAveraging(RetentionMethod):
         problems = []
         if self.p is not None and self.every is not None:
             problems.append(
-                Problem((), f"expected one of p and every, got p={self.p} and every={self.every}")
+                Problem(
+                    (),
+                    f"expected either p or every, got both (p={self.p}, every={self.every})",
+                )
             )
         return problems + anchor_problems("reference", self.reference)
 

@@ -75,12 +75,12 @@ class TokenWeighting(RetentionMethod):
     """What the weight depends on. eaft: the entropy of the prediction; dft: the token's
     probability; talr: its probability to the power of 1 / tau."""
     coefficient: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """Strength c of the weighting: weights are 1 - c + c v. 1 is the published method, 0 direct
-    fine-tuning."""
+    """Strength c of the weighting: a token's weight is 1 - c + c v, where v is the weight of the
+    published method. 1 is that method, 0 direct fine-tuning."""
     alpha: Annotated[float, Meta(gt=0)] = 1.0
-    """With kind eaft: exponent of the normalised entropy."""
+    """Exponent of the normalised entropy; only with kind: eaft."""
     floor: Annotated[float, Meta(ge=0, le=1)] = 0.01
-    """With kind talr: smallest weight of a token."""
+    """Smallest weight of a token; only with kind: talr."""
 
     @property
     def off(self) -> bool:

@@ -47,11 +47,11 @@ class WiseFT(RetentionMethod):
     alpha: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Weight of the fine-tuned model; 1 is direct fine-tuning, 0 the initial model."""
     reference: Annotated[str, Meta(former=("anchor",))] = START
-    """Model to interpolate with: 'start', the initial model, or the folder of an earlier
+    """Model to interpolate with: 'start' (the initial model), or the folder of an earlier
     checkpoint."""
     reference_device: KeepAuto = "auto"
-    """Where to keep the old weights: device (memory of the model), cpu (host memory), disk (a file
-    that is read when needed); auto: disk for a folder, device for the initial model."""
+    """Where to keep the old weights: device (the model's device), cpu (host memory), disk (a file
+    that is read when needed). auto: disk for a folder, device for the initial model."""
 
     @property
     def off(self) -> bool:

@@ -101,9 +101,9 @@ def find_documents(inputs: dict[str, Any]) -> list[Document]:
     follows_BT = (position_BT > 0) & (np.diff(position_BT, prepend=-1) == 1)
     if not ((begins_BT | follows_BT) == token_BT).all():
         raise DataError(
-            "label_annealing.teacher: cached expects padding at the ends of documents only, and "
-            "position_ids that count from 0 in every document, got gaps inside one. Use "
-            "teacher: online."
+            "label_annealing.teacher: cached expects padding only at the ends of documents, and "
+            "position_ids that count from 0 without gaps in every document. This batch differs. "
+            "Use teacher: online."
         )
     starts = np.flatnonzero(begins_BT)
     lengths = np.add.reduceat(token_BT.ravel(), starts, dtype=np.int64)  # padding adds nothing

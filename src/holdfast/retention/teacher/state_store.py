@@ -168,7 +168,8 @@ def _open_shard(path: Path, teacher: str) -> tuple[dict[bytes, Tensor], torch.dt
     ) as file:  # refuses a file that is shorter or longer than its header says
         if file.metadata() != {FORMAT: teacher}:
             raise ValueError(
-                f"expected a shard of {FORMAT} and the teacher {teacher}, got {file.metadata()}"
+                f"expected a shard in the format {FORMAT} with states of the teacher {teacher}, got "
+                f"{file.metadata()}"
             )
         hidden_RK, keys, rows, forward = map(file.get_tensor, ("hidden", "keys", "rows", "forward"))
     states = dict(zip(map(bytes, keys.numpy()), hidden_RK.split(rows.tolist()), strict=True))

@@ -139,9 +139,9 @@ class AdapterOffTeacher:
         )
         if tuned is not None and init != "orthogonal":
             raise ModelError(
-                "label_annealing.teacher: adapter_off expects a new adapter that changes "
-                f"nothing, got a tuned one ({tuned} is not 0): without it, the model is not the "
-                "initial model. Merge the adapter into the model first (holdfast merge), and "
+                "label_annealing.teacher: adapter_off expects a new adapter that changes nothing, "
+                f"got a tuned one ({tuned} is not 0). Switching it off would not give the initial "
+                "model of this run. Merge the adapter into the model first (holdfast merge), and "
                 "train a new one."
             )
         self.model = model

@@ -49,7 +49,7 @@ def _scheduler(value: Any, values: Values) -> Values:
 def _unfrozen(value: Any, values: Values) -> Values:
     """Only these are trained: all others get a learning rate of 0."""
     if any(re.search(r"\[\d*:\d*\]$", pattern) for pattern in value):
-        raise ValueError("rows of a matrix cannot be trained on their own. Name whole parameters.")
+        raise ValueError("single rows of a matrix cannot be trained. Name whole parameters.")
     return {"learning_rate_multipliers": {f"^(?!.*(?:{'|'.join(value)}))": 0.0}}
 
 

@@ -26,7 +26,7 @@ def read_foreign(path: Path, dataset_info: Path | None = None) -> tuple[Tool, di
 
     Args:
         path: the file.
-        dataset_info: LLaMA-Factory's file of data sets, in place of the one that the file names.
+        dataset_info: LLaMA-Factory's list of data sets, in place of the one that the file names.
 
     Raises:
         ConfigError: the file cannot be read, is none of these tools', or asks for what holdfast
@@ -37,8 +37,8 @@ def read_foreign(path: Path, dataset_info: Path | None = None) -> tuple[Tool, di
     tool = tool_of(file)
     if tool is None:
         raise ConfigError(
-            f"{path}: its keys are neither those of axolotl nor of LLaMA-Factory. A file of trl "
-            f"sft needs no conversion: 'holdfast train --config {path}'."
+            f"{path} has neither the keys of axolotl nor those of LLaMA-Factory. A configuration "
+            f"of 'trl sft' needs no conversion: 'holdfast train --config {path}'."
         )
     if dataset_info is not None:
         file.values["dataset_info"] = str(dataset_info)
@@ -60,7 +60,7 @@ def as_yaml(source: Path, tool: Tool, settings: dict[str, Any], template_name: s
     notes = [note for setting, note in tool.table["notes"].items() if setting in settings]
     if "chat_template" not in settings and "chat_template_path" not in settings:
         not_read = (
-            f"{tool.table['template']}: {printable(template_name)} is not read. "
+            f"{tool.table['template']}: {printable(template_name)} is ignored. "
             if template_name
             else ""
         )

@@ -49,7 +49,8 @@ def _rows(file: Path, wanted: Sequence[str], folder: Path, values: Values) -> Va
     """
     if not file.is_file():
         raise ValueError(
-            f"these are names from {file}, which was not found. Give its path: --dataset_info FILE."
+            f"these names are defined in {file}, which was not found. Give the path of this file: "
+            "--dataset_info FILE."
         )
     known, data_sets = from_yaml(file.read_text("utf-8")), []
     if not isinstance(known, dict):

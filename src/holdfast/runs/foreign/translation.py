@@ -129,7 +129,7 @@ def _settings(tool: Tool, key: str, values: Values, known: Collection[str]) -> V
         return {key: value}
     if cases is None and is_on(value):
         raise ValueError(
-            f"has no counterpart. Take it out of the file.{did_you_mean_key(key, known)}"
+            f"has no counterpart in holdfast. Remove it.{did_you_mean_key(key, known)}"
         )
     settings: dict[str, Any] = {}
     for item in value if isinstance(value, list) else [value]:
@@ -221,12 +221,12 @@ def data_settings(data_sets: Sequence[Values]) -> Values:
     templates = [data_set.get("data") for data_set in data_sets]
     if templates.count(templates[0]) < len(templates):
         raise ValueError(
-            "expected data sets with the same templates, because a run has only one 'data:'."
+            "expected the same templates for all data sets, because a run has only one 'data:'."
         )
     chats = {data_set.get("chat") for data_set in data_sets} - {None}
     if not chats <= {"messages", "conversations"}:
         raise ValueError(
-            "conversations are read from messages or conversations. Rename the column."
+            "expected conversations in a column named messages or conversations. Rename it."
         )
     settings = {"data": templates[0], "assistant_only_loss": bool(chats) or None}
     first = data_sets[0]

@@ -94,8 +94,8 @@ class HeldOut:
         """
         if found and overlap == "refuse":
             last = (
-                f"{found[-1]} Remove them from {what}, or set overlap: keep, which the page "
-                "reports."
+                f"{found[-1]} Remove them from {what}, or set overlap: keep. Then the page "
+                "reports the overlap."
             )
             raise CannotJudge([*found[:-1], last])
         if not self._unseen:

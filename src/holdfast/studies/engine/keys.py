@@ -27,14 +27,14 @@ class BaseStudySettings:
     name: str = "study"
     """Name of the study in its storage and on its page; default: the file's name."""
     workers: Annotated[int | None, Meta(ge=0, decides=False, last=True, section="study")] = None
-    """Number of jobs at the same time on this machine; 0: jobs run only in workers that you start
-    with 'worker'."""
+    """Number of jobs at the same time on this machine; 0: only the workers that you start with
+    'worker' run jobs."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER", last=True)] = None
     """Folder of the study; default: runs/NAME."""
     storage: Annotated[
         str | None, Meta(metavar="URL", decides=False, last=True, section="study")
     ] = None
-    """Database, for several machines; default: a file in the folder."""
+    """Database that several machines share; default: a file in the study's folder."""
 
     def problems(self) -> list[Problem | str]:
         """A name that no folder can have, a toy setting that there is not, and seeds that are the
@@ -67,7 +67,7 @@ class SeedSettings:
     """The key of a study that repeats its trainings."""
 
     seeds: Annotated[tuple[int, ...], Meta(ge=0, le=MAX_SEED, least=1, last=True)] = (0,)
-    """Random seeds. Every training is repeated with each of them."""
+    """Random seeds. Every training run is repeated with each seed."""
 
 
 @dataclass(frozen=True, kw_only=True)

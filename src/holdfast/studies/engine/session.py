@@ -292,7 +292,10 @@ def run_worker(
                 )
         except KeyboardInterrupt:
             raise Interrupted(f"Interrupted. The next worker will continue the {noun}.") from None
-    say(console, f"No {noun} of '{opened.study.settings.name}' is left; this worker ended {ended}.")
+    say(
+        console,
+        f"No {noun} of '{opened.study.settings.name}' is left. This worker ran {ended} of them.",
+    )
     return ended
 
 
@@ -394,14 +397,15 @@ def kind_named(text: str) -> type[Study[Any]]:
     """
     if not text:
         raise ConfigError(
-            "The storage does not record the kind of this study: an earlier version began it. "
+            "An earlier version of holdfast started this study and did not record its kind in the "
+            "storage. "
             "First run the study's own command again, for example 'holdfast sweep --config "
             "study.yaml'. Then 'worker' and 'status' work."
         )
     cls = load_class(text, base=Study, group="holdfast.studies")  # type: ignore[type-abstract]
     if cls is None:
         raise ConfigError(
-            "expected FILE.py:CLASS or MODULE:CLASS as the study's class in the storage, got "
+            "The storage must name the study's class as FILE.py:CLASS or MODULE:CLASS. It has "
             f"'{text}'."
         )
     return cls

@@ -349,8 +349,8 @@ class _Reader:
         self._note(problems, where)
         if tried is not None and self.grid and tried.points is None:
             self.problems.append(
-                f"{where}: expected the number of points of the range to try, got none. Add "
-                "'points: 5', or search with random, tpe or nsga2."
+                f"{where}: a grid needs the number of points of this range. Add 'points: 5', or "
+                "search with random, tpe or nsga2."
             )
         return tried
 
@@ -512,8 +512,8 @@ def read_space(
         where = f"vary.{key}"
         if key.partition(".")[0] in METHODS:
             problems.append(
-                f"{where}: parameters of a method vary in its arm, as in 'l2: {{coefficient: "
-                "[0.01, 0.1]}'"
+                f"{where}: list the values of a method's parameter under arms, as in 'l2: "
+                "{{coefficient: [0.01, 0.1]}}'"
             )
         elif key in FIXED or key not in known:
             problems.append(f"{where}: {_why_not(key, known)}")
@@ -566,7 +566,8 @@ def arms_schema() -> dict[str, Any]:
         )
     beside = {"anyOf": [*method["anyOf"], *extras]}
     return {
-        "description": "Ways to train. Each value of a list is tried; an inner list combines methods.",
+        "description": "Ways to train. Each value in a list is tried. "
+        "A list within the list combines methods.",
         "type": "array",
         "minItems": 1,
         "items": {"anyOf": [*method["anyOf"], extras[0], {"type": "array", "items": beside}]},

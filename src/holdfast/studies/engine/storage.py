@@ -277,8 +277,8 @@ class Storage:
                         f"The study '{config.name}' in {redacted_url(self.url)} was begun with "
                         "another configuration:",
                         *(f"  - {d}" for d in differences),
-                        "To continue it, restore the old values. For a new study, give another "
-                        "name and output_dir.",
+                        "To continue the study, restore the old values. For a new one, give "
+                        "another name and output_dir.",
                     )
                     raise ConfigError(text)
             study.set_user_attr(CONFIG, config.resolved)

@@ -329,5 +329,5 @@ def refuse_foreign(folder: Path, markers: Sequence[str], what: str = "study") ->
     if any(not path.name.startswith(".") for path in folder.iterdir()):
         raise RunFolderError(
             "Expected a new or empty output_dir, so that none of your files is overwritten; "
-            f"{folder} has other files than a {what}. Choose another output_dir."
+            f"{folder} contains files that do not belong to a {what}. Choose another output_dir."
         )

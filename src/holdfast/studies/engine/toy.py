@@ -39,9 +39,9 @@ def settings_module() -> Any:
     points = entry_points(group=GROUP, name="toy")
     if not points:
         raise ConfigError(
-            f"toy: expected an installed package with the entry point 'toy' of the group {GROUP}, "
-            "found none. holdfast has one: install holdfast ('pip install .') instead of running "
-            "it from a folder."
+            f"toy: expected an installed package with the entry point 'toy' in the group {GROUP}, "
+            "found none. holdfast has this entry point only if it is installed. Run "
+            "'pip install .' instead of running holdfast from a folder."
         )
     return next(iter(points)).load()
 
@@ -109,8 +109,8 @@ def make_files(
     if toy != now:
         raise ConfigError(
             f"toy: the study was begun with {toy}, but this version of holdfast makes {now}, "
-            "with other models or data. Continue with the earlier version, or choose another "
-            "output_dir.",
+            "which has another base or other data. Continue with the earlier version, or choose "
+            "another output_dir.",
             source=source,
         )
     paths: dict[str, str] = settings_module().make_setting(

@@ -42,7 +42,7 @@ from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.study import StudyState
 from holdfast.studies.sequence.plan import MODEL, SEED, ArmTrajectory, SequenceConfig
 
-CANNOT_BE_SCORED = "cannot be scored: a figure is not finite, or was not compared."
+CANNOT_BE_SCORED = "cannot be scored: a value is not finite, or was not compared with the base."
 
 
 def sequence_record(

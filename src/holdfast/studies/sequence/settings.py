@@ -77,7 +77,7 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
     )
     for name, task in tasks.items():
         if not task.train:
-            text = "is missing: its data, as in 'train: {dataset_name: FILE}'."
+            text = "is missing: the task's data, as in 'train: {dataset_name: FILE}'."
             problems.append(Problem((name, "train"), text))
         if not task.learn:
             problems.append(Problem((name, "learn"), "is missing: entries that score the task."))
@@ -128,8 +128,8 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
             },
         ),
     ] = field(default_factory=dict)
-    """Tasks by name, each with `train` (its data at least) and `learn` (entries; the first is its
-    score)."""
+    """Tasks by name. Each has `train` (at least its data) and `learn` (entries; the first is the
+    task's score)."""
     evaluation: Annotated[dict[str, Any], Meta(json_schema=_shared_schema)] = field(
         default_factory=dict
     )
@@ -146,8 +146,8 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
     the first task in the same way. Methods that need data of earlier tasks apply from the second
     task on."""
     continue_from: str = ""
-    """With three or more tasks: label of an arm, such as 'SFA, p 0.25'. After the second and later
-    tasks, all arms of its method continue from this arm's model (default: each from its own)."""
+    """Label of an arm, such as 'SFA, p 0.25'. From the third task on, every arm of the same method
+    starts from this arm's model (default: from its own). Needs three or more tasks."""
     curve: Annotated[int, Meta(ge=0)] = CURVE_POINTS
     """How many times the held-out loss of earlier tasks is measured while a later task is trained;
     0: never."""
@@ -162,22 +162,20 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
             problems.append(Problem(path, text))
 
         if not self.train.get("model_name_or_path"):
-            text = "is missing: the base that all tasks begin with, a folder or a hub id."
+            text = "is missing: the base model of all tasks, a folder or a hub id."
             wrong("train", "model_name_or_path", text=text)
         if len(self.tasks) < 2:
-            wrong(
-                "tasks", text=f"expected at least two, one after the other, got {len(self.tasks)}."
-            )
+            wrong("tasks", text=f"expected at least two tasks, got {len(self.tasks)}.")
         known = _shared_keys()
         for key in self.evaluation:
             if key not in known:
                 wrong(
                     "evaluation",
                     key,
-                    text=f"no such key.{did_you_mean_key(key, known)} Entries: under tasks.",
+                    text=f"no such key.{did_you_mean_key(key, known)} Entries belong under tasks.",
                 )
         if KEEP in self.tasks:
-            wrong("tasks", KEEP, text="is the suite of what should be kept; choose another name.")
+            wrong("tasks", KEEP, text="is the name of the suite to keep; rename the task.")
         for order in self.orders:
             for task in order:
                 if self.tasks and task not in self.tasks:  # none: they were refused, which is said

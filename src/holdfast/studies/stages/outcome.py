@@ -55,8 +55,8 @@ from holdfast.support.quantiles import t_quantile
 Key = tuple[str, str]
 """(suite, name) of an entry."""
 GENERATED_NOTE = (
-    "The base itself wrote the text to restore on, and it writes what it knows. So restoring may "
-    "have taught the lost answers again. To decide, use text without the answers."
+    "The base itself wrote the text to restore on, which may contain the forgotten answers. So "
+    "restoring may have taught these answers again. To rule this out, use text without them."
 )
 """What a reader should know of a verdict on generated text."""
 

@@ -422,9 +422,9 @@ def check_parts(config: StagesConfig) -> Sequence[str]:
         problems.append(
             Problem(
                 "keep",
-                "expected at least one entry whose questions are right or wrong, such as a task "
+                "expected at least one entry with right and wrong answers, such as a task "
                 f"or `multiple_choice: FILE`, got {', '.join(kinds) or 'nothing'}. Verdicts need "
-                "right and wrong answers.",
+                "such answers.",
             )
         )
     if not problems:

@@ -123,14 +123,14 @@ class StagesSettings(ToySettings, BaseStudySettings):
             json_schema=lambda: {"anyOf": [{"type": "string"}, {"type": "object"}]},
         ),
     ] = field(default_factory=dict)
-    """The fine-tuning: its data, or keys of 'holdfast train' (data, learning rate, ...). A
-    checkpoint is kept after each epoch."""
+    """Fine-tuning: a data file, or keys of 'holdfast train' (data, learning rate, ...). A
+    checkpoint is saved after each epoch."""
     along: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="fine_tuning")] = field(
         default_factory=dict
     )
     """When to measure during fine-tuning, as in `evaluation.along` of 'holdfast train': steps,
-    every, shares, entries. Mass and entropy at the answer position change within the first
-    steps."""
+    every, shares, entries. Mass (the options' total probability) and entropy at the answer position
+    change within the first steps, so measure early."""
     with_retention: Annotated[
         dict[str, Any] | None,
         Meta(
@@ -148,17 +148,18 @@ class StagesSettings(ToySettings, BaseStudySettings):
     corpus: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
     """Text like the base's pre-training data: files and folders, from which the text to restore on
     is selected (`holdfast data select`). Or generated: the base writes the text, which may teach
-    the answers again."""
+    forgotten answers again."""
     tokens: Annotated[int | None, Meta(ge=1, section="restoring_text")] = None
     """Number of tokens to restore on. Default: as many as one epoch of the fine-tuning data (needs
-    `train`), as in the paper. More text might teach what was forgotten."""
+    `train`), as in the paper. With more text, the model might learn forgotten
+    content anew."""
     doses: Annotated[tuple[int, ...], Meta(ge=1, section="restoring_text")] = (1,)
-    """Restoring budgets for every checkpoint and the base, as multiples of `tokens`, ascending from
-    1. A remaining loss is actual forgetting if a larger budget brings back no more. The cost is
-    proportional to the budget."""
+    """Amounts of text that every checkpoint and the base are restored on: multiples of `tokens`,
+    ascending from 1. If a larger dose restores nothing more, the loss that remains is actual
+    forgetting. Compute grows with the dose."""
     probing_passages: Annotated[int | None, Meta(ge=8, section="restoring_text")] = None
-    """Number of random passages of the corpus on which perplexity is probed (10000; of generated
-    text 500)."""
+    """Number of random passages of the corpus for measuring perplexity (default: 10000, or 500 for
+    generated text)."""
     select: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="restoring_text")] = field(
         default_factory=dict
     )
@@ -166,10 +167,11 @@ class StagesSettings(ToySettings, BaseStudySettings):
     restore: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="restoring_text")] = (
         field(default_factory=dict)
     )
-    """Keys of 'holdfast train' for restoring (the paper's rate 3e-5, batch 256, one epoch)."""
+    """Keys of 'holdfast train' for restoring. Defaults, as in the paper: learning_rate 3e-5, batch
+    256, one epoch."""
     suite: Annotated[str | None, Meta(metavar="NAME")] = None
-    """Shipped suite or suite file with the entries to judge: forgetting_stages has MMLU and
-    ARC."""
+    """Suite with the entries to judge: a shipped suite, such as forgetting_stages (MMLU and ARC),
+    or a file."""
     keep: Annotated[list[Any], Meta(repeatable=True, parse_word=entry_word, metavar="ENTRY")] = (
         field(default_factory=list)
     )
@@ -177,7 +179,7 @@ class StagesSettings(ToySettings, BaseStudySettings):
     are plotted beside them."""
     judge: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME")] = ()
     """Names of entries or averages to judge; default: all entries with right and wrong answers. An
-    average of two small benchmarks, such as the parts of ARC, may decide although neither part
+    average of two small benchmarks, such as the parts of ARC, may give a verdict when neither part
     does."""
     evaluation: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="judging")] = field(
         default_factory=dict
@@ -187,10 +189,10 @@ class StagesSettings(ToySettings, BaseStudySettings):
         tuple[str, ...],
         Meta(parse=read_margin, metavar="MARGIN", expected="losses as 2pt or '0.02 nats/token'"),
     ] = ("1pt",)
-    """Largest losses that do not matter, such as '2pt'."""
+    """Margins, such as '2pt': if a score falls by at most this, the fall does not matter."""
     tolerance: Annotated[float, Meta(ge=0, section="judging")] = 0.05
-    """Largest rise of the probing text's loss over the base's, in nats per token, at which the
-    pattern counts as restored."""
+    """The text pattern counts as restored if the model's loss on the probing text is at most this
+    much (nats per token) above that of the base, or of the restored base."""
     control_tolerance: Annotated[
         tuple[str, ...],
         Meta(
@@ -200,18 +202,18 @@ class StagesSettings(ToySettings, BaseStudySettings):
             section="judging",
         ),
     ] = ("2pt",)
-    """Largest allowed loss of the base from restoring alone. If the loss is not shown to be
-    smaller, there is no verdict."""
+    """Largest fall of the base's own score that restoring may cause. There is a verdict only if the
+    fall is shown to be smaller."""
     even_at_chance: Annotated[bool, Meta(section="judging")] = False
     """Continue even if the base is not shown to be better than chance on any task. Then only gains
     can be found."""
     curve: Annotated[int, Meta(ge=0, section="restoring_text")] = 8
     """How many times the probing text is measured during restoring; 0: never."""
     seed: Seed = 0
-    """Seed of fine-tuning, restoring and random draws. In a toy setting it also selects the
-    world."""
+    """Seed of fine-tuning, restoring and random draws. The seed also selects the base and data
+    of a toy setting."""
     keep_weights: Annotated[Literal["all", "none"], Meta(section="study")] = "none"
-    """Keep the weights that the study makes on disk after its end."""
+    """Whether the study's weights stay on disk after its end."""
 
     @property
     def generates(self) -> bool:
@@ -254,20 +256,20 @@ class StagesSettings(ToySettings, BaseStudySettings):
         problems = []
         if not self.corpus:
             text = (
-                "is missing: text like the base's pre-training data, to select from. Or set "
-                "generated, and the base writes it."
+                "is missing: text like the base's pre-training data. Give files, or generated: "
+                "then the base writes the text."
             )
             problems.append(Problem("corpus", text))
         if self.generates and self.doses != (1,):
             text = (
-                "expected [1] with generated text, because a larger dose would train on the "
-                f"probing text of a smaller one; got {list(self.doses)}."
+                f"expected [1] with generated text, got {list(self.doses)}: a larger dose would "
+                "train on text that a smaller dose uses for probing."
             )
             problems.append(Problem("doses", text))
         if GENERATED in self.corpus and not self.generates:
             text = (
-                f"expected {GENERATED} alone or files, got both. Write a file of that name as "
-                f"./{GENERATED}."
+                f"expected either {GENERATED} or files, got both. If {GENERATED} is the name of "
+                f"your file, write ./{GENERATED}."
             )
             problems.append(Problem("corpus", text))
         return problems
@@ -304,9 +306,9 @@ class StagesSettings(ToySettings, BaseStudySettings):
         epochs = self.train.get("num_train_epochs", 10)
         is_number = isinstance(epochs, (int, float)) and not isinstance(epochs, bool)
         if not is_number or epochs != int(epochs) or epochs < 1:
-            text = f"expected whole epochs, got {epochs!r}."
+            text = f"expected a whole number of epochs, got {epochs!r}."
             problems.append(Problem(("train", "num_train_epochs"), text))
         if "max_steps" in self.train:
-            text = "a checkpoint is kept after each epoch. Set num_train_epochs instead."
+            text = "a checkpoint is saved after each epoch. Set num_train_epochs instead."
             problems.append(Problem(("train", "max_steps"), text))
         return problems

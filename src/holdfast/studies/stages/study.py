@@ -125,7 +125,7 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         config = self.settings
         model = config.checkpoint(step.arm, step.place) if step.arm else config.base
         if not config.texts_at(step.dose)[0].is_file():
-            raise HoldfastError("needs the recovery text, which was not selected")
+            raise HoldfastError("needs the text to restore on, which was not selected")
         settings = config.restoring(step.name, self.whole_model(step.name, model), step.dose)
         return Trained(settings=settings, watched=(PROBING,), points=config.request.curve)
 
@@ -163,7 +163,7 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
                 "more questions. Or set even_at_chance: true to look only for gains"
             )
         if at_chance:
-            task.note(f"{text}: only a gain can be shown there.")
+            task.note(f"{text}: for these entries only a gain can be shown.")
 
     def _at_chance(self) -> list[str]:
         """What is judged and the base was measured on, and does no better than chance, as
@@ -228,9 +228,7 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         """Of the fine-tuning data."""
         run = RunFolder(self.settings.run_folder(f"{TUNE}-{next(iter(self.settings.arms))}"))
         if not (run.path / "run.json").is_file():
-            raise HoldfastError(
-                "needs the fine-tuning, whose number of tokens is the budget, but it was not made"
-            )
+            raise HoldfastError("needs the number of tokens of the fine-tuning, but none was run")
         return max(1, round(int(run.read().training["tokens"]) / self.settings.epochs))
 
     def running(self, job: JobState) -> Mapping[str, Any] | None:

@@ -123,13 +123,17 @@ def metric_problems(wanted: ObjectiveSettings, side: str, measured: Measured) ->
         is_text = figure.unit == "perplexity" or "nats" in figure.unit or "bits" in figure.unit
         units.add(figure.unit if is_text else "shares")
         higher.add(figure.higher_is_better)
-    where = Problem(("objectives", side), f"{wanted.label} has figures of")
+    where = Problem(("objectives", side), f"{wanted.label} has")
     if len(higher) > 1:
         problems.append(
-            f"{where} which some are better when higher and some when lower, so they have no mean"
+            f"{where} metrics that are better when higher and others that are better when lower, "
+            "so they cannot be averaged"
         )
     elif len(units) > 1:
-        problems.append(f"{where} several units ({', '.join(sorted(units))}), so they have no mean")
+        problems.append(
+            f"{where} metrics in several units ({', '.join(sorted(units))}), so they cannot be "
+            "averaged"
+        )
     return problems
 
 
@@ -150,8 +154,8 @@ def validation_problems(
     return [
         Problem(
             ("objectives", "validation"),
-            f"{wanted.label} is in {', '.join(ours)}, `learn` ({learn.label}) in "
-            f"{', '.join(theirs)}. Expected entries of the same unit.",
+            f"{wanted.label} is measured in {', '.join(ours)}, but `learn` ({learn.label}) is "
+            f"measured in {', '.join(theirs)}. Expected entries of the same unit.",
         )
     ]
 

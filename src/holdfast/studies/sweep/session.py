@@ -258,10 +258,11 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
             say(
                 console,
                 lines(
-                    "", f"Train it again, or on more data:  holdfast train --config {out / CHOSEN}"
+                    "",
+                    f"Train it again, or on more data:  holdfast train --config {out / CHOSEN}",
                 ),
             )
-        say(console, f"See the choice of another rule:  holdfast sweep report {out} --rule NAME")
+        say(console, f"What would another rule choose?  holdfast sweep report {out} --rule NAME")
         say(console, f"Report    {out / PAGE}")
 
 

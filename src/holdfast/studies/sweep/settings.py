@@ -25,8 +25,8 @@ class Search:
     sampler: Sampler = "grid"
     """How trials are chosen: every point of a grid, or a sampler."""
     trials: Annotated[int | None, Meta(ge=1)] = None
-    """Number of trials besides direct fine-tuning. None for a grid, whose size follows from its
-    values."""
+    """Number of trials in addition to direct fine-tuning. None for a grid, which tries every
+    combination."""
     seed: Seed = 0
     """Seed of the sampler."""
 
@@ -41,8 +41,8 @@ class Search:
         )
         if is_grid:
             text = (
-                f"a grid has as many trials as combinations, got {self.trials}. Leave it out, or "
-                "search with random, tpe or nsga2."
+                f"a grid tries every combination, so the number of trials is fixed; got "
+                f"{self.trials}. Leave it out, or search with random, tpe or nsga2."
             )
         return [Problem("trials", text)]
 
@@ -79,12 +79,14 @@ class Objectives:
     (suite, name, metric) in a study that was read before."""
 
     learn: Annotated[Entries, Meta(former=("target",))] = ()
-    """Entries to learn; several: their mean. Default: all entries of the suite learn."""
+    """Entries that measure learning; several are averaged. Default: all entries of the suite
+    `learn`."""
     keep: Annotated[Entries, Meta(former=("source",))] = ()
-    """Entries to keep; several: their mean. Default: all entries of the suite keep."""
+    """Entries that measure keeping; several are averaged. Default: all entries of the suite
+    `keep`."""
     validation: Entries = ()
-    """Entries that choose the learning rate of direct fine-tuning and the trial, in the unit of
-    `learn`. `learn` is then only reported. Default: `learn` chooses."""
+    """Entries that choose the trial, and direct fine-tuning's learning rate. They need the unit of
+    `learn`, whose entries are then only reported. Default: the entries of `learn`."""
 
     @property
     def resolved(self) -> bool:
@@ -127,18 +129,18 @@ class SweepSettings(SeedSettings, ToySettings, BaseStudySettings):
     train: dict[str, Any] | str | None = None
     """A training configuration, as a mapping or a YAML file."""
     arms: list[Any] = field(default_factory=list)
-    """Ways to train to compare: retention methods, combinations, direct, other settings. Each value
-    of a list is tried."""
+    """Ways to train, which are compared: retention methods, combinations, direct, other settings.
+    Each value in a list is tried."""
     vary: Annotated[
         dict[str, Any],
         Meta(expected="keys with the values to try, such as 'learning_rate: [1.0e-5, 3.0e-5]'"),
     ] = field(default_factory=dict)
     """Keys of the training configuration, with lists or ranges of values to try."""
     objectives: Annotated[Objectives, Meta(metavar="'{...}'")] = Objectives()
-    """{learn: entries, keep: entries}; default: all entries of these suites. validation: entries
-    that choose settings instead of `learn`."""
+    """{learn: entries, keep: entries}; default: all entries of these suites. validation:
+    entries that choose settings in place of `learn`."""
     search: Annotated[Search, Meta(metavar="'{...}'")] = Search()
-    """{sampler, trials, seed}: grid; random, tpe, nsga2, with trials."""
+    """{sampler, trials, seed}. Samplers: grid; random, tpe and nsga2, which need trials."""
     select: Annotated[
         dict[str, Any],
         Meta(

@@ -199,11 +199,11 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         for key in dict.fromkeys([*before, *now]):
             if before.get(key) != now.get(key):
                 differences.append(
-                    f"{key}: {_brief(before.get(key))} there, {_brief(now.get(key))} now"
+                    f"{key}: {_brief(before.get(key))} before, {_brief(now.get(key))} now"
                 )
         trials = (old.get("search") or {}).get("trials")
         if trials and search.trials and search.trials < trials:
-            text = f"{trials} there, {search.trials} now; trials can be added, but not removed"
+            text = f"{trials} before, {search.trials} now; trials can be added, but not removed"
             differences.append(f"search.trials: {text}")
         return differences
 
@@ -407,8 +407,8 @@ def _space(request: SweepSettings, problems: list[str]) -> Space:
     )
     if not request.vary and not request.arms:
         problems.append(
-            "arms: is missing; expected ways to train, such as '[{label_annealing: {weight: [0.3, "
-            "1, 3]}}]', or vary"
+            "arms: is missing. Give ways to train, such as '[{label_annealing: {weight: [0.3, 1, "
+            "3]}}]', or give vary instead"
         )
     varies = len(space.arms) > 1 or any(space.parameters(arm) for arm in space.arms)
     if not problems and not is_grid and not varies:
@@ -433,8 +433,8 @@ def _objectives(request: SweepSettings, problems: list[str]) -> dict[str, Object
     kinds |= {(SUITE, average.name): "average" for average in plan.averages}
     if not plan.before:
         problems.append(
-            "train.evaluation.before: every trial is compared with the initial model, which false "
-            "leaves unmeasured. Leave it out."
+            "train.evaluation.before: expected true, got false: every trial is compared with the "
+            "initial model. Leave it out."
         )
     validation = _wanted(VALIDATION, keys.validation, kinds, problems) if keys.validation else None
     learn_entries: Sequence[Any] = keys.learn
@@ -449,9 +449,7 @@ def _objectives(request: SweepSettings, problems: list[str]) -> dict[str, Object
     both = _measured(learn, {}) & _measured(keep, {})
     if both:
         names = ", ".join(name for _, name in sorted(both))
-        problems.append(
-            f"objectives: {names} cannot be both learnt and kept; name it on one side only"
-        )
+        problems.append(f"objectives: {names} cannot be under both learn and keep. Choose one")
     sides = {"learn": learn, "keep": keep}
     if validation is None:
         return sides
@@ -485,14 +483,14 @@ def _validation_problems(
         if both:
             names = ", ".join(name for _, name in sorted(both))
             problems.append(
-                f"objectives.validation: {names} is also in {side}, so the choice would use "
-                "reported figures. Expected other held-out entries."
+                f"objectives.validation: {names} is also in {side}, so the same figures would "
+                "choose the trial and be reported as its result. Expected other held-out entries."
             )
     entries = chosen | _measured(learn, members)
     if len({_is_text(*entry, kinds) for entry in entries}) > 1:
         problems.append(
             f"objectives.validation: expected entries in the unit of learn ({learn.label}), got "
-            f"{validation.label}: one is nats of text, the other shares."
+            f"{validation.label}: one is in nats, the other a share."
         )
     return problems
 
@@ -570,8 +568,8 @@ def _wanted(
     text = [name for suite, name, _ in entries if _is_text(suite, name, kinds)]
     if text and len(text) < len(entries):
         problems.append(
-            f"objectives.{side}: expected entries of one unit, because nats and shares have no "
-            f"mean, got text ({', '.join(text)}) and tasks."
+            f"objectives.{side}: expected entries of one unit, because nats and shares cannot be "
+            f"averaged, got text ({', '.join(text)}) and tasks."
         )
     return ObjectiveSettings(entries=tuple(entries))
 

@@ -141,8 +141,8 @@ def with_shared_teacher(
     if reason is not None:
         return (
             dict(settings),
-            f"Label annealing's teacher runs in every trial: {reason}. To compute it once even so, "
-            "set 'teacher: cached' in the study.",
+            f"Label annealing's teacher runs in every trial: {reason}. To compute its predictions "
+            "only once, set 'teacher: cached' in the study.",
         )
     completed = copy.deepcopy(dict(settings))
     for method in completed["retention"]:

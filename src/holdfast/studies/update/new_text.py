@@ -111,13 +111,13 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
     except NothingHeldOut as error:
         if "held_out" in config.resolved:
             raise DataError(
-                f"held_out: {settings.held_out:g} of {error.rows} documents is less than one. Give "
-                "a larger share, or 0 to measure no new text."
+                f"held_out: {settings.held_out:g} of {error.rows} documents is less than one "
+                "document. Give a larger share, or 0 to measure no new text."
             ) from None
         prepared = prepare(dataclasses.replace(request, heldout=SMALL_HELD_OUT))
         notes.append(
-            f"{settings.held_out:.0%} of {error.rows} documents is less than one, so "
-            f"{SMALL_HELD_OUT:.0%} are held out. held_out sets the share."
+            f"{settings.held_out:.0%} of {error.rows} documents is less than one document, so "
+            f"{SMALL_HELD_OUT:.0%} are held out. To change this share, set held_out."
         )
     counts = prepared.record["counts"]
     held_out = (

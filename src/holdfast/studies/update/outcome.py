@@ -19,37 +19,43 @@ CONTINUED_BASE, CONTINUED_INSTRUCT = (BASE, True, ""), (INSTRUCT, True, "")
 KEPT: Question = (GIVEN_INSTRUCT, "Did the instruct model keep its skills, and what did it gain?")
 NEW_INSTRUCT: list[Question] = [
     KEPT,
-    (CONTINUED_INSTRUCT, "Is it better than continuing the instruct model?"),
-    (CONTINUED_BASE, "What does {restored} bring?"),
-    (GIVEN_BASE, "What is gained over the base?"),
+    (
+        CONTINUED_INSTRUCT,
+        "Is the new instruct model better than continued pre-training of the old one?",
+    ),
+    (CONTINUED_BASE, "What does {restored} change?"),
+    (GIVEN_BASE, "What does the new instruct model gain over the base?"),
 ]
 RESTORED_INSTRUCT: list[Question] = [
     KEPT,
-    (CONTINUED_INSTRUCT, "What does {restored} bring?"),
-    ((BASE, True, "residual"), "Does it restore more than the residual?"),
+    (CONTINUED_INSTRUCT, "What does {restored} change?"),
+    ((BASE, True, "residual"), "Does distillation restore more than the residual?"),
 ]
-TUNED_AGAIN: Question = ((BASE, True, "tuning"), "Is it as good as tuning again?")
+TUNED_AGAIN: Question = (
+    (BASE, True, "tuning"),
+    "Is the residual as good as repeating the instruction tuning?",
+)
 OF_SIBLING: list[Question] = [
-    (GIVEN_BASE, "What does a sibling's residual bring to the base?"),
-    (GIVEN_INSTRUCT, "Is it as good as the base's own instruct model?"),
+    (GIVEN_BASE, "What does another family's residual change in the base?"),
+    (GIVEN_INSTRUCT, "Is the new instruct model as good as the base's own instruct model?"),
 ]
 QUESTIONS: dict[Kind, list[Question]] = {
-    GIVEN_INSTRUCT: [(GIVEN_BASE, "What did instruction tuning bring?")],
-    CONTINUED_BASE: [(GIVEN_BASE, "What does continuing the base gain and lose?")],
+    GIVEN_INSTRUCT: [(GIVEN_BASE, "What did instruction tuning change?")],
+    CONTINUED_BASE: [(GIVEN_BASE, "What does continued pre-training of the base gain and lose?")],
     CONTINUED_INSTRUCT: [
-        (GIVEN_INSTRUCT, "What does continuing the instruct model gain and lose?")
+        (GIVEN_INSTRUCT, "What does continued pre-training of the instruct model gain and lose?")
     ],
     (BASE, True, "tuning"): NEW_INSTRUCT,
     (INSTRUCT, True, "distillation"): RESTORED_INSTRUCT,
     (BASE, True, "residual"): [*NEW_INSTRUCT, TUNED_AGAIN],
     (BASE, False, "residual"): OF_SIBLING,
     (DERIVED, False, "residual"): [
-        ((DERIVED, False, ""), "What does the residual bring to the derived model?")
+        ((DERIVED, False, ""), "What does the residual change in the derived model?")
     ],
 }
 """What a model is -> what it is compared with, of its own family, and the question (sections 4.1 to
 4.4 of the paper)."""
-SIBLINGS = "Which sibling's instruct model is better?"
+SIBLINGS = "Which family's instruct model is better?"
 """The question between instruct models of two families."""
 
 

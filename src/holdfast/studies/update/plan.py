@@ -80,7 +80,7 @@ class UpdateGrid(GridSettings, BaseStudySettings):
 
     toy: ClassVar[None] = None
     continued: tuple[str, ...] = ("",)
-    """Families whose models are continued."""
+    """Families whose models get continued pre-training."""
     budgets: tuple[int | None, ...] = ()
     """Numbers of tokens; None: the whole corpus."""
     keep_weights: Literal["all", "result", "none"] = "all"

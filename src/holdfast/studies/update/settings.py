@@ -83,7 +83,7 @@ def train_keys(value: Any) -> dict[str, Any]:
     for key in keys.keys() & set(_OWN):
         del keys[key]
         text = (
-            f"is set here by '{_SET_HERE[key]}'."
+            f"is set by the key '{_SET_HERE[key]}'. Use this key."
             if key in _SET_HERE
             else "is set for this job. Leave it out."
         )
@@ -181,7 +181,7 @@ class CommonSettings(CorpusOptions):
             expected="keys of 'holdfast train' or a YAML file",
         ),
     ] = field(default_factory=dict)
-    """Keys of 'holdfast train' for the continued models, or a YAML file."""
+    """Keys of 'holdfast train' for continued pre-training, or a YAML file."""
     evaluation: Annotated[
         dict[str, Any],
         Meta(
@@ -255,8 +255,8 @@ class CommonSettings(CorpusOptions):
             problems.append(Problem("corpus", text))
         if self.after and self.before and self.after >= self.before:
             text = (
-                f"expected a day before {self.before}, because 'before' is exclusive, got "
-                f"{self.after}."
+                f"expected an earlier day than {self.before}, got {self.after}. The day of "
+                "'before' is itself left out."
             )
             problems.append(Problem("after", text))
         return problems
@@ -269,13 +269,13 @@ class UpdateSettings(CommonSettings):
     base: str | None = None
     """The base model, a folder or a hub id."""
     instruct: str | None = None
-    """The instruct model that was tuned from it."""
+    """The instruct model that was tuned from the base."""
     tokens: Annotated[
         int | None, Meta(parse=read_tokens, expected="a number of tokens such as 100M")
     ] = None
-    """Number of tokens of the new text to train on, such as 100M (all)."""
+    """Number of tokens of the new text to train on, such as 100M (default: all)."""
     continued_instruct: Annotated[bool, Meta(section="rivals")] = False
-    """Also train the instruct model itself on the new text, to see what that costs."""
+    """Also train the instruct model itself on the new text, to measure what it forgets."""
     scale: float = 1.0
     """Factor on the residual."""
     seed: Seed = 0
@@ -283,7 +283,7 @@ class UpdateSettings(CommonSettings):
     keep_weights: Literal["all", "result", "none"] = "all"
     """Models whose weights stay on disk."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder of all output (runs/update)."""
+    """Folder of all output (default: runs/update)."""
 
     def problems(self) -> list[Problem | str]:
         """Models and files that are not there, and keys that do not go together."""
@@ -309,17 +309,17 @@ class GridSettings(SeedSettings, CommonSettings):
     """What is made from which models; an update has one pair, a study may have several."""
 
     families: dict[str, FamilySettings] = field(default_factory=dict)
-    """Pairs of base and instruct, by name."""
+    """Pairs of a base and an instruct model, by name."""
     starts: tuple[str, ...] = (BASE, INSTRUCT)
     """Models to train on the new text: base, instruct."""
     residuals: bool = True
-    """Base + residual at every budget."""
+    """For each token budget, add the residual to the base that was trained with it."""
     siblings: bool | None = None
-    """Every family's residual on every other family's base (if there are several)."""
+    """Add every family's residual to every other family's base (if there are several)."""
     derived: dict[str, str] = field(default_factory=dict)
-    """Other models that were derived from a base, by name. Each gets every residual."""
+    """Other models that were derived from a base, by name. Every residual is added to each."""
     scales: Annotated[tuple[float, ...], Meta(least=1)] = (1.0,)
-    """Factors on the residual to try."""
+    """Factors on the residual; each of them is tried."""
 
 
 def pair_problems(base: str | None, instruct: str | None, path: tuple[str, ...]) -> list[Problem]:

@@ -111,9 +111,9 @@ class UpdateStudy(ConfiguredStudy[C]):
         differences = self.settings.differences(read_update(out).config)
         if differences:
             raise RunFolderError(
-                f"{out} was begun with another configuration:",
+                f"The update in {out} was begun with another configuration:",
                 *(f"  - {d}" for d in differences),
-                "To continue it, restore the old values. Otherwise choose another output_dir.",
+                "To continue the update, restore the old values. Else choose another output_dir.",
             )
 
     def parts(self, console: Any) -> Sequence[C]:
