@@ -136,7 +136,7 @@ def test_several_splits_are_never_the_first_alone(tmp_path, split):
     for name in ("folder", "folder/train.jsonl", "one", "many"):
         with pytest.raises(
             DataError,
-            match=r"which names train and test\. To train on all of them, list each as a separate entry under",
+            match=r"names train and test\. To train on all of them, list each as a separate entry under",
         ):
             load_rows(tmp_path / name, split=split)
 

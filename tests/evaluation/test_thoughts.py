@@ -50,7 +50,7 @@ def test_options_are_not_scored_inside_an_open_thought(kind, tmp_path):
     how = {"suite": "s", "name": "n", "data": data(tmp_path), "apply_chat_template": True}
     with pytest.raises(ModelError, match=r"s/n: .*inside a thought \(<think>\).*enable_thinking: false"):
         check(kind(**how), tokenizer_with(OPENS))
-    with pytest.raises(ModelError, match="no setting that closes the thought"):
+    with pytest.raises(ModelError, match="no setting that turns thinking off"):
         check(kind(**how), tokenizer_with(OPENS.replace(CLOSING, "")))
     closed = kind(**how, chat_template_kwargs={"enable_thinking": False})
     check(closed, tokenizer_with(OPENS))

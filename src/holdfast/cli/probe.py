@@ -99,7 +99,8 @@ class _Models:
             json_schema=lambda: {"type": ["array", "string"]},
         ),
     ] = ()
-    """A YAML file with 'ladder:', a list of models with their tokens, the smallest budget first."""
+    """A YAML file with 'ladder:': models with their numbers of pre-training tokens, the smallest
+    first."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,8 +84,8 @@ class ReportRequest(study_commands.ExistingStudy):
     rule: str | None = None
     """Rule that chooses the trial: paper, keep_within or knee (default: the study's rule)."""
     points: Annotated[str | None, Meta(metavar="LOSS")] = None
-    """With keep_within: the largest loss allowed on the keep side, as a number in the metric's
-    unit or in points, such as 1pt."""
+    """With keep_within: how far the keep score may fall, in the metric's unit or in points, such
+    as 1pt."""
     strict: bool = False
     """Require whole intervals, not only point estimates, to satisfy the rule."""
 

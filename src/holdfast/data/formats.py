@@ -149,9 +149,9 @@ class _Source:
     tokenizer: Any
     """A tokenizer or a processor."""
     files: Sequence[Path] | None
-    """Columns of all rows."""
+    """The local files that these rows are all the rows of, for messages."""
     read_from: Sequence[Path]
-    """Columns of the rows with images."""
+    """The same files, also if only a part of their rows is here. Images lie beside them."""
     first: Row
     columns: list[str]
     """All columns except those with images."""

@@ -100,9 +100,9 @@ def refuse_open_thought(tokenizer: Any, what: str) -> None:
         return
     switch = _switch(tokenizer)
     advice = (
-        f"Close the thought with `chat_template_kwargs: {{{switch}: false}}`"
+        f"Turn thinking off with `chat_template_kwargs: {{{switch}: false}}`"
         if switch
-        else "This template has no setting that closes the thought"
+        else "This template has no setting that turns thinking off"
     )
     raise ModelError(
         f"{what}: expected a reply that begins with the answer, but the chat template ends the "

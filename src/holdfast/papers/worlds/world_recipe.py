@@ -78,8 +78,8 @@ class _Base(BaseSettings):
     """Vocabulary size of the byte-level BPE, without names and values, see
     `holdfast.papers.worlds.people.chat.vocabulary`."""
     context: Annotated[int, Meta(ge=64, le=10**6)] = 64
-    """Tokens in a training row (a conversation needs 64). The model accepts four times as many.
-    With rows of 128 tokens, it learns facts much later, because each row has more facts."""
+    """Tokens in a training row. A conversation needs 64. The model accepts four times this number.
+    With rows of 128 tokens, the model needs many more steps to learn facts."""
     steps: Count = 900
     """Steps of pre-training."""
     weight_decay: ShareBelowOne = 0.01
