@@ -136,7 +136,7 @@ def test_claims_that_were_judged_apart_stand_in_one_list(tmp_path):
         write_json(tmp_path / f"{name}.json", {**about, "claims": [claim.to_json() for claim in claims]})
     page = claims_page({"sfa": ("Soup", statements)}, tmp_path)
     assert ["**holds**" in section(page, number) for number in "123"] == [True, True, False]
-    assert "Small, r 1: Of 1 claim of the paper 1 holds" in page and "Small, r 2: Of 1 claim of ours 1 holds" in page
+    assert "Small, r 1: Of 1 claim of the paper, 1 holds" in page and "Small, r 2: Of 1 claim of ours, 1 holds" in page
     assert "### 2. t\n\n- This claim is ours, not the paper's.\n" in page
     told = add_verdicts("<!-- verdict: sfa -->\n<!-- /verdict -->", tmp_path)
     assert "holds 2" in told and "of the paper" in told and "of ours" in told

@@ -88,7 +88,7 @@ def test_every_checkpoint_is_probed_and_fine_tuned_alike(asked: dict[str, Any]) 
     assert [s["retention"] for s in settings] == ["none"] * 2 + [[{"label_annealing": {"weight": 3}}]] * 2
     first = OvertrainingConfig.read(with_validation(asked, max_documents=3))
     assert first.training("m", next(iter(first.tunings)), 0)["eval_dataset_split"] == "train[:3]"
-    with pytest.raises(ConfigError, match=r"held_out: is missing: valid is limited to the first 3 documents of train"):
+    with pytest.raises(ConfigError, match=r"cannot read valid: it is limited to the first 3 documents of train"):
         OvertrainingConfig.read(with_validation(asked, max_documents=3, split="train[:4]"), check=False).held_out("new")
     with pytest.raises(ConfigError, match=r"tasks\.new\.held_out: is missing: valid is the configuration one of"):
         OvertrainingConfig.read(with_validation(asked, config="one"), check=False).held_out("new")
@@ -115,7 +115,7 @@ def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None
         ({"ladder": [{"model": "s", "toks": 1.0}]}, r"ladder\[0\]: unknown key 'toks'"),
         (
             {"ladder": [{"model": "l", "tokens": 2.0}, {"model": "s", "tokens": 1.0}]},
-            "ladder: expected rising budgets",
+            "ladder: expected budgets in rising order",
         ),
         ({"ladder": ["s", "l"]}, "ladder: expected the number of pre-training tokens of each checkpoint"),
         ({"ladder": "no.yaml"}, "ladder: .*no.yaml"),
@@ -290,13 +290,13 @@ def test_a_fine_tuning_that_diverges_is_a_result(asked: dict[str, Any], monkeypa
     grown = next(g for g in record.growth if (g.rate, g.entry) == (1e-2, "keep/old"))
     assert grown.verdict == "grows" and math.isinf(grown.difference.value)
     assert next(r.rate for r in record.rates if r.checkpoint == "l") == 1e-3
-    assert "Diverged" in Path("out/report.html").read_text()
+    assert "fine-tuning diverged: " in Path("out/report.html").read_text()
     assert read_overtraining("out") == record
 
 
 def test_training_text_that_holds_what_is_measured_is_refused(asked: dict[str, Any]) -> None:
     write("train.jsonl", [*NEW[:12], OLD[3].upper(), NEW[17]])
-    with pytest.raises(HoldfastError, match=r"(?s)1 of 12 documents of keep/old \(old\.jsonl\) stand .*learn/test"):
+    with pytest.raises(HoldfastError, match=r"(?s)1 of 12 documents of keep/old \(old.jsonl\) also occur .*learn/test"):
         run_of(asked)
     assert not Path("out/runs").exists(), "no fine-tuning was begun"
     write("replayed.jsonl", OLD[5:7])
