@@ -112,11 +112,13 @@ def test_what_does_not_fit_is_named_at_either_depth(damage: str, llama: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("prefix", "wrapper"), [("module.", "DistributedDataParallel"), ("_orig_mod.", "torch.compile")]
+    ("part", "changed"),
+    [("model.", "module.model."), ("model.", "_orig_mod.model."), (".self_attn.", "._orig_mod.self_attn.")],
+    ids=["DistributedDataParallel", "torch.compile", "torch.compile, layer by layer"],
 )
-def test_names_that_a_wrapper_prefixed_are_said_to_be_so(prefix: str, wrapper: str, llama: Path) -> None:
-    reshape(llama, lambda t: [t.update({prefix + name: t.pop(name)}) for name in list(t)])
-    with pytest.raises(ModelError, match=f"begin with '{prefix}', which {wrapper} adds. Save the wrapped model"):
+def test_names_that_a_wrapper_changed_are_said_to_be_so(part: str, changed: str, llama: Path) -> None:
+    reshape(llama, lambda t: [t.update({n.replace(part, changed, 1): t.pop(n)}) for n in list(t)])
+    with pytest.raises(ModelError, match=r"names that a wrapper changed .*_orig_mod|wrapper changed .* module\.model"):
         open_source(llama)
 
 

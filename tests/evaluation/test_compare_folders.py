@@ -169,9 +169,8 @@ def test_a_leading_metric_without_pairs_is_refused(tmp_path):
     comparisons, [refused] = compared(tmp_path, metrics="all")
     assert comparisons == []
     assert (
-        refused
-        == "keep/translate: bleu is not a mean over samples, so it cannot be paired. Choose another metric as the "
-        "first one."
+        refused == "keep/translate: bleu is not a mean over samples, so it cannot be paired. Make it comparable, or "
+        "put another metric first."
     )
 
 

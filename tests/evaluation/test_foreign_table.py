@@ -211,7 +211,9 @@ def test_a_table_that_is_no_utf8_is_refused(tmp_path):
 def test_shares_are_not_compared_with_scores_on_another_scale(tmp_path, scale, swapped):
     other = [{**row, "score": scale * row["score"]} for row in right_or_wrong(1)]
     files = [table(tmp_path / "shares.csv", right_or_wrong(0)), table(tmp_path / "other.csv", other)]
-    with pytest.raises(DataError, match=r"score is a share in \[0, 1\] for one model.*the same scale"):
+    with pytest.raises(
+        DataError, match=r"score is a share in \[0, 1\] for one model, and below 0 or above 1 .*Make it comparable"
+    ):
         compare(*(files[::-1] if swapped else files))
 
 

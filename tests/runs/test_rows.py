@@ -237,4 +237,6 @@ def test_all_rows_are_looked_at_for_what_is_cut(
 def test_steps_that_are_rounded_away_are_told(words: list[str], told: bool, capfd: pytest.CaptureFixture[str]) -> None:
     train("--dataset_name", written("a.jsonl", {"text": "A list"}), "--dry_run", "--quick", *words)
     shown = capfd.readouterr().out
-    assert ("bfloat16 rounds away changes" in " ".join(shown.split())) == told
+    one_line = " ".join(shown.split())
+    assert ("% of the weights will not change." in one_line) == told
+    assert ("bfloat16 rounds away changes" in one_line) == told

@@ -19,12 +19,12 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.checkpoints.companions import config_value
-from holdfast.checkpoints.layers import layer_of
+from holdfast.checkpoints.layers import WRAPPERS, layer_of
 from holdfast.checkpoints.reader import CheckpointReader, weight_files
 from holdfast.checkpoints.sources import listing, read_config, tied_head
 from holdfast.errors import ModelError
@@ -51,12 +51,6 @@ _OUTSIDE = (*_EMBEDDINGS, *_HEADS, *_NORMS, "wpe", "embed_positions", "rotary_em
 _COMPUTED = re.compile(r"\.(?:masked_bias|inv_freq|position_ids|causal_mask|attn\.bias)$")
 """What models computed themselves and stored nevertheless, in older versions of transformers."""
 _PLAIN_ERRORS = (OSError, ValueError)
-_WRAPPERS = {
-    "module.": "DistributedDataParallel",
-    "_orig_mod.": "torch.compile",
-    "_fsdp_wrapped_module.": "FSDP",
-}
-"""Prefixes that names get where a wrapped model was saved instead of the model inside."""
 
 
 VISION = (
@@ -272,11 +266,11 @@ def loading_problem(info: Mapping[str, Any], model: Any = None) -> str:
         )
         if not is_computed:
             unexpected.append(name)
-    prefix = _wrapper_prefix(unexpected)
-    if prefix:
+    wrapped = list(filter(WRAPPERS.search, unexpected))
+    if wrapped:
         return (
-            f"names such as {unexpected[0]} begin with {prefix!r}, which {_WRAPPERS[prefix]} adds. "
-            "Save the wrapped model itself, without the wrapper"
+            f"{len(wrapped)} tensors have names that a wrapper changed (DistributedDataParallel, "
+            f"torch.compile or FSDP), such as {wrapped[0]}. Save the wrapped model itself"
         )
     shapes = []
     for name, stored, expected in sorted(info.get("mismatched_keys") or ()):
@@ -293,15 +287,6 @@ def loading_problem(info: Mapping[str, Any], model: Any = None) -> str:
             verb = "tensor is" if len(names) == 1 else "tensors are"
             misfits.append(f"{len(names)} {verb} {kind}: {listing(names, _NAMED)}")
     return "; ".join(misfits)
-
-
-def _wrapper_prefix(names: Iterable[str]) -> str:
-    """What a wrapper put before one of these names; "" where none did."""
-    for name in names:
-        for prefix in _WRAPPERS:
-            if name.startswith(prefix):
-                return prefix
-    return ""
 
 
 def unbuildable(error: BaseException) -> str:
@@ -327,7 +312,7 @@ def looks_whole(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> bool
     """
     if not config:
         return True
-    if not entries or absurd(config) or _wrapper_prefix(entries):
+    if not entries or absurd(config) or any(map(WRAPPERS.search, entries)):
         return False
     layers = {layer_of(name) for name in entries}
     numbers = sorted(int(layer) for layer in layers if layer.isdigit())

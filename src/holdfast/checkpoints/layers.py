@@ -1,9 +1,12 @@
-"""Which layer of a model a parameter belongs to, by its name."""
+"""Which layer of a model a parameter belongs to, by its name, and what wrappers add to names."""
 
 from __future__ import annotations
 
 import re
 
+WRAPPERS = re.compile(r"^module\.|_orig_mod\.|_fsdp_wrapped_module\.|_checkpoint_wrapped_module\.")
+"""What DistributedDataParallel, torch.compile, FSDP and activation checkpointing add to the names of
+the parameters that they wrap."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
 _VISION = re.compile(
     r"(?:^|\.)(?:vision_tower|vision_model|vision_encoder|visual|multi_modal_projector|connector|image_newline)(?:\.|$)"

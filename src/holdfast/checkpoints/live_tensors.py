@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from holdfast.checkpoints.layers import WRAPPERS
 from holdfast.checkpoints.sources import bullets
 from holdfast.errors import ModelError
 
-_WRAPPERS = re.compile(r"^module\.|_orig_mod\.|_fsdp_wrapped_module\.|_checkpoint_wrapped_module\.")
 _ADAPTER = re.compile(r"(\.lora_\w+)\.(?!weight$|bias$)[^.]+(?=\.|$)")
 _WHOLE_MODULE = re.compile(r"\.modules_to_save(\.[^.]+(?=\.\w))?(?=\.)")
 _PEFT = "base_model.model."
@@ -46,7 +46,7 @@ def checkpoint_names(name: str) -> tuple[str, ...]:
     Args:
         name: as `named_parameters` gives it.
     """
-    plain = _WRAPPERS.sub("", name)
+    plain = WRAPPERS.sub("", name)
     stored = _WHOLE_MODULE.sub("", _ADAPTER.sub(r"\1", plain)).replace(".default.", ".")
     if stored.endswith(".lora_magnitude_vector.weight"):
         return stored, stored.removesuffix(".weight")

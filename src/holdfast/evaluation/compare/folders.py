@@ -359,7 +359,9 @@ def _compare_rows(
         notes.append(f"{what}: {primary} {why}; bits_per_byte is compared instead.")
         primary = "bits_per_byte"
     if primary not in sheet.figures:
-        raise DataError(f"{what}: {primary} {why}. Choose another metric as the first one.")
+        raise DataError(
+            f"{what}: {primary} {why}. Make it comparable, or put another metric first."
+        )
     entry = dataclasses.replace(pair.before, primary=primary)
     comparisons = [_with_chance(c, pair) for c in compare_columns(sheet, entry, options)]
     lead = comparisons[0]

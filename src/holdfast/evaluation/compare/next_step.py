@@ -158,8 +158,8 @@ def _chance(found: _Found) -> NextStep | None:
     if not losses or not all("before" in c.at_chance for c in losses):
         return None
     text = (
-        f"{_names(losses)}: no evidence that the initial model does better than chance, so there "
-        "was nothing to forget. Use questions that this model can answer, or ask for whole answers "
+        f"{_names(losses)}: there is no evidence that the initial model does better than chance, so "
+        "there was nothing to forget. Use questions that this model can answer, or ask for whole answers "
         "instead of letters."
     )
     return NextStep(text=text)

@@ -234,8 +234,7 @@ def sheet_of(
         are_shares = [is_share(e.metrics[name].unit, name) for e in evaluations]
         if _on_other_scales(parts, are_shares):
             left_out[name] = (
-                "is a share in [0, 1] for one model, and below 0 or above 1 for the other. Write "
-                "both on the same scale"
+                "is a share in [0, 1] for one model, and below 0 or above 1 for the other"
             )
             continue
         figures[name] = ratios[0]
@@ -256,7 +255,7 @@ def _on_other_scales(parts: Sequence[np.ndarray], are_shares: Sequence[bool]) ->
     one_is_beyond = False
     for columns, is_share_by_name in zip(parts, are_shares, strict=True):
         numerators, denominators = columns.T
-        if numerators.min() < 0 or (numerators > denominators).any():
+        if (numerators < 0).any() or (numerators > denominators).any():
             one_is_beyond = True
         elif is_share_by_name and numerators.any():
             one_is_share = True
