@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-WORKERS ?= 2
-# One thread a process: two test workers on two cores would otherwise fight over them. Compiled files are kept: each of
+# One worker more than cores: some tests wait for a process or a clock.
+WORKERS ?= 3
+# One thread a process: test workers would otherwise fight over the cores. Compiled files are kept: each of
 # the many processes that tests start would otherwise compile the package again.
 ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all faults oracles check check-all docs format bench audit clean package
+.PHONY: help install quickstart test static unit test-all faults oracles check check-all docs format bench audit clean package
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -31,10 +32,15 @@ install: $(BIN)/.installed  ## make .venv and install holdfast
 quickstart: $(BIN)/.installed  ## see forgetting, and what keeps it small, in about a minute
 	$(BIN)/holdfast quickstart
 
-test: $(BIN)/.test-tools  ## static checks and the test suite (no GPU, no network)
+test: $(BIN)/.test-tools  ## static checks and the test suite, side by side (no GPU, no network)
+	@$(MAKE) --no-print-directory --jobs 2 static unit
+
+static: $(BIN)/.test-tools  ## the static checks alone
 	$(BIN)/ruff check src tests checks examples benchmarks docs/*.py docs/pictures
 	$(BIN)/ruff format --check --quiet src tests checks examples benchmarks docs/*.py docs/pictures
 	$(BIN)/mypy --no-error-summary
+
+unit: $(BIN)/.test-tools  ## the test suite alone
 	$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not gpu and not network'
 
 test-all: $(BIN)/.test-tools  ## the slow tests too

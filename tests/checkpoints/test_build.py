@@ -55,7 +55,11 @@ def parents(
 # -------------------------------------------------------------------------------------------------------- the same bits
 
 
-@pytest.mark.parametrize("case", CASES)
+SORTING = ("ties", "ties_mergekit", "dare_mergekit", "dare_ties_mergekit")
+"""As `ties_weighted`, which stands for them: a sort of every block, and so the slowest."""
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow if c in SORTING else []) for c in CASES])
 def test_threads_shards_and_compilers_change_no_bit(
     case: str, small_units: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -25,7 +25,9 @@ def config_of(kind: str, **changes: Any) -> Any:
     return AutoConfig.for_model(kind, **{**WIDE, **changes})
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma2", "olmo2"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "gemma2", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("qwen2", "qwen3", "olmo2"))]
+)
 @pytest.mark.parametrize(("most", "narrowed"), [(60_000_000, False), (700_000, True)])
 def test_a_shallow_copy_keeps_the_vocabulary_and_what_width_it_can(kind: str, most: int, narrowed: bool) -> None:
     model = shallow_copy(config_of(kind), AutoModelForCausalLM.from_config, most=most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,13 @@ def test_a_check_is_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
         and "if each process does 1e+09 operations per second" in said
     )
     assert not Path("runs").exists()
+
+
+def test_a_check_leaves_the_heap_that_its_caller_froze() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    assert main(["check", "run.yaml", "--quick"]) == 0
+    assert gc.get_freeze_count() > frozen / 2
 
 
 @pytest.mark.parametrize(

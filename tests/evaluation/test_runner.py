@@ -181,8 +181,12 @@ def computed_tokens(monkeypatch, module, name) -> list[int]:
     return counts
 
 
+ALIKE = ("classes", "answers", "memorisation", "instructions")
+"""Kinds that go on in their middle as one of the others does."""
+
+
 @pytest.mark.parametrize(
-    "kind", ["perplexity", "task", "classes", "choices", "answers", "memorisation", "instructions"]
+    "kind", ["perplexity", "task", "choices", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ALIKE)]
 )
 def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypatch, colour_task):
     """Interrupted after some rows, the second run computes the others only, and comes to the same last digit."""

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from syntax_trees import PACKAGE
+from syntax_trees import PACKAGE, no_collection  # noqa: F401 (a fixture)
 
 ROOT = PACKAGE.parents[1]
 FILES = [

@@ -86,7 +86,7 @@ def test_an_active_method_changes_the_run_keeps_what_it_declares_and_leaks_no_st
 @pytest.mark.parametrize(
     ("name", "images"),
     [
-        pytest.param(*case, marks=[] if case[0] in KINDS else pytest.mark.slow)
+        pytest.param(*case, marks=[] if case[0] in RESUMED else pytest.mark.slow)
         for case in (*SEEING[1:], *SEEING_TOO)
         if case[0] != "direct"
     ],
@@ -103,9 +103,7 @@ def test_an_active_method_changes_the_run_on_images(name, images, tmp_path):
         pytest.param(
             *case,
             peft,
-            marks=[]
-            if case in SEEING_TOO or (case in SEEING and case[0] in RESUMED and not peft)
-            else pytest.mark.slow,
+            marks=[] if case[0] in RESUMED and case in (*SEEING, *SEEING_TOO) and not peft else pytest.mark.slow,
         )
         for peft in (False, True)
         for case in (*SEEING_ALL, *SEEING_TOO)

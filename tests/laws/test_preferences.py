@@ -45,8 +45,11 @@ BESIDE_DISTILLATION = {
 CASES = [(dpo, name, m) for name, m in BESIDE_PAIRS.items()] + [(grpo, name, m) for name, m in BESIDE_SAMPLES.items()]
 CASES += [(kto, name, m) for name, m in BESIDE_PAIRS.items()]
 QUICK = ("label_annealing", "sfa")
-MARKED = [pytest.param(*case, marks=[] if case[1] in QUICK else pytest.mark.slow) for case in CASES]
 """Of each kind one, for what costs much."""
+MARKED = [
+    pytest.param(*case, marks=[] if case[1] in (QUICK if case[0] is grpo else QUICK[:1]) else pytest.mark.slow)
+    for case in CASES
+]
 NAMES = [f"{host.__name__}: {name}" for host, name, _ in CASES]
 OFF = [
     {"label_annealing": {"weight": 0.0}},

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from syntax_trees import parsed_package
+from syntax_trees import no_collection, parsed_package  # noqa: F401 (a fixture)
 
 from data_files import text_rows
 from holdfast import models

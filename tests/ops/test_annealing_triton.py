@@ -536,6 +536,7 @@ class TestInTheInterpreter:
 # --------------------------------------------------------------------------------------------------- without a device
 
 
+@pytest.mark.slow
 @outside
 def test_importing_needs_no_triton():
     code = (

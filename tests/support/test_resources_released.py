@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 from pathlib import Path
 import torch
@@ -24,6 +26,7 @@ print((resident() - begun) / grown)
 """
 
 
+@pytest.mark.slow
 def test_free_pages_are_given_back() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 0.3

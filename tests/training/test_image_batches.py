@@ -150,7 +150,7 @@ def test_a_sample_that_diverged_is_named_by_its_row():
 # ------------------------------------------------------------------------------------------------------------ training
 
 
-@pytest.mark.parametrize("tokens", ["trained", "all"])
+@pytest.mark.parametrize("tokens", ["trained", pytest.param("all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_teacher_sees_the_images(architecture, tokens, tmp_path):
     """A student that has not moved has a divergence of nothing, at the tokens of images too."""

@@ -3,7 +3,9 @@ was rehearsed. `holdfast train --dry_run` is the same."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -140,6 +142,7 @@ def check(words: list[str], flags: Mapping[str, Any]) -> int:
     from holdfast.runs.config import GPU, load_train_config, this_machine
     from holdfast.support.environment import frozen_heap, without_compiler
 
+    own_process = "torch" not in sys.modules
     with without_compiler():
         launch.check_world()
         machine = GPU if flags.get("for") == "gpu" else this_machine()
@@ -147,7 +150,8 @@ def check(words: list[str], flags: Mapping[str, Any]) -> int:
         command = None
         if launch.is_needed(config.launch, has_accelerator=accelerator):
             command = launch.command(config.launch, words, has_accelerator=accelerator)
-        with frozen_heap():
+        # a caller's heap stays as it is: it may be frozen already
+        with frozen_heap() if own_process else contextlib.nullcontext():
             _print_plan(config, command, machine=machine, flags=flags)
     return 0
 

@@ -185,11 +185,17 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def to_jsonable(value: Any) -> Any:
     """Dataclasses, paths, tuples, sets and numpy-like scalars as plain JSON values; non-finite
     floats as `{"float": "NaN"}`."""
+    if value is None or type(value) in (str, int, bool):  # nearly all: asked first
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return {"float": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if hasattr(value, "to_json"):
             return to_jsonable(value.to_json())
         return {f.name: to_jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):
         return {str(k): to_jsonable(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_jsonable(v) for v in value]
@@ -197,9 +203,7 @@ def to_jsonable(value: Any) -> Any:
         return sorted(to_jsonable(v) for v in value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
-    if value is None or isinstance(value, (str, int, float, bool)):
+    if isinstance(value, (str, int)):
         return value
     if hasattr(value, "item"):
         return to_jsonable(value.item())

@@ -30,7 +30,11 @@ LARGE = {"w": (90_001,)}
 
 @pytest.mark.parametrize(
     ("dtype", "shapes", "blocks"),
-    [*((dtype, SHAPES, (1000, 128, 37)) for dtype in ("F32", "BF16", "F64")), ("BF16", LARGE, (40_000,))],
+    [
+        ("BF16", SHAPES, (1000, 128, 37)),
+        ("BF16", LARGE, (40_000,)),
+        *(pytest.param(dtype, SHAPES, (1000, 128, 37), marks=pytest.mark.slow) for dtype in ("F32", "F64")),
+    ],
 )
 @pytest.mark.parametrize("case", CASES)
 def test_block_sizes_change_no_bit(case: str, dtype: str, shapes: dict, blocks: tuple[int, ...]) -> None:

@@ -152,7 +152,7 @@ def test_the_reference_is_no_parent_of_a_genetic_search(ran):
     assert len(found.record.trials[1].params) == 2
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("sampler", ["tpe", pytest.param("random", marks=pytest.mark.slow)])
 def test_samplers_draw_as_many_trials_as_asked_for(ran, sampler):
     found = ran(
         lambda settings, seed: a_run(seed, settings["learning_rate"], -1.0),
