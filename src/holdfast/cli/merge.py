@@ -22,6 +22,7 @@ from holdfast.config.raw_request import RawRequest
 from holdfast.config.schema import json_schema, setting_schema
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, Problem
+from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.methods.protocol import MergeMethod
@@ -115,7 +116,10 @@ class MergeRequest(Output, Policies, _Merge):
     """`holdfast merge`, without the parameters of the method."""
 
     def problems(self) -> list[str]:  # type: ignore[override]
-        """Folders that are not there."""
+        """Folders that are not there, and a method in the place of a model."""
+        first = self.models[0]
+        if first in METHODS and not expanded(first).exists():
+            return [f"models: expected a checkpoint, got the method {first}: --method {first}"]
         return missing_folders(self, "models", "base", "adapter_base", "fisher")
 
 

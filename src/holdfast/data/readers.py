@@ -255,7 +255,7 @@ def _csv_tables(stream: BinaryIO, path: Path) -> Iterator[pa.Table]:
     reader = csv.reader(_text_lines(stream, path), delimiter=delimiter, strict=True)
     start = 1
     try:
-        names = _check_header(next(reader, []), path)
+        names = _check_header(next(reader, []), path, delimiter)
         records: list[list[str]] = []
         start = reader.line_num + 1
         for record in reader:
@@ -286,7 +286,7 @@ def _text_table(names: list[str], records: list[list[str]]) -> pa.Table:
     return pa.table([pa.array(column, pa.string()) for column in columns], names=names)
 
 
-def _check_header(names: list[str], path: Path) -> list[str]:
+def _check_header(names: list[str], path: Path, delimiter: str) -> list[str]:
     if not any(name.strip() for name in names):
         raise DataError(
             f"{path}, line 1: expected a header line with the column names, got a blank line."
@@ -296,6 +296,11 @@ def _check_header(names: list[str], path: Path) -> list[str]:
         raise DataError(
             f"{path}, line 1: the column '{repeated[0]}' appears twice in the header. Give each "
             "column its own name."
+        )
+    if len(names) == 1 and any(separator in names[0] for separator in ";\t,"):
+        raise DataError(
+            f"{path}, line 1: expected columns separated by {delimiter!r}, got one column named "
+            f"{names[0]!r}. Save a .csv with commas and a .tsv with tabs."
         )
     return names
 
