@@ -14,7 +14,7 @@ import pytest
 import commandline
 import gallery as examples
 
-pytest_plugins = ["shared_fixtures", "durations"]
+pytest_plugins = ["shared_fixtures", "durations", "scratch"]
 
 
 @pytest.fixture
