@@ -135,7 +135,7 @@ def _why(claim: Claim) -> str:
 
 
 def _wrapped(text: str) -> str:
-    indent = "  " if text.startswith("- ") else ""
+    indent = "  " if text.startswith(("- ", "  ")) else ""
     return textwrap.fill(text, width=118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
@@ -169,7 +169,7 @@ def _verdict(paper: str, folder: Path) -> str:
         counts = Counter(claim.verdict for claim in _by_number(found).values())
         lines.append(f"- {words}: {', '.join(f'{verdict} {counts[verdict]}' for verdict in VERDICTS)}.")
         for outcome in found:
-            lines += [f"  {line}" for line in family_lines(outcome.claims)]
+            lines += [_wrapped(f"  {line}") for line in family_lines(outcome.claims)]
     if len(lines) == 1:
         lines.append(f"- {NOT_RUN}")
     return "\n".join(lines)
