@@ -204,7 +204,7 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
             "--weights 1 2 math code",
             ["--weights: expected numbers, one per model (on a command line in the order of the models"],
         ),
-        ("linear math code", ["models: expected a checkpoint, got the method linear: --method linear"]),
+        ("linear math code", ["models: expected a checkpoint, got a method. To choose it: --method linear"]),
         ("math/model.safetensors code", ["found a file. Give the folder that contains it"]),
         ("math code --method fisher", ["needs Fisher information for each model: expected 2 checkpoints, got 0"]),
         ("math wide", ["These checkpoints do not fit together", "embed_tokens.weight"]),

@@ -328,7 +328,7 @@ def _tokenizer(request: MergekitRequest, problems: list[Problem]) -> str | None:
     if source == "union":
         text = f"unions of vocabularies are not supported. Name one parent, or {_ELSEWHERE}"
     elif source == "base" and name is None:
-        text = "base needs base_model, which is missing"
+        text = "the source base needs the key base_model, which is missing"
     elif name is not None and name not in parents:
         text = f"expected one of the parents (base, {', '.join(filter(None, parents))}), got {name}"
     if text:

@@ -119,7 +119,8 @@ class MergeRequest(Output, Policies, _Merge):
         """Folders that are not there, and a method in the place of a model."""
         first = self.models[0]
         if first in METHODS and not expanded(first).exists():
-            return [f"models: expected a checkpoint, got the method {first}: --method {first}"]
+            text = f"models: expected a checkpoint, got a method. To choose it: --method {first}"
+            return [text]
         return missing_folders(self, "models", "base", "adapter_base", "fisher")
 
 

@@ -428,9 +428,9 @@ def _scores(record: StagesRecord, arm: str, task: TaskAbout) -> Chart | None:
 def _plain_text(record: StagesRecord, arm: str) -> Chart | None:
     """What held-out plain text costs."""
     caption = (
-        "The loss on held-out probing passages. The text pattern is back if the restored model "
-        "has the loss of the base or the control, within "
-        f"{record.config.get('tolerance')} nats per token."
+        "The loss on held-out probing passages. The text pattern is back if the restored model's "
+        f"loss is within {record.config.get('tolerance')} nats per token of that of the base or "
+        "the control."
     )
     entry = (f"{PROBING}/{PROBING}", "nats_per_token")
     return _by_checkpoint(record, arm, entry, TEXT, "Plain text", caption=caption)

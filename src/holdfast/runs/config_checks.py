@@ -85,8 +85,8 @@ def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[Pr
         return [
             Problem(
                 key,
-                f"is missing: the model to start from, a local folder or a hub id, as in '{key}: "
-                "Qwen/Qwen3-0.6B'.",
+                "is missing. Give the model to start from: a local folder or a hub id, as in "
+                f"'{key}: Qwen/Qwen3-0.6B'.",
             )
         ]
     try:
@@ -174,8 +174,8 @@ def check_data(values: Mapping[str, Any], *, beside: Path | None = None) -> list
         return [
             Problem(
                 "dataset_name",
-                "is missing: what to train on, a file (JSONL, Parquet, text), a folder or a hub "
-                "id, as in 'dataset_name: train.jsonl'.",
+                "is missing. Give the training data: a file (JSONL, Parquet, text), a folder or a "
+                "hub id, as in 'dataset_name: train.jsonl'.",
             )
         ]
     problems = []

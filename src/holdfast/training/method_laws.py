@@ -194,8 +194,8 @@ def no_state_leaks(
     second = trained(make, methods)[0]
     if (apart := largest_difference(expected, second)) != 0:
         raise LawBroken(
-            "expected two runs with the same method to give equal weights, got a difference of "
-            f"{apart:.2g}. Keep everything that a run remembers in the object that start() returns"
+            "expected two runs with the same method object to give equal weights, got a difference "
+            f"of {apart:.2g}. Keep the state of a run in the object that start() returns"
         )
 
 

@@ -48,8 +48,8 @@ class ForeignEntry:
     """Notes for readers of the figures, one sentence each."""
     versions: Mapping[str, str] = field(default_factory=dict)
     references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Reference levels of metrics, such as the level of guessing, that cannot be computed from the
-    rows, see `Evaluation.references`."""
+    """Reference levels of metrics, such as chance, that cannot be computed from the rows. See
+    `Evaluation.references`."""
 
 
 @dataclass(frozen=True, kw_only=True)

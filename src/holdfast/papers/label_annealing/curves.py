@@ -317,7 +317,7 @@ def avoided_at(study: StudyRecord, method: Method, share: float, confidence: flo
     figure = at_equal_target(study, method, share)
     if figure is None:
         why = (
-            f"{NAMES[method]} does not learn {100 * share:.0f} % as much as direct fine-tuning: at "
+            f"{NAMES[method]} learns less than {100 * share:.0f} % as much as direct fine-tuning: at "
             "least one seed learns less"
         )
         return Share(value=None, interval=None, reason=why)

@@ -296,8 +296,8 @@ def format_is_lost(study: StudyRecord) -> list[Precondition]:
             -LEAST[True],
             figure="direct fine-tuning's gain in strict matches - its gain in flexible matches "
             "(upper end of the interval)",
-            advice="direct fine-tuning loses no format that could be restored: use an initial "
-            "model that follows few-shot examples",
+            advice="direct fine-tuning does not lose the answer format: use an initial model that "
+            "follows few-shot examples",
         )
     ]
 

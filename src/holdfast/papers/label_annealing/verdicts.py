@@ -234,7 +234,9 @@ def _annealing_against_l2(study: StudyRecord, learnt: float, level: float) -> Pa
     annealed, pulled = at_equal_target(study, ANNEALING, learnt), at_equal_target(study, L2, learnt)
     if annealed is None or pulled is None:
         lacking = NAMES[ANNEALING if annealed is None else L2]
-        return unknown(f"{lacking} does not learn {_percent(learnt)} as much as direct fine-tuning")
+        return unknown(
+            f"{lacking} learns less than {_percent(learnt)} as much as direct fine-tuning"
+        )
     share = difference_share(annealed, pulled, study, level)
     judged = above(
         _share_figure(f"score on keep entries, label annealing - L2, at {at}", share, study),
@@ -310,7 +312,7 @@ def replay_alike(study: StudyRecord, level: float) -> list[Part]:
     curve = [point_of(trial, study) for trial in (alone, *(t for _, t in line.members))]
     both = source_at([curve], least)
     if replayed is None or both is None:
-        reason = f"replay alone does not learn {_percent(NO_LOSS)} as much as direct fine-tuning"
+        reason = f"replay alone learns less than {_percent(NO_LOSS)} as much as direct fine-tuning"
         return [unknown(reason, _both_shares(study, alone, level))]
     share = difference_share(both, replayed, study, level)
     much = f"{_percent(MARGIN)} of direct fine-tuning's forgetting"
@@ -374,7 +376,7 @@ def _difference_at(study: StudyRecord, variant: Variant, level: float) -> Share 
     plain = at_equal_target(study, ANNEALING, NO_LOSS, having=variant.against)
     if ours is None or plain is None:
         lacking = variant.name if ours is None else variant.plain
-        return f"{lacking} does not learn {_percent(NO_LOSS)} as much as direct fine-tuning"
+        return f"{lacking} learns less than {_percent(NO_LOSS)} as much as direct fine-tuning"
     return difference_share(ours, plain, study, level)
 
 
@@ -450,7 +452,7 @@ def keeps_the_related_skill(study: StudyRecord, level: float) -> list[Part]:
     if ours is None:
         return [
             unknown(
-                f"label annealing does not learn {_percent(NO_LOSS)} as much as direct fine-tuning"
+                f"label annealing learns less than {_percent(NO_LOSS)} as much as direct fine-tuning"
             )
         ]
     share = kept_share(ours, gain(study.direct, study, skill), confidence=level)
@@ -492,7 +494,7 @@ def restores_format(study: StudyRecord, level: float) -> list[Part]:
     direct = follows_format(study.direct, study)
     ours = at_equal_target(study, L2, NO_LOSS, of=lambda trial: follows_format(trial, study))
     if ours is None:
-        return [unknown(f"L2 does not learn {_percent(NO_LOSS)} as much as direct fine-tuning")]
+        return [unknown(f"L2 learns less than {_percent(NO_LOSS)} as much as direct fine-tuning")]
     share = kept_share(ours - direct, direct * -1.0, confidence=level)
     judged = above(
         _share_figure(

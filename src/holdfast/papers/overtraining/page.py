@@ -96,8 +96,9 @@ READING = (
     "Comparisons of arms at a fixed learning rate leave out every learning rate at which "
     "direct fine-tuning diverged or exceeded `max_perplexity`.",
     "Growth of forgetting is how much more fine-tuning forgets at the largest budget than at the "
-    "smallest. An arm's inflection point comes later if every budget that may be its best is "
-    "larger than all those of direct fine-tuning. It comes earlier if every one is smaller.",
+    "smallest. Each arm has a set of budgets that may be its inflection point. The point comes "
+    "later if all of them are larger than all those of direct fine-tuning, and earlier if all are "
+    "smaller.",
     "Comparisons between public checkpoints are distorted, because their learning rates were "
     "not annealed at each checkpoint. In the paper, OLMo-1B degrades beyond 2.5T tokens, and "
     "OLMo-2-7B does not degrade up to 3T tokens.",

@@ -362,9 +362,9 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     rules = [harmful_in_noise(t, gammas) for t in problems]
     turn_check = check(
         "inflection point by gamma",
-        "over all problems, two numbers that should be 0: the number of features between the "
-        "inflection point of the loss and the smallest n with s_n < 2 D gamma^2; the number of "
-        "features by which a larger gamma delays the inflection point",
+        "two counts of features, which should be 0 in every problem. How far the inflection point "
+        "of the loss is from the smallest n with s_n < 2 D gamma^2. By how much a larger gamma "
+        "delays the inflection point",
         *turn_comparisons(losses, rules),
         allowed=0.0,
     )
@@ -443,10 +443,9 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
         check(
             "inflection point by lambda",
             (
-                "over all problems, two numbers that should be 0: the number of features between "
-                "the inflection point of the loss and the smallest n with |f_n - s_n| > (1 + "
-                "lambda) s_n; the number of features by which a larger lambda makes the "
-                "inflection point come earlier"
+                "two counts of features, which should be 0 in every problem. How far the inflection "
+                "point of the loss is from the smallest n with |f_n - s_n| > (1 + lambda) s_n. By "
+                "how much earlier a larger lambda makes the inflection point come"
             ),
             *turn_comparisons(forgetting, rules, sign=-1),
             allowed=0.0,

@@ -64,7 +64,8 @@ class SelfReplay(RetentionMethod):
     place: ClassVar[str] = "data"
     summary: ClassVar[str] = "mixes text written by the initial model into the new data"
     source: ClassVar[str] = (
-        "2605.26097, samples of the start from its beginning-of-text token; SSR 2403.01244"
+        "2605.26097: samples that the initial model writes after its beginning-of-text token; "
+        "SSR: 2403.01244"
     )
     shares_mixture: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({INITIAL_MODEL})

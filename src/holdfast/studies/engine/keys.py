@@ -21,8 +21,8 @@ class BaseStudySettings:
     """Keys that every study has; its own settings are a subclass with a default name."""
 
     toy_start: ClassVar[str] = "model"
-    """Kind of toy setting of this study, see `toy.known_settings`; "": the study has its own
-    settings."""
+    """Which of the kinds of toy settings (`toy.known_settings`) this study can use; empty if it has
+    its own."""
 
     name: str = "study"
     """Name of the study in its storage and on its page; default: the file's name."""

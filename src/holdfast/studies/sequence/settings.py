@@ -162,7 +162,7 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
             problems.append(Problem(path, text))
 
         if not self.train.get("model_name_or_path"):
-            text = "is missing: the base model of all tasks, a folder or a hub id."
+            text = "is missing. Give the base model of all tasks: a folder or a hub id."
             wrong("train", "model_name_or_path", text=text)
         if len(self.tasks) < 2:
             wrong("tasks", text=f"expected at least two tasks, got {len(self.tasks)}.")

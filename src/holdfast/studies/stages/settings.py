@@ -278,7 +278,7 @@ class StagesSettings(ToySettings, BaseStudySettings):
         """What is wrong with the base and its checkpoints."""
         problems = []
         if not self.base:
-            text = "is missing: the model that was fine-tuned, a folder, a name or a hub id."
+            text = "is missing. Give the model that was fine-tuned: a folder, a name or a hub id."
             problems.append(Problem("base", text))
         if bool(self.tuned) == bool(self.train):
             text = (

@@ -313,7 +313,7 @@ class GridSettings(SeedSettings, CommonSettings):
     starts: tuple[str, ...] = (BASE, INSTRUCT)
     """Models to train on the new text: base, instruct."""
     residuals: bool = True
-    """For each token budget, add the residual to the base that was trained with it."""
+    """For each token budget, add the residual to the base that was trained on it."""
     siblings: bool | None = None
     """Add every family's residual to every other family's base (if there are several)."""
     derived: dict[str, str] = field(default_factory=dict)
