@@ -266,6 +266,12 @@ def test_malformed_files(tmp_path, name, content, parts):
     fails(path, *parts)
 
 
+def test_one_column_may_have_its_own_separator_in_its_quoted_name(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'"text, cleaned"\nRome\n')
+    assert load_rows(path).to_list() == [{"text, cleaned": "Rome"}]
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "txt", "parquet", "md", "jsonl.gz"])
 def test_empty_file(tmp_path, suffix):
     path = tmp_path / f"a.{suffix}"

@@ -142,7 +142,7 @@ def check(words: list[str], flags: Mapping[str, Any]) -> int:
     from holdfast.runs.config import GPU, load_train_config, this_machine
     from holdfast.support.environment import frozen_heap, without_compiler
 
-    own_process = "torch" not in sys.modules
+    fresh_process = "torch" not in sys.modules
     with without_compiler():
         launch.check_world()
         machine = GPU if flags.get("for") == "gpu" else this_machine()
@@ -151,7 +151,7 @@ def check(words: list[str], flags: Mapping[str, Any]) -> int:
         if launch.is_needed(config.launch, has_accelerator=accelerator):
             command = launch.command(config.launch, words, has_accelerator=accelerator)
         # a caller's heap stays as it is: it may be frozen already
-        with frozen_heap() if own_process else contextlib.nullcontext():
+        with frozen_heap() if fresh_process else contextlib.nullcontext():
             _print_plan(config, command, machine=machine, flags=flags)
     return 0
 

@@ -117,10 +117,11 @@ class MergeRequest(Output, Policies, _Merge):
 
     def problems(self) -> list[str]:  # type: ignore[override]
         """Folders that are not there, and a method in the place of a model."""
-        first = self.models[0]
-        if first in METHODS and not expanded(first).exists():
-            text = f"models: expected a checkpoint, got a method. To choose it: --method {first}"
-            return [text]
+        for name in self.models:
+            if name in METHODS and not expanded(name).exists():
+                return [
+                    f"models: expected a checkpoint, got the method {name}. Write --method {name}"
+                ]
         return missing_folders(self, "models", "base", "adapter_base", "fisher")
 
 

@@ -297,7 +297,7 @@ def _check_header(names: list[str], path: Path, delimiter: str) -> list[str]:
             f"{path}, line 1: the column '{repeated[0]}' appears twice in the header. Give each "
             "column its own name."
         )
-    if len(names) == 1 and any(separator in names[0] for separator in ";\t,"):
+    if len(names) == 1 and set(names[0]) & set(";\t,") - {delimiter}:
         raise DataError(
             f"{path}, line 1: expected columns separated by {delimiter!r}, got one column named "
             f"{names[0]!r}. Save a .csv with commas and a .tsv with tabs."
