@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import string
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 import yaml
 
+from holdfast.data.overlap import texts_of
+from holdfast.data.sources import load_rows
 from holdfast.errors import ConfigError
+from holdfast.evaluation.suite import parse_evaluation
 from holdfast.papers.worlds.reference_chat import conversations
 from holdfast.papers.worlds.shared_base import quick_shared_world
 from holdfast.papers.worlds.toy_settings import SETTINGS, make_setting, setting_version
@@ -21,6 +26,7 @@ from holdfast.papers.worlds.word_problems import (
     problems_task,
     word_problems,
 )
+from holdfast.studies.engine.held_out import HeldOut
 
 
 def test_files_of_another_base_are_not_found_made(monkeypatch, tmp_path):
@@ -138,3 +144,17 @@ def test_a_setting_may_change_alone() -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(SETTINGS, "code", changed)
         assert setting_version("code") != before
+
+
+@pytest.mark.parametrize("recipe", ["tiny", "world", "long"])
+def test_an_overtraining_study_measures_nothing_that_it_trains_on(recipe: str, tmp_path: Path) -> None:
+    """At full size: the study refuses to begin otherwise, hours after its ladder was begun."""
+    text = (files("holdfast.papers") / "recipes" / "overtraining" / f"{recipe}.yaml").read_text()
+    settings = yaml.safe_load(text)
+    made = make_setting(settings["toy"], tmp_path)
+    settings = yaml.safe_load(string.Template(text).safe_substitute(made))
+    for task in settings["tasks"].values():
+        plan, _ = parse_evaluation({"learn": task["learn"], "keep": settings["keep"]})
+        held_out = HeldOut(plan.entries)
+        trained = load_rows(task["train"]["dataset_name"], split=task["train"].get("dataset_train_split", "train"))
+        assert held_out.stands_in(("\n".join(texts_of(row)) for row in trained), what="the training data") == []

@@ -270,8 +270,8 @@ def _functions(making: _Making, train: str) -> Contents:
     )
     prompts = {task.prompt for task in learnt}
     held_out = [task.row for task in code_tasks(corpus.code_heldout) if task.prompt not in prompts]
-    files = _split("functions", held_out[: 2 * making.held_out])
-    return {train: [task.prompt + task.code for task in learnt], **files}
+    written = [task.prompt + task.code for task in learnt]
+    return {train: written, **_split("functions", held_out[: 2 * making.held_out])}
 
 
 def _problems(making: _Making, train: str) -> Contents:
@@ -288,19 +288,19 @@ def _problems(making: _Making, train: str) -> Contents:
 
 def _operations(making: _Making, train: str) -> Contents:
     """Word problems of two steps with the operations that they take, to be classified."""
-    seed = making.seed + 1
+    from holdfast.data.overlap import held_in
+
+    seed, count = making.seed + 1, making.held_out * 3 // 2
     learnt = word_problems(making.learnt, held_out=False, seed=seed, steps=2)
-    held_out = word_problems(making.held_out * 3 // 2, held_out=True, seed=seed, steps=2)
-    files = _split("operations", _classified(held_out))
-    return {train: _classified(learnt), **files}
+    asked = word_problems(2 * count, held_out=True, seed=seed, steps=2)
+    # wordings are few: two questions may differ in one number
+    known = held_in(list(map(stated, asked)), map(stated, learnt))
+    unknown = [problem for index, problem in enumerate(asked) if index not in known]
+    return {train: _classified(learnt), **_split("operations", _classified(unknown[:count]))}
 
 
 def _classified(problems: Sequence[Problem]) -> list[dict[str, Any]]:
-    rows = []
-    for problem in problems:
-        operation = problem.operation
-        rows.append({"prompt": stated(problem), "completion": operation, "label": operation})
-    return rows
+    return [{**row, "completion": row["label"]} for row in _solved(problems)]
 
 
 def _three_steps(making: _Making) -> Contents:
@@ -312,8 +312,8 @@ def _conversations(making: _Making, train: str) -> Contents:
     """Conversations with instructions."""
     learnt = _tasks(making, making.learnt, held_out=False)
     held_out = _tasks(making, making.held_out * 3 // 2, held_out=True)
-    files = _split("conversations", [task.conversation for task in held_out])
-    return {train: [task.conversation for task in learnt], **files}
+    asked = [task.conversation for task in held_out]
+    return {train: [task.conversation for task in learnt], **_split("conversations", asked)}
 
 
 def _tasks(making: _Making, count: int, *, held_out: bool) -> list[Task]:
@@ -409,10 +409,9 @@ def _stages(making: _Making, learn: str) -> Contents:
     learnt += lettered_conversations(world.half_a, count=max(8, len(learnt) // 4), seed=seed)
     # hardly any lists, which a base finds easier than all that tells something
     again = replace(recipe, tellings=max(2, recipe.tellings // 2), list_rounds=1)
-    names = [person.name for person in world.half_b]
     corpus = []
     for text in pretraining_texts(again):
-        if not any(name in text for name in names):
+        if not any(person.name in text for person in world.half_b):
             corpus.append(text)
     return {
         "train": learnt,
@@ -426,9 +425,9 @@ def _stages(making: _Making, learn: str) -> Contents:
 
 def _by_operation(problems: Sequence[Problem]) -> list[dict[str, Any]]:
     """Problems of one step as multiple choice: which operation do they take?"""
+    options = [f"We {operation}." for operation in OPERATIONS]
     rows = []
     for problem in problems:
-        options = [f"We {operation}." for operation in OPERATIONS]
         answer = OPERATIONS.index(problem.operation)
         rows.append({"prompt": stated(problem), "options": options, "answer": answer})
     return rows
