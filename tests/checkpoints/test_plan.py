@@ -60,7 +60,7 @@ def test_all_differences_are_in_one_error(tmp_path: Path) -> None:
     assert text.startswith("These checkpoints do not fit together (7 differences):")
     for words in (
         "model 2 is quantised (fp8): the stored numbers are not its weights",
-        "the head is tied to the embeddings in model 2, separate (lm_head.weight) in model 1. --tied_heads untie",
+        "the head is tied to the embeddings in model 2, separate (lm_head.weight) in model 1. Use `--tied_heads untie`",
         "are not in the output ('other'). With --vocabulary keep",
         "mask: model 1 has BOOL, model 2 has F32",
         "odd.weight: model 1 has [2, 3], model 2 has [3, 2]",

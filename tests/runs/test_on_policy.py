@@ -127,7 +127,7 @@ def test_a_model_that_reads_the_answers_is_its_own_teacher(capsys):
             "retention.label_annealing.mask_target: expected false with on_policy, got true",
         ),
         (["--eval_strategy", "epoch"], "eval_strategy: measures rows with labels"),
-        (["--on_policy", "{max_completion_length: 1000}"], "exceed the model's context of 128"),
+        (["--on_policy", "{max_completion_length: 1000}"], "the model's context holds 128"),
         (["--dataset_name", "empty.jsonl"], "expected prompts, but all 2 rows have none"),
     ],
 )

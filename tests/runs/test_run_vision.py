@@ -158,7 +158,7 @@ def test_the_assistants_words_alone(capfd):
     ("more", "said"),
     [
         (("--packing",), "packing: expected false with a vision-language model"),
-        (("--retention", "label_annealing:teacher=cached"), "expected online or adapter_off for rows with images"),
+        (("--retention", "label_annealing:teacher=cached"), "expected 'online' or 'adapter_off' for rows with images"),
         (("--max_length", "4"), "would cut an image in two"),
     ],
 )

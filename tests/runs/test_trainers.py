@@ -147,7 +147,7 @@ def test_trainers_dpo_measures_held_out_pairs():
             ["--retention", "replay:data=prose.jsonl"],
             "replay: mixes rows of text into the data, but trainer: dpo",
         ),
-        (["--retention", "label_annealing:teacher=cached"], "expected online or adapter_off with preference data"),
+        (["--retention", "label_annealing:teacher=cached"], "expected 'online' or 'adapter_off' with preference data"),
         (["--data", "{text: '{prompt}'}"], "data: has no effect with trainer: dpo"),
         (["--on_policy", "{}"], "on_policy: selects the trainer on_policy, but trainer is dpo."),
         (["--dataset_streaming", "true"], "dataset_streaming: expected false with trainer: dpo"),
@@ -210,7 +210,7 @@ def test_trainers_kto_says_what_it_reads(answers, capsys):
     [
         (["--dataset_name", "pairs.jsonl"], "For pairs of chosen and rejected use trainer: dpo."),
         (["--per_device_train_batch_size", "1"], "expected at least 2 with trainer: kto"),
-        (["--train_sampling_strategy", "random"], "train_sampling_strategy: expected sequential with trainer: kto"),
+        (["--train_sampling_strategy", "random"], "train_sampling_strategy: expected 'sequential' with `trainer: kto`"),
         (["--retention", "token_weighting"], "token_weighting: acts on the cross-entropy of tokens"),
     ],
 )

@@ -166,7 +166,7 @@ def test_the_teacher_sees_the_images(architecture, tokens, tmp_path):
 def test_what_does_not_go_with_images(tmp_path):
     with pytest.raises(ConfigError, match=r"replay.unit: expected examples"):
         make_trainer(tmp_path, {"replay": {"data": "<replay>"}}, images="llava")
-    with pytest.raises(ConfigError, match="got cached"):
+    with pytest.raises(ConfigError, match="got 'cached'"):
         make_trainer(tmp_path, {"label_annealing": {"teacher": "cached"}}, images="llava")
 
 

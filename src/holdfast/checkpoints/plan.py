@@ -315,8 +315,8 @@ def _heads_in_line(parents: Parents, policies: Policies, findings: Findings) -> 
             )
         if policies.tied_heads == "error":
             findings.problems.append(
-                f"the head is {who}. --tied_heads untie writes a separate head; --tied_heads tie "
-                "leaves separate heads out"
+                f"the head is {who}. Use `--tied_heads untie` to write a separate head, or "
+                "`--tied_heads tie` to leave separate heads out"
             )
     return dataclasses.replace(parents, sources=tuple(sources))
 

@@ -309,9 +309,9 @@ def check_destination(folder: Path, *, overwrite: bool) -> None:
             )
         if names and FILE not in names:
             raise RunFolderError(
-                f"{folder} was not written by holdfast (it has no {FILE}) and is not replaced: "
-                f"{', '.join(names[:4])}{(' ...' if len(names) > 4 else '')}. Remove it yourself "
-                "or choose another folder."
+                f"{folder} has no {FILE}, so holdfast did not write it and does not replace it. It "
+                f"contains {', '.join(names[:4])}{(' ...' if len(names) > 4 else '')}. Remove it "
+                "yourself, or choose another folder."
             )
     elif folder.exists():
         raise RunFolderError(f"Expected a folder to write at {folder}, found a file.")

@@ -72,7 +72,7 @@ COMMAND = Command(
     sections=(
         Section(name="examples", summary="more commands", text=EXAMPLES),
         Section(name="generated", summary="text that the base writes", text=GENERATED),
-        Section(name="yaml", summary="stages.yaml: its keys, by an example", text=STAGES),
+        Section(name="yaml", summary="an example of stages.yaml with its keys", text=STAGES),
     ),
     usage="--base MODEL --tuned CHECKPOINT...|--train FILE --corpus FILE... [options] | --config FILE | "
     "worker | status | report",

@@ -146,7 +146,9 @@ def command(
                 name="examples", summary="soups, WiSE-FT, weights, adapters, a file", text=EXAMPLES
             ),
             Section(
-                name="yaml", summary="merge.yaml, by an example; mergekit's files", text=MERGE_YAML
+                name="yaml",
+                summary="an example of merge.yaml; reading mergekit's files",
+                text=MERGE_YAML,
             ),
             Section(name="own_methods", summary="your own class as a method", text=OWN_METHODS),
         ),

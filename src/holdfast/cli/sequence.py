@@ -60,7 +60,7 @@ COMMAND = Command(
     request=SequenceSettings,
     description=DESCRIPTION,
     epilog=EPILOG,
-    sections=(Section(name="yaml", summary="tasks.yaml: its keys, by an example", text=TASKS),),
+    sections=(Section(name="yaml", summary="an example of tasks.yaml with its keys", text=TASKS),),
     usage="--config tasks.yaml [options] | worker | status FOLDER | report FOLDER",
     more=(study_commands.dry_run("models"),),
 )

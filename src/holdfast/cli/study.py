@@ -147,7 +147,7 @@ def study_command(
         name=f"{PROG} run",
         request=request,
         description=description,
-        sections=(Section(name="yaml", summary="the file's keys, by an example", text=file),),
+        sections=(Section(name="yaml", summary="an example of the file with its keys", text=file),),
         usage="FILE [options]",
         more=(study_commands.dry_run("jobs"),),
     )

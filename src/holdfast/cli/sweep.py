@@ -117,7 +117,7 @@ COMMAND = Command(
     description=DESCRIPTION,
     epilog=EPILOG,
     sections=(
-        Section(name="yaml", summary="study.yaml: its keys, by an example", text=STUDY_YAML),
+        Section(name="yaml", summary="an example of study.yaml with its keys", text=STUDY_YAML),
     ),
     usage="--config study.yaml [options] | worker | status FOLDER | report FOLDER",
     more=(study_commands.dry_run("trials"),),

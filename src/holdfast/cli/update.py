@@ -66,7 +66,7 @@ COMMAND = Command(
     epilog=EPILOG,
     sections=(
         Section(name="output", summary="the files that are written", text=OUTPUT),
-        Section(name="yaml", summary="update.yaml, by an example", text=UPDATE),
+        Section(name="yaml", summary="an example of update.yaml", text=UPDATE),
     ),
     usage="--base MODEL --instruct MODEL --corpus PATH... [options]",
     more=(study_commands.dry_run("models"),),

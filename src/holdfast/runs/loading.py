@@ -181,8 +181,8 @@ def check_images(config: TrainConfig, rows: Any) -> None:
     rules = (
         (
             any(term.teacher.kind == "cached" for term in terms),
-            "retention.label_annealing.teacher: expected online or adapter_off for rows with "
-            "images, got cached. The cache identifies rows by their tokens and ignores images.",
+            "retention.label_annealing.teacher: expected 'online' or 'adapter_off' for rows with "
+            "images, got 'cached'. The cache identifies rows by their tokens and ignores images.",
         ),
         (
             config.training.truncation_mode == "keep_end",

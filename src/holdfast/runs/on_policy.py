@@ -92,7 +92,7 @@ def _problems_of(term: TokenLoss) -> Iterator[str]:
         yield Problem(
             ("retention", "label_annealing", "teacher"),
             (
-                f"expected online or adapter_off with {_KEY}, got cached: the text is not known "
+                f"expected 'online' or 'adapter_off' with {_KEY}, got 'cached'. Its text is not known "
                 "before training."
             ),
         )
@@ -268,8 +268,8 @@ def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int |
     if context is not None and longest + room > context:
         trainer = config.holdfast.trainer if config.holdfast.on_policy is None else _KEY
         raise DataError(
-            f"{trainer}: the prompt of row {row_of_longest + 1} has {longest} tokens, which with "
-            f"answers of up to {room} tokens exceed the model's context of {context}. Lower "
+            f"{trainer}: the prompt of row {row_of_longest + 1} has {longest} tokens. An "
+            f"answer may have {room} more, and the model's context holds {context}. Lower "
             "max_completion_length, or leave long prompts out."
         )
     return longest

@@ -89,7 +89,7 @@ def _kto_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("per_device_train_batch_size", text)
     if (values.get("train_sampling_strategy") or "sequential") != "sequential":
         text = (
-            "expected sequential with trainer: kto. This trainer pairs neighbouring rows before "
+            "expected 'sequential' with `trainer: kto`. This trainer pairs neighbouring rows before "
             "training."
         )
         yield Problem("train_sampling_strategy", text)
@@ -180,7 +180,7 @@ def _method_problems(method: RetentionMethod, trainer: str) -> Iterator[Problem]
         yield (
             Problem(
                 ("retention", "label_annealing", "teacher"),
-                "expected online or adapter_off with preference data, got cached. The trainer's "
-                "own reference model is the teacher, so a cache has no use.",
+                "expected 'online' or 'adapter_off' with preference data, got 'cached'. The "
+                "trainer's own reference model is the teacher, so a cache has no use.",
             )
         )

@@ -182,8 +182,8 @@ def _text(rule: Rule, points: float, record: StudyRecord) -> str:
     if rule.name == "paper":
         noise = " beyond noise" if rule.strict else ""
         return (
-            f"the best keep score among the trials that improve {record.chooses_by.side} over the "
-            f"initial model{noise}"
+            f"the best score on the keep entries among the trials that improve "
+            f"{record.chooses_by.side} over the initial model{noise}"
         )
     if rule.name == "keep_within":
         noise = ", judged by the whole interval" if rule.strict else ""
@@ -251,7 +251,7 @@ def _judged_by_gain(
         reasons,
         (
             f"{int(improves.sum())} improve {side} over the initial model, and the chosen trial "
-            "has the best keep score among them"
+            "has the best score on the keep entries among them"
         ),
     )
 
@@ -315,8 +315,8 @@ def _judged_by_frontier(table: Table, rule: Rule, place: int | None) -> tuple[di
     if distances[place] <= 0:
         return reasons, (
             f"{on_frontier} are on the Pareto frontier, but none lies above the line between the "
-            "frontier's end points. The chosen trial lies on this line and has the best keep score "
-            "of the trials there"
+            "frontier's end points. The chosen trial has the best score on the keep entries of "
+            "the trials on this line"
         )
     return reasons, (
         f"{on_frontier} are on the Pareto frontier, and the chosen trial lies farthest above the "

@@ -508,8 +508,8 @@ def _refuse_terms(retain: Sequence[RetentionMethod], where: str, why: str) -> No
         term = None if method.off else method.token_loss()
         if term is not None and term.teacher.kind == "cached":
             raise ConfigError(
-                f"label_annealing.teacher: expected online or adapter_off {where}, got cached. A "
-                f"cached teacher stores the states of fixed rows of text, but {why}."
+                f"label_annealing.teacher: expected 'online' or 'adapter_off' {where}, got "
+                f"'cached'. A cached teacher stores the states of fixed rows of text, but {why}."
             )
         if term is not None and term.by_origin:
             raise ConfigError(

@@ -114,8 +114,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             return
         if self._token_loss is not None and self._token_loss.teacher.kind == "cached":
             raise ConfigError(
-                "label_annealing.teacher: expected online or adapter_off for rows with images, got "
-                "cached, which looks up states by a row's tokens and ignores its images."
+                "label_annealing.teacher: expected 'online' or 'adapter_off' for rows with images, "
+                "got 'cached', which looks up states by a row's tokens and ignores its images."
             )
         collate: Any = self.data_collator  # type: ignore[has-type]
         if isinstance(collate, DataCollatorForVisionLanguageModeling):

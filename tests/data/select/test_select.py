@@ -262,7 +262,7 @@ def test_a_score_that_is_no_number_names_the_passage(scorer, value):
     [
         ({"tokens": 0}, "tokens: expected a whole number of at least 1"),
         ({"minimum_tokens": 200}, r"minimum_tokens: expected at most max_length \(128\), got 200"),
-        ({"overlap": "drop"}, "This needs files of questions"),
+        ({"overlap": "drop"}, "no file of questions is given"),
         ({"questions": (Path("q.jsonl"),)}, r"questions: expected a file at q\.jsonl, found nothing"),
     ],
 )

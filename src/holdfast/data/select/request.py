@@ -58,8 +58,8 @@ class Choice:
             problems.append(Problem("minimum_tokens", sentence))
         if self.overlap == "drop" and not self.questions:
             sentence = (
-                "with drop, passages that contain questions are left out. This needs files of "
-                "questions, got none. Add --questions"
+                "'drop' leaves out passages that contain a question, and no file of questions "
+                "is given. Add --questions"
             )
             problems.append(Problem("overlap", sentence))
         for path in self.questions:

@@ -227,7 +227,7 @@ STATEMENTS = (
         "everything else that is measured.",
         '"The performance keeps improving on all the downstream tasks we evaluate" (section 2.2)',
         Rule(
-            "On every other entry of keep, the unmodified checkpoint with the largest budget "
+            "On all other keep entries, the unmodified checkpoint with the largest budget "
             "is best. Every unmodified checkpoint with a smaller budget is significantly worse.",
             others_improve,
         ),

@@ -96,11 +96,11 @@ LEAST_SOLVED = 0.3
 """Share of word problems that the instruct model solves, judged flexibly."""
 READING = (
     "A change compares two models on the same questions, pair by pair. A positive change is an "
-    "improvement. Changes are means over seeds, and each seed is a world with its own models.",
+    "improvement. Changes are means over seeds. Each seed makes its own synthetic data and models.",
     "95 % intervals cover seeds and evaluated samples, or only the samples if there is one seed.",
-    "Following: the share of instructions that are followed, checked by a program. Overall: "
-    "the mean of following, old knowledge and word problems, measured on the same entries for "
-    "every model. New text: documents held out of the training text.",
+    '"Following" is the share of instructions that are followed, as a program checks. "Overall" '
+    "is the mean of following, old knowledge and word problems, measured on the same entries "
+    'for every model. "New text" is documents held out of the training text.',
     '"Little" is less than a quarter of the amount that the claim compares with, and "most" is '
     'more than half of it. "At least as well as" and "as good as" allow up to a fifth less. A '
     "change of less than 2 points counts as no change.",
