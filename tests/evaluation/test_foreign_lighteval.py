@@ -107,6 +107,19 @@ def test_two_runs_are_compared_by_exact_mcnemar(tmp_path):
     assert (row["choices"], row["gold"], row["answer"]) == (["red", "blue"], [1], 1 - answers(0)[3] ^ 1)
 
 
+@pytest.mark.parametrize("kind", ["other answers", "pictures"])
+def test_questions_in_the_same_words_are_different_samples(tmp_path, kind):
+    def samples(score: float) -> list[dict[str, Any]]:
+        found = [said(number, score) for number in range(30)]
+        for number, sample in enumerate(found):
+            own = {"images": [f"{number}.png"], "choices": ["7"]} if kind == "pictures" else {}
+            sample["doc"] |= {"query": "How many?", "id": str(number), **own}
+        return found
+
+    pair = [write(tmp_path / name, name, {"count|0": samples(0.5)}) for name in ("a", "b")]
+    assert {c.n for c in compare(*pair).comparisons} == {30}
+
+
 def test_every_folder_of_a_run_is_found(tmp_path):
     out = write(tmp_path / "a", "org/base", {"colours|1": colours(0), "say|0": [said(i, 0.5) for i in range(12)]})
     folder = out / "details" / "org" / "base"

@@ -124,6 +124,56 @@ def test_a_group_is_one_entry_over_all_questions_and_another_average_is_said(log
     assert any("The harness reports the mean over subtasks" in note for note in group.notes)
 
 
+def test_inside_a_group_without_a_common_metric_its_groups_are_entries(out):
+    first, _ = models(out)
+    results = results_of(first)
+    inside = {"all": ["outer", "prose"], "outer": ["colours", "sums"], "colours": ["warm", "cold"]}
+    change(results, group_subtasks=inside, groups={"all": {"alias": "all"}, "outer": {"alias": "outer"}})
+    [log] = read(first)
+    assert [entry.name for entry in log.entries] == ["colours", "sums", "prose"]
+    change(results, group_subtasks={**inside, "all": ["unnamed", "prose"], "unnamed": ["colours", "sums"]})
+    [log] = read(first)
+    assert [entry.name for entry in log.entries] == ["colours", "sums", "prose"]
+
+
+def test_a_task_without_a_mean_over_samples_is_left_out_and_the_others_are_read(out):
+    first, _ = models(out)
+    change(results_of(first), results={"sums": {"alias": "sums", "f1,strict-match": 0.123}})
+    rewrite(samples_of(first, "sums"), [{**row, "f1": 0.0} for row in lines(samples_of(first, "sums"))])
+    [log] = read(first)
+    assert [entry.name for entry in log.entries] == ["colours", "prose"]
+    [note] = [note for note in log.notes if note.startswith("sums has no metric that is a mean over samples.")]
+    assert "0.123" in note and note.endswith("It is left out.")
+
+
+@pytest.mark.parametrize("kind", ["other answers", "pictures"])
+def test_questions_in_the_same_words_are_different_samples(out, kind):
+    """Where their right answers differ, or where what they ask about is not logged."""
+    for model in models(out):
+        file = samples_of(model, "sums")
+        rows = lines(file)
+        for row in rows:
+            row["arguments"]["gen_args_0"]["arg_0"] = "How many?"
+            row["prompt_hash"] = "the same"
+            row["target"] = row["target_hash"] = str(row["doc_id"]) if kind == "other answers" else "7"
+        rewrite(file, rows)
+        if kind == "pictures":
+            configs = json.loads(results_of(model).read_text())["configs"]
+            configs["sums"]["doc_to_image"] = ["image"]
+            change(results_of(model), configs=configs)
+    first, second = (samples_of(model, "sums") for model in models(out))
+    result = compare(first, second)
+    assert {c.n for c in result.comparisons} == {len({row["doc_id"] for row in lines(first)})}
+    assert not any("duplicates" in note for note in result.notes)
+
+
+def test_samples_in_a_file_that_ends_in_json_are_read(out):
+    for model in models(out):
+        for file in model.glob("samples_*.jsonl"):
+            file.rename(file.with_suffix(".json"))
+    assert {c.name for c in compare(out).comparisons} == {"colours", "sums", "prose"}
+
+
 def test_the_page_shows_flips_with_question_options_and_both_answers(logged, tmp_path):
     from holdfast.cli.main import main
 

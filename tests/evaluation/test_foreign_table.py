@@ -78,6 +78,32 @@ def test_each_metric_is_an_entry_with_its_own_direction(tmp_path):
     assert not any("f1 is taken" in note or "perplexity is taken" in note for note in result.notes)
 
 
+@pytest.mark.parametrize(
+    ("metric", "higher", "noted"),
+    [
+        *((name, False, False) for name in ("bpb", "cross_entropy", "mae", "rmse", "edit_distance", "toxicity")),
+        *((name, False, False) for name in ("hallucination_rate", "false_positive_rate", "failure_rate")),
+        *((name, True, True) for name in ("attack_success_rate", "refusal_rate", "win_rate", "cost")),
+        *((name, True, False) for name in ("accuracy", "acc_norm", "exact_match", "pass@1")),
+    ],
+)
+def test_a_direction_is_known_by_name_or_said_to_be_assumed(tmp_path, metric, higher, noted):
+    rows = [{**row, "metric": metric} for row in right_or_wrong(0)]
+    result = compare(table(tmp_path / "a.csv", rows), table(tmp_path / "b.csv", rows))
+    [c] = result.comparisons
+    assert c.higher_is_better is higher
+    assert (f"table/{metric}: a higher {metric} is assumed to be better." in result.notes) is noted
+
+
+def test_a_standard_error_is_not_a_score(tmp_path):
+    rows = []
+    for row in right_or_wrong(0):
+        rows += [{**row, "metric": "acc"}, {**row, "metric": "acc_stderr"}]
+    result = compare(table(tmp_path / "a.csv", rows), table(tmp_path / "b.csv", rows))
+    assert [c.name for c in result.comparisons] == ["acc"]
+    assert "a: acc_stderr is not read: it is a standard error, not a score." in result.notes
+
+
 def test_columns_that_are_not_read_are_named(tmp_path):
     rows = [{**row, "temperature": 0, "Seed": 1} for row in right_or_wrong(0)]
     result = compare(table(tmp_path / "a.csv", rows), table(tmp_path / "b.csv", right_or_wrong(0)))

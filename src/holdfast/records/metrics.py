@@ -27,7 +27,10 @@ _OTHER = re.compile(
 )
 _LOWER = re.compile(
     r"\w*perplexity|ppl|ter|brier\w*|ece|wer|cer|loss|nll|nats?|bits?|errors?|seconds?|latency"
+    r"|bpb|cross_?entropy|mae|mape|r?mse|(edit_)?distance|toxicity|hallucinations?|failures?|invalid"
+    r"|false_(positive|negative)_rate|fpr|fnr"
 )
+_RATE = re.compile(r"(\w+_)?rate|pct_\w+|share|fraction|probability|mass")
 _RIGHT_OR_WRONG = re.compile(
     r"(quasi_|prefix_|flexible_)?(exact[_ ]match|em)(_\w+)?|acc(uracy)?(_\w+)?|prompt_level_\w+_acc"
     r"|pass@1|contains|math_verify|turn_ended|thoughts_closed"
@@ -42,6 +45,11 @@ def is_lower_better(metric: str) -> bool:
     so."""
     name = metric.strip().lower().split(",")[0]
     return any(_LOWER.fullmatch(word) for word in (name, *re.split(r"[^a-z]+", name)))
+
+
+def is_rate(metric: str) -> bool:
+    """Whether a metric's name says how often something happens, and not whether that is good."""
+    return _RATE.fullmatch(metric.strip().lower().split(",")[0]) is not None
 
 
 def is_right_or_wrong(unit: str, metric: str = "") -> bool:

@@ -323,7 +323,10 @@ def _by(row: ComparisonRow) -> str:
     gain, before = abs(row.raw.gain), abs(row.raw.before)
     if row.share:
         return row.in_unit(gain)
-    return f"{100 * gain / before:.2g} %" if before else row.in_unit(gain)
+    if not before:
+        return row.in_unit(gain)
+    percent = 100 * gain / before
+    return f"{percent:.2g} %" if percent < 100 else f"{percent:,.0f} %"
 
 
 def verdicts_of(rows: Rows) -> str:

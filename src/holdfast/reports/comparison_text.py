@@ -94,7 +94,7 @@ def not_finite_text(sentences: Sequence[str]) -> Lines:
     `Result.not_finite`."""
     entries = f"{len(sentences)} entr{'y' if len(sentences) == 1 else 'ies'}"
     first = f"NaN or infinity in {entries}: the comparison failed, whatever the rules say."
-    last = "Check the model's weights and dtype, and evaluate it again."
+    last = "Check the model's weights and dtype, or the log's values, and evaluate it again."
     return lines(first, *(f"  - {sentence}" for sentence in sentences), last)
 
 

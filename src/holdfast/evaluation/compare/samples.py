@@ -501,8 +501,8 @@ def _without_changed(
 def _why_not_joined(joined: Joined, before: int, after: int) -> str:
     """Why two models with so many samples cannot be compared, and what to do."""
     advice = (
-        "Evaluate both with the same data, limit and settings. To measure an entry again, delete "
-        "its files and run 'holdfast evaluate'."
+        "Evaluate both with the same data, limit and settings. 'holdfast evaluate' measures an "
+        "entry again after its files are deleted."
     )
     if joined.only_before or joined.only_after:
         return (

@@ -141,6 +141,7 @@ def _entry(file: Path, results: Mapping[str, Any]) -> ForeignEntry:
         scores = _scores(f"{file}, row {number}", sample["metric"])
         labels |= dict.fromkeys(scores)
         rows.append({**_row(sample), **scores})
+    _tell_apart(rows)
     notes: list[str] = []
     if not results:
         notes.append(
@@ -236,8 +237,11 @@ def _row(sample: Mapping[str, Any]) -> dict[str, Any]:
     index = doc.get("gold_index")
     gold = list(index) if isinstance(index, list) else [] if index is None else [index]
     question = str(doc["query"])
+    asked = f"{question}{choices}"
+    if doc.get("images"):
+        asked += f"{doc['images']}{doc.get('id')}"
     row: dict[str, Any] = {
-        "doc": hash_of(f"{question}{choices}"),
+        "doc": hash_of(asked),
         "prompt": hash_of(_prompt(doc, response)),
         "target": hash_of(f"{gold}{choices}"),
         "question": question.strip(),
@@ -250,6 +254,16 @@ def _row(sample: Mapping[str, Any]) -> dict[str, Any]:
     row["gold"] = ", ".join([choices[number] for number in gold if number < len(choices)])
     outputs = response.get("text") or [""]
     return {**row, "output": str(outputs[0])}
+
+
+def _tell_apart(rows: Sequence[dict[str, Any]]) -> None:
+    """Makes samples of their own of those that ask the same and have different right answers."""
+    targets: dict[str, set[str]] = {}
+    for row in rows:
+        targets.setdefault(row["doc"], set()).add(row["target"])
+    for row in rows:
+        if len(targets[row["doc"]]) > 1:
+            row["doc"] = hash_of(row["doc"] + row["target"])
 
 
 def _prompt(doc: Mapping[str, Any], response: Mapping[str, Any]) -> str:

@@ -9,7 +9,8 @@ Layouts:
     from Python      what `simple_evaluate` returned, written as JSON: samples lie in it
 
 A group that the harness has a figure for is one entry, the mean over all questions of its subtasks;
-a note says so where the harness averages them in another way. Any other task is an entry.
+a note says so where the harness averages them in another way. Where its subtasks have no metric in
+common, the groups in it are entries. Any other task is an entry.
 
 https://github.com/EleutherAI/lm-evaluation-harness (lm_eval/loggers/evaluation_tracker.py,
 lm_eval/result_schema.py).
@@ -34,7 +35,7 @@ from holdfast.statistics.estimates import Ratio, figure_for
 SUITE = "lm_eval"
 
 _DATE = re.compile(r"_(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d[\d.]*)$")
-_SAMPLES = re.compile(r"samples_(.+)_\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d[\d.]*\.jsonl$")
+_SAMPLES = re.compile(r"samples_(.+)_\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d[\d.]*\.jsonl?$")
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,30 @@ class _Results:
         """Every task, subtasks of groups each."""
         return list(self.content.get("configs") or self.content["results"])
 
+    @property
+    def _inside(self) -> Mapping[str, Sequence[str]]:
+        """What is directly in each group."""
+        return self.content.get("group_subtasks") or {}
+
+    def tasks_in(self, group: str) -> list[str]:
+        """All tasks of a group and of the groups in it."""
+        names = [name for name in _below(group, self._inside) if not self._inside.get(name)]
+        return list(dict.fromkeys(names))
+
+    def members(self, group: str) -> list[str]:
+        """The tasks directly in a group and the groups in it that have figures; of a group without
+        figures what is in it."""
+        with_figures = self.content.get("groups") or {}
+        names: list[str] = []
+        for name in self._inside.get(group) or ():
+            is_named = not self._inside.get(name) or name in with_figures
+            names += [name] if is_named else self.members(name)
+        return list(dict.fromkeys(names))
+
     def groups(self) -> dict[str, list[str]]:
         """The outermost groups that have figures, with all their tasks."""
-        inside: Mapping[str, Sequence[str]] = self.content.get("group_subtasks") or {}
-        with_figures = self.content.get("groups") or {}
-        members = {}
-        for group in inside:
-            if group in with_figures:
-                tasks = [name for name in _below(group, inside) if not inside.get(name)]
-                members[group] = list(dict.fromkeys(tasks))
+        inside, with_figures = self._inside, self.content.get("groups") or {}
+        members = {group: self.tasks_in(group) for group in inside if group in with_figures}
         groups = {}
         for name, tasks in members.items():
             is_part = any(name in _below(other, inside) for other in members if other != name)
@@ -96,8 +112,10 @@ class _Results:
         if inside:
             return self.path, inside
         arguments = re.sub("/|=", "__", str((self.content.get("config") or {}).get("model_args")))
+        dated = f"samples_{task}_{self.date or 'DATE'}.jsonl"
         names = [
-            f"samples_{task}_{self.date}.jsonl",
+            dated,
+            dated.removesuffix("l"),
             f"samples_{re.sub(r'[^A-Za-z0-9_]', '_', task)}_{self.date}.jsonl",
             f"{arguments}_{task}.jsonl",
         ]
@@ -106,9 +124,9 @@ class _Results:
             if file.is_file():
                 return file, read_log_rows(file)
         raise DataError(
-            f"{self.path}: expected the samples of {task} beside it ({names[0]}), found none. Two "
-            "models are paired sample by sample. Evaluate with --log_samples, and keep the "
-            "files of a run together."
+            f"{self.path}: expected the samples of {task} beside it ({dated}), found none. Two "
+            "models are paired sample by sample. Evaluate with --log_samples (lm-eval 0.4 or "
+            "later), and keep the files of a run together."
         )
 
 
@@ -207,7 +225,9 @@ def _log(runs: Sequence[_Results], only: str | None, path: Path) -> ForeignLog:
     entries: dict[str, tuple[_Results, ForeignEntry]] = {}
     notes = []
     for run in sorted(runs, key=lambda run: run.date):
-        for entry in _entries(run, only):
+        found, left_out = _entries(run, only)
+        notes += left_out
+        for entry in found:
             if entry.name in entries:
                 older = entries[entry.name][0].path
                 notes.append(
@@ -234,18 +254,38 @@ def _circumstances(content: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _entries(run: _Results, only: str | None) -> list[ForeignEntry]:
+def _entries(run: _Results, only: str | None) -> tuple[list[ForeignEntry], list[str]]:
+    """The entries of a run, and a note for each task that is left out."""
     groups = run.groups() if only is None else {}
     grouped = set()
     for tasks in groups.values():
         grouped.update(tasks)
     alone = [task for task in run.tasks if task not in grouped and only in (None, task)]
+    parts = {task: _read(run, task) for task in (*grouped, *alone)}
     entries = []
-    for name, tasks in groups.items():
-        entries += _group(run, name, tasks)
-    for task in alone:
-        read = _read(run, task)
-        entries.append(_entry(run, task, [task], read.rows, read.figures, read.notes))
+    for name in groups:
+        entries += _group(run, name, parts)
+    entries += _each(run, alone, parts)
+    left_out = []
+    for task, read in parts.items():
+        if not read.figures:
+            left_out.append(
+                f"{task} has no metric that is a mean over samples. {' '.join(read.notes)}"
+            )
+    if left_out and not entries:
+        raise DataError(
+            f"{run.path}: {' '.join(left_out)} Compare other tasks, or log another metric of this task."
+        )
+    return entries, [f"{text} It is left out." for text in left_out]
+
+
+def _each(run: _Results, tasks: Iterable[str], parts: Mapping[str, TaskRows]) -> list[ForeignEntry]:
+    """An entry for each task that has a figure."""
+    entries = []
+    for task in tasks:
+        read = parts[task]
+        if read.figures:
+            entries.append(_entry(run, task, [task], read.rows, read.figures, read.notes))
     return entries
 
 
@@ -261,18 +301,14 @@ def _read(run: _Results, name: str) -> TaskRows:
         higher_is_better=(content.get("higher_is_better") or {}).get(name) or {},
         n=counts.get("effective"),
     )
-    read = read_task(task, samples)
-    if not read.figures:
-        raise DataError(
-            f"{file}: expected a metric that is a mean over samples, got none. "
-            f"{' '.join(read.notes)} Compare other tasks, or log another metric of this task."
-        )
-    return read
+    return read_task(task, samples)
 
 
-def _group(run: _Results, name: str, tasks: Sequence[str]) -> list[ForeignEntry]:
-    """A group as one entry; where its tasks have no figure in common, an entry each."""
-    parts = {task: _read(run, task) for task in tasks}
+def _group(run: _Results, name: str, all_parts: Mapping[str, TaskRows]) -> list[ForeignEntry]:
+    """A group as one entry; where its tasks have no figure in common, the groups in it and its
+    other tasks."""
+    tasks = run.tasks_in(name)
+    parts = {task: all_parts[task] for task in tasks}
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     of_parts: dict[str, Ratio] = {}
@@ -288,10 +324,11 @@ def _group(run: _Results, name: str, tasks: Sequence[str]) -> list[ForeignEntry]
         if shared and ratio is not None:
             figures[label] = ratio
     if not figures:
-        return [
-            _entry(run, task, [task], read.rows, read.figures, read.notes)
-            for task, read in parts.items()
-        ]
+        entries = []
+        for member in run.members(name):
+            is_task = member in parts
+            entries += _each(run, [member], parts) if is_task else _group(run, member, all_parts)
+        return entries
     notes += _other_averages(run, name, rows, figures)
     return [_entry(run, name, tasks, rows, figures, notes)]
 

@@ -228,9 +228,18 @@ def _row(task: LoggedTask, sample: Sample) -> dict[str, Any]:
         "prompt": str(prompt),
         "target": hash_of(f"{right}{columns.get('choices')}"),
     }
-    if columns:  # the harness's hash is of the whole document, ids and all
-        row["content"] = f"{columns.get('choices')}{columns['question']}"
+    # the harness's hash is of the whole document, ids and all
+    if columns and not _has_media(task, requests):
+        row["content"] = f"{right}{columns.get('choices')}{columns['question']}"
     return {**row, **group_columns(sample.get("doc")), **columns}
+
+
+def _has_media(task: LoggedTask, requests: Sequence[Sequence[Any]]) -> bool:
+    """Whether questions are about pictures or sound, which are not logged: their texts may be
+    alike."""
+    if task.config.get("doc_to_image") or task.config.get("doc_to_audio"):
+        return True
+    return len(requests[0]) > 2 or "<image" in str(requests[0][0])
 
 
 def _requests(sample: Sample) -> list[list[Any]]:

@@ -28,7 +28,7 @@ from typing import Any
 from holdfast.errors import DataError
 from holdfast.evaluation.foreign.files import hash_of, read_log_rows, read_log_text
 from holdfast.evaluation.foreign.log import ForeignEntry, ForeignLog, column_of, score_of
-from holdfast.records.metrics import is_lower_better, is_share
+from holdfast.records.metrics import is_lower_better, is_rate, is_share
 from holdfast.statistics.estimates import Ratio
 
 SUITE = "table"
@@ -63,8 +63,13 @@ def read(path: Path) -> list[ForeignLog]:
                 raise DataError(f"{where}: expected a value in the column {column}, got none.")
         metric = column_of(str(row.get("metric", "score")))
         by_metric.setdefault(metric, []).append((where, row))
-    entries = [_entry(path, metric, members) for metric, members in by_metric.items()]
     notes = [f"columns that are not read: {', '.join(unread)}."] if unread else []
+    entries = []
+    for metric, members in by_metric.items():
+        if metric.endswith("stderr") and len(by_metric) > 1:
+            notes.append(f"{metric} is not read: it is a standard error, not a score.")
+        else:
+            entries.append(_entry(path, metric, members))
     return [ForeignLog(model=path.stem, path=path, entries=entries, notes=notes)]
 
 
@@ -82,7 +87,7 @@ def _entry(path: Path, metric: str, rows: Sequence[tuple[str, Cells]]) -> Foreig
         samples.append({**_sample(row), metric: score})
     higher_is_better = not is_lower_better(metric)
     notes = []
-    if higher_is_better and not is_share(metric):
+    if higher_is_better and (not is_share(metric) or is_rate(metric)):
         notes.append(f"a higher {metric} is assumed to be better.")
     return ForeignEntry(
         suite=SUITE,
