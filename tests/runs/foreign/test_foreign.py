@@ -13,7 +13,9 @@ from rich.console import Console
 from data_files import jsonl, text_rows
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
+from holdfast.evaluation.suite import parse_evaluation
 from holdfast.runs.config import load_train_config, train_config
+from holdfast.runs.foreign.axolotl import AXOLOTL
 from holdfast.runs.foreign.conversion import as_yaml, read_foreign
 from holdfast.runs.run import train
 
@@ -267,6 +269,8 @@ def test_old_names_are_options_too(tmp_path: Path) -> None:
         ),
         ({"loraplus_lr_ratio": "many"}, "loraplus_lr_ratio: could not convert string to float"),
         ({"swanlab_api_key": "SECRET"}, "swanlab_api_key: has no counterpart"),
+        ({"test_datasets": [{"path": "a/b"}]}, "test_datasets: is not converted. Remove it, and set eval_dataset_name"),
+        ({"adapter": "lora", "unfrozen_parameters": ["lm_head"]}, "unfrozen_parameters: names no parameter of an"),
     ],
 )
 def test_what_is_wrong_in_a_file_of_axolotl_is_said(tmp_path: Path, changed: dict[str, Any], problem: str) -> None:
@@ -281,6 +285,7 @@ def test_what_is_wrong_in_a_file_of_axolotl_is_said(tmp_path: Path, changed: dic
         ("pairs", "pairs: ranking has no counterpart"),
         ("photos", "columns of photos: images has no counterpart"),
         ("identity,web", "the same templates"),
+        ("told", "told: expected turns of from and value, or of role and content."),
     ],
 )
 def test_what_is_wrong_with_a_data_set_of_llama_factory_is_said(tmp_path: Path, dataset: str, problem: str) -> None:
@@ -402,6 +407,39 @@ def test_other_values_than_the_tables_are_refused(tmp_path: Path, key: str, prob
     assert problem in str(caught.value)
 
 
+def test_documents_of_llama_factory_are_not_cut(tmp_path: Path) -> None:
+    found = converted_text(tmp_path, FULL.replace("sft", "pt"))
+    assert (found["packing"], found["packing_strategy"]) == (True, "wrapped")
+
+
+@pytest.mark.parametrize(
+    ("entry", "more", "expected"),
+    [
+        ({"columns": {"prompt": "instruction"}}, "", {"prompt": "{instruction}\n", "completion": "{output}"}),
+        ({"columns": {"prompt": "instruction", "query": "input"}}, "", None),
+        ({}, "", None),
+        ({"num_samples": 20}, "max_samples: 5\n", "train[:5]"),
+        ({"num_samples": 5}, "max_samples: 20\n", "train[:5]"),
+    ],
+)
+def test_rows_of_llama_factory_are_those_that_it_reads(
+    tmp_path: Path, entry: dict[str, Any], more: str, expected: Any
+) -> None:
+    (tmp_path / "info.json").write_text(yaml.safe_dump({"identity": {"file_name": "rows.json", **entry}}))
+    (tmp_path / "theirs.yaml").write_text(FULL + more)
+    settings = read_foreign(tmp_path / "theirs.yaml", tmp_path / "info.json")[1]
+    found = settings["datasets"][0]["split"] if more else settings.get("data")
+    assert found == expected
+
+
+def test_the_advice_in_a_converted_file_is_valid(tmp_path: Path) -> None:
+    text = as_yaml(tmp_path / "a.yml", AXOLOTL, axolotl(tmp_path), "")
+    advice = yaml.safe_load("\n".join(line[2:] for line in text.splitlines() if line.startswith("# evaluation:")))
+    plan, problems = parse_evaluation(advice["evaluation"])
+    assert [entry.suite for entry in plan.entries] == ["keep"]
+    assert len(problems) == 2 and all("no such file or folder" in str(problem) for problem in problems)
+
+
 def test_keys_of_parts_are_named_with_them(tmp_path: Path) -> None:
     text = "model: a/b\nmodel_class: llm\ncutoff_len: 64\npeft_config: {name: lora, dora: true}\n"
     with pytest.raises(ConfigError, match=r"peft_config.dora: has no counterpart"):
@@ -424,6 +462,29 @@ def test_keys_of_parts_are_named_with_them(tmp_path: Path) -> None:
         ({"use_eaft": True, "eaft_k": 20}, {"retention": [{"token_weighting": {"kind": "eaft", "alpha": 1.0}}]}),
         ({"val_set_size": 0.1, "eval_steps": 100}, {"eval_strategy": "steps", "eval_steps": 100}),
         ({"wandb_project": "p", "use_tensorboard": True}, {"report_to": ["tensorboard", "wandb"]}),
+        ({"micro_batch_size": 2, "batch_size": 8}, {"gradient_accumulation_steps": 4}),
+        ({"test_datasets": []}, {"eval_dataset_name": None}),
+        ({"saves_per_epoch": 1}, {"save_strategy": "epoch", "save_steps": None}),
+        ({"saves_per_epoch": 1, "num_epochs": 4, "max_steps": 100}, {"save_strategy": "steps", "save_steps": 0.25}),
+        (
+            {"datasets": None, "pretraining_dataset": [{"path": "acme/web"}], "max_steps": 9},
+            {"dataset_streaming": True, "num_train_epochs": None, "max_steps": 9},
+        ),
+        (
+            {
+                "datasets": [
+                    {
+                        "path": "acme/talk",
+                        "type": "chat_template",
+                        "chat_template": "tokenizer_default",
+                        "train_on_eos": "turn",
+                        "roles_to_train": ["gpt"],
+                        "message_property_mappings": {"role": "role", "content": "content"},
+                    }
+                ]
+            },
+            {"dataset_name": "acme/talk"},
+        ),
         ({"chat_template_jinja": "my.jinja"}, {"chat_template_path": "my.jinja"}),
         (
             {"datasets": [{"path": f"{name}.jsonl", "type": "completion"} for name in "ab"]},

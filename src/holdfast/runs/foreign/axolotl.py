@@ -9,6 +9,7 @@ from holdfast.runs.foreign.translation import (
     Tool,
     Values,
     data_settings,
+    held_out_file,
     hold_out,
     is_on,
     lora_plus,
@@ -20,9 +21,14 @@ _DATA = (
     "path name split train_on_split data_files ds_type type field text_column field_messages "
     "trust_remote_code"
 )
-_AS_HERE = {
-    "roles_to_train": ["assistant"],
-    "message_property_mappings": {"role": "from", "content": "value"},
+_AS_HERE: dict[str, tuple[Any, ...]] = {
+    "roles_to_train": (["assistant"], ["gpt"]),
+    "message_property_mappings": (
+        {"role": "from", "content": "value"},
+        {"role": "role", "content": "content"},
+    ),
+    "chat_template": ("tokenizer_default",),
+    "train_on_eos": ("turn",),
 }
 """Keys of a data set with the values that mean what is done here."""
 
@@ -34,6 +40,11 @@ def _modules(value: Any, values: Values) -> Values:
         if isinstance(value, str) and value != "all-linear"
         else value
     }
+
+
+def _accumulation(value: Any, values: Values) -> Values:
+    """Of the rows of a step on one device."""
+    return {"gradient_accumulation_steps": int(value) // int(values.get("micro_batch_size", 1))}
 
 
 def _scheduler(value: Any, values: Values) -> Values:
@@ -48,6 +59,10 @@ def _scheduler(value: Any, values: Values) -> Values:
 
 def _unfrozen(value: Any, values: Values) -> Values:
     """Only these are trained: all others get a learning rate of 0."""
+    if is_on(values.get("adapter")):
+        raise ValueError(
+            "names no parameter of an adapter, so nothing would be trained. Remove it, or the adapter."
+        )
     if any(re.search(r"\[\d*:\d*\]$", pattern) for pattern in value):
         raise ValueError("single rows of a matrix cannot be trained. Name whole parameters.")
     return {"learning_rate_multipliers": {f"^(?!.*(?:{'|'.join(value)}))": 0.0}}
@@ -63,7 +78,7 @@ def _data_set(entry: Any) -> Values:
     if isinstance(entry, str):
         entry = {"path": entry, "type": "completion"}
     only(
-        {key: value for key, value in entry.items() if _AS_HERE.get(key) != value},
+        {key: value for key, value in entry.items() if value not in _AS_HERE.get(key, ())},
         _DATA,
         "a data set",
     )
@@ -100,13 +115,15 @@ def _prompted(kind: Values) -> Values:
 def _finish(values: Values, settings: dict[str, Any]) -> None:
     for kind in ("save", "eval"):
         count = values.get(f"{kind}s_per_epoch") or 0
-        if count == 1:
+        if count == 1 and not values.get("max_steps"):
             settings[f"{kind}_strategy"] = "epoch"
         elif count:
             settings |= {
                 f"{kind}_strategy": "steps",
                 f"{kind}_steps": 1 / (count * values.get("num_epochs", 1)),
             }
+    if settings.get("dataset_streaming"):
+        settings["num_train_epochs"] = None  # a stream ends with max_steps
     hold_out(values, settings)
     if "save_steps" not in settings:
         settings.setdefault("save_strategy", "epoch")
@@ -124,6 +141,8 @@ AXOLOTL = Tool(
             "chat_template_path" if value.endswith((".jinja", ".j2")) else "chat_template": value
         },
         "lora_target_modules": _modules,
+        "test_datasets": held_out_file,
+        "batch_size": _accumulation,
         "loraplus_lr_ratio": lora_plus,
         "unfrozen_parameters": _unfrozen,
         "lr_scheduler": _scheduler,

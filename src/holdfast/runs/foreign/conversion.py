@@ -16,7 +16,7 @@ from holdfast.runs.settings import known_settings
 ADVICE = """\
 # What keeps the old skills, and what is measured before and after ('holdfast train --help'):
 # retention: [{label_annealing: {weight: 1.0}}]
-# evaluation: {source: [prose.jsonl, hellaswag], target: [held_out.jsonl]}
+# evaluation: {keep: [prose.jsonl, hellaswag], learn: [held_out.jsonl]}
 """
 
 

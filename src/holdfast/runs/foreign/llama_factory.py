@@ -15,6 +15,7 @@ from holdfast.runs.foreign.translation import (
     Tool,
     Values,
     data_settings,
+    held_out_file,
     hold_out,
     is_on,
     lora_plus,
@@ -26,6 +27,9 @@ _KEYS = (
     "file_name hf_hub_url subset split num_samples formatting columns tags dataset_dir converter "
     "size path source"
 )
+
+_TURNS = (("from", "value"), ("role", "content"))
+"""Names of who speaks and of what is said."""
 
 
 # ---------------------------------------------------------------------------------------- data sets
@@ -67,6 +71,9 @@ def _rows(file: Path, wanted: Sequence[str], folder: Path, values: Values) -> Va
         if kind not in ("alpaca", "sharegpt"):
             raise ValueError(f"{name}: expected rows of alpaca or sharegpt, got {kind}.")
         chat = kind == "sharegpt"
+        tags = entry.get("tags") or {}
+        if (tags.get("role_tag", "from"), tags.get("content_tag", "value")) not in _TURNS:
+            raise ValueError(f"{name}: expected turns of from and value, or of role and content.")
         only(columns, "messages" if chat else "prompt query response", f"columns of {name}")
         data_set = _data_set(
             entry, Path(entry.get("dataset_dir", folder)), values.get("max_samples")
@@ -82,9 +89,10 @@ def _rows(file: Path, wanted: Sequence[str], folder: Path, values: Values) -> Va
 
 def _data_set(entry: Values, folder: Path, most: Any) -> dict[str, Any]:
     """Where the rows are, and how many are taken."""
-    split, count = entry.get("split"), entry.get("num_samples") or entry.get("size") or most
-    if count:
-        split = f"{split or 'train'}[:{int(float(count))}]"
+    split = entry.get("split")
+    counts = [count for count in (entry.get("num_samples"), entry.get("size"), most) if count]
+    if counts:
+        split = f"{split or 'train'}[:{min(int(float(count)) for count in counts)}]"
     data_set, path = {"name": entry.get("subset"), "split": split}, entry.get("path")
     hub = path if entry.get("source") == "hf_hub" else entry.get("hf_hub_url")
     if hub:
@@ -101,11 +109,12 @@ def _data_set(entry: Values, folder: Path, most: Any) -> dict[str, Any]:
 def _templates(columns: Values, values: Values) -> dict[str, str] | None:
     """Columns of other names as templates; None where the usual ones are there."""
     prompt, answer = columns.get("prompt", "instruction"), columns.get("response", "output")
+    query = columns.get("query") if columns else "input"
     if values.get("stage") == "pt":
         return {"text": f"{{{prompt}}}"}
-    if (prompt, answer, columns.get("query", "input")) == ("instruction", "output", "input"):
+    if (prompt, answer, query) == ("instruction", "output", "input"):
         return None
-    more = f"\n{{{columns['query']}}}" if columns.get("query") else ""
+    more = f"\n{{{query}}}" if query else ""
     return {"prompt": f"{{{prompt}}}{more}\n", "completion": f"{{{answer}}}"}
 
 
@@ -124,6 +133,7 @@ LLAMA_FACTORY = Tool(
     {
         "loraplus_lr_ratio": lora_plus,
         "dataset": _data,
+        "eval_dataset": held_out_file,
         "warmup_steps": warmup,
         "warmup_ratio": warmup,
     },

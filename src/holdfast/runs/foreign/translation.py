@@ -196,6 +196,13 @@ def lora_plus(value: Any, values: Values) -> Values:
     return {"learning_rate_multipliers": {"lora_B": float(value)}}
 
 
+def held_out_file(value: Any, values: Values) -> Values:
+    """Data to evaluate on along training."""
+    if is_on(value):
+        raise ValueError("is not converted. Remove it, and set eval_dataset_name in the new file.")
+    return {}
+
+
 def hold_out(values: Values, settings: dict[str, Any]) -> None:
     """Evaluates along training where a part of the rows is held out, and not at all elsewhere."""
     if settings.get("test_split_size"):
