@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from holdfast.checkpoints.adapter_settings import base_of, is_adapter
+from holdfast.checkpoints.adapter_settings import base_of, is_adapter, lacking
 from holdfast.checkpoints.adapters import AdaptedSource
 from holdfast.checkpoints.dtypes import decode
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
@@ -399,3 +399,14 @@ def test_an_adapter_says_what_of_its_run_its_base_is_not(tmp_path: Path) -> None
     assert "whose weights differ from those of base now" in origin_of(str(adapter))
     (adapter / "run.json").unlink()
     assert AdaptedSource(CheckpointReader(base), adapter).notes == []
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_embeddings_of_an_adapter_are_weights_of_their_module(stored: bool) -> None:
+    settings = {"peft_type": "LORA", "target_modules": ["q_proj", "embed_tokens"]}
+    names = [f"base_model.model.model.layers.0.self_attn.q_proj.lora_{factor}.weight" for factor in "AB"]
+    if stored:
+        names += [f"base_model.model.model.embed_tokens.lora_embedding_{factor}" for factor in "AB"]
+    base = ["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight"]
+    found = lacking(settings, names, base)
+    assert [problem.partition(":")[0] for problem in found] == ([] if stored else ["model.embed_tokens"])

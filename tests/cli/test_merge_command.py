@@ -445,10 +445,11 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
     shown = errors(["--config", "mergekit.yml", "--output_dir", "out"], capsys)
     for part in (
         "line 5: models[0].parameters.weight: weight has to be the same for all layers and tensors",
-        "line 6: models[1].parameters: unknown key 'epsilon'. Known: weight, density.",
+        "line 6: models[1].parameters.epsilon: is no parameter of ties here. Remove it if it has no effect, or use",
         "line 7: models[2].parameters.density: density has to be the same for all layers and tensors",
         "line 8: models[3]: unknown key 'layer_range'",
-        "line 9: parameters: unknown key 'normalise'. Did you mean 'normalize'?",
+        "line 9: parameters.normalise: is no parameter of ties here.",
+        "use mergekit for this merge. Did you mean 'normalize'?",
         "line 9: parameters.lambda: lambda has to be the same for all layers and tensors. Give one value",
         "modules: merging parts of a model",
         "slices: layers of several models",
@@ -488,7 +489,16 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
         ),
         (
             "{merge_method: linear, base_model: base, models: [{model: math, parameters: {weight: 1}}]}",
-            "linear uses no base. To merge the base, list it under",
+            "mergekit merges as one more model. List it under 'models' with its weight",
+        ),
+        (
+            "{merge_method: ties, base_model: base, models: [{model: base, parameters: {weight: 1}}]}",
+            "models: expected a model besides base_model, got only base",
+        ),
+        ("{base_model: base, gate_mode: hidden, experts: [{source_model: math}]}", "experts: is a key of mergekit-moe"),
+        (
+            "{merge_method: nuslerp, base_model: base, models: [{model: math}]}",
+            "got 'nuslerp' (text). For other methods, use mergekit for this merge",
         ),
         (
             "{merge_method: linear, models: [{model: math, parameters: {weight: much}}]}",
@@ -508,6 +518,32 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
 )
 def test_what_cannot_be_translated_is_named(text: str, part: str) -> None:
     assert part in "\n".join(mergekit(text)[1])
+
+
+def test_all_that_cannot_be_translated_is_named_once() -> None:
+    problems = mergekit(
+        "{merge_method: ties, tokenizer_source: union, models: [{model: math, parameters: {weight: [0, 1]}}, "
+        "{model: code, parameters: {density: 0.5}}]}"
+    )[1]
+    for part in ("weight has to be the same", "base_model: is missing", "weight: is missing", "unions of vocabularies"):
+        assert sum(part in problem for problem in problems) == 1, part
+    assert len(problems) == 4
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "fits"),
+    [
+        ("ties", "{rescale: false}", True),
+        ("ties", "{rescale: true}", False),
+        ("model_stock", "{filter_wise: false}", True),
+        ("model_stock", "{filter_wise: true}", False),
+    ],
+)
+def test_parameters_that_say_what_is_done_here_have_no_effect(method: str, parameters: str, fits: bool) -> None:
+    weights = "{weight: 1}" if method == "ties" else "{}"
+    models = ", ".join(f"{{model: {name}, parameters: {weights}}}" for name in ("math", "code"))
+    text = f"{{merge_method: {method}, base_model: base, models: [{models}], parameters: {parameters}}}"
+    assert (mergekit(text)[1] == []) is fits
 
 
 def test_a_request_of_ours_with_a_chat_template_is_ours(desk: Path) -> None:

@@ -139,6 +139,8 @@ def lacking(settings: Mapping[str, Any], names: Sequence[str], base: Iterable[st
         tensor = TENSOR.fullmatch(name.removeprefix(PREFIX))
         if tensor is not None:
             present |= keys(tensor["module"])
+        elif ".lora_embedding_" in name:
+            present |= keys(name.removeprefix(PREFIX).partition(".lora_embedding_")[0])
     fused = fuses_experts(names)
     problems = []
     for name in base:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 from holdfast.config.declare import Meta, Setting
 from holdfast.config.decode import coerce_all, decode
 from holdfast.config.values import Refused
-from holdfast.errors import KeyPath, Problem
+from holdfast.errors import KeyPath, Problem, did_you_mean
 
 MARKS = (
     "merge_method",
@@ -45,6 +45,8 @@ class _Method(NamedTuple):
     """Further keys of the request."""
     ignored: tuple[str, ...] = ("int8_mask",)
     """Parameters that mergekit accepts and that have no effect."""
+    as_here: Mapping[str, Any] = {}
+    """Parameters that are not here, with the value that means what is done here."""
 
 
 _SHARES = {"weight": NEEDED, "density": 1.0}
@@ -59,10 +61,12 @@ METHODS = {
         {"lambda": 1.0, "normalize": False},
         ignored=("int8_mask", "density", "rescale"),
     ),
-    "ties": _Method("ties", _SHARES, {"lambda": 1.0, "normalize": True}, _THEIRS),
+    "ties": _Method(
+        "ties", _SHARES, {"lambda": 1.0, "normalize": True}, _THEIRS, as_here={"rescale": False}
+    ),
     "dare_linear": _Method("dare", _SHARES, _DARE, _THEIRS),
     "dare_ties": _Method("dare_ties", _SHARES, _DARE, _THEIRS),
-    "model_stock": _Method("model_stock", {}, {}, ignored=()),
+    "model_stock": _Method("model_stock", {}, {}, ignored=(), as_here={"filter_wise": False}),
 }
 """By mergekit's name."""
 _OURS = {"weight": "weights", "lambda": "scale"}
@@ -185,6 +189,9 @@ def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, A
         mapping: the YAML's content.
         notes: gets what is worth knowing.
     """
+    if "experts" in mapping:
+        text = f"is a key of mergekit-moe, whose requests are not supported: {_ELSEWHERE}"
+        return {"models": [str(mapping.get("base_model"))]}, [Problem("experts", text)]
     request, problems = decode(MergekitRequest, mapping)
     method = METHODS.get(str(mapping.get("merge_method")))
     models = mapping.get("models")
@@ -201,13 +208,18 @@ def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, A
             by_model.append(
                 _parameters(method, method.each, path, entry.get("parameters"), problems)
             )
-    if request is None or method is None or problems:
+    if request is None or method is None:
+        problems = [_with_advice(problem) for problem in problems]
         names = [entry["model"] for entry in entries if isinstance(entry.get("model"), str)]
         return (
             {"models": names} if names else {}
         ), problems  # so that models do not count as missing beside them
     if method.name in _NOTES:
         notes.append(_NOTES[method.name])
+    if request.tokenizer_source or request.tokenizer:
+        notes.append(
+            "rows of the embeddings beyond the tokenizer's tokens stay; mergekit cuts them"
+        )
     translated = {
         "method": method.name,
         **_models(request, method, problems),
@@ -220,6 +232,14 @@ def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, A
     return {key: value for key, value in translated.items() if value is not None}, problems
 
 
+def _with_advice(problem: Problem) -> Problem:
+    """Of a method that is not here another one is no help."""
+    if problem.path != ("merge_method",):
+        return problem
+    text = problem.text.partition(" Did you mean")[0]
+    return Problem(problem.path, f"{text} For other methods, {_ELSEWHERE}")
+
+
 def _parameters(
     method: _Method, known: Mapping[str, Any], path: KeyPath, values: Any, problems: list[Problem]
 ) -> dict[str, Any]:
@@ -229,7 +249,7 @@ def _parameters(
         return plain
     for key, wrapped in values.items():
         value = _unwrapped(wrapped)
-        if key in method.ignored:
+        if key in method.ignored or (key in method.as_here and value == method.as_here[key]):
             continue
         if value is None:
             text = (
@@ -243,6 +263,12 @@ def _parameters(
                 f"{_ELSEWHERE}"
             )
             problems.append(Problem((*path, key), text))
+        elif key not in known:
+            text = (
+                f"is no parameter of {method.name} here. Remove it if it has no effect, or "
+                f"{_ELSEWHERE}.{did_you_mean(key, known)}"
+            )
+            problems.append(Problem((*path, key), text))
         else:
             plain[key] = value
     settings = {}
@@ -251,7 +277,8 @@ def _parameters(
         settings[name] = Setting(name=name, types=(kind,))
     coerced, wrong = coerce_all(settings, plain)
     problems += [Problem((*path, *m.path), m.text, key=m.key) for m in wrong]
-    return coerced
+    # so that what was refused does not count as missing beside it
+    return {**{name: 1.0 for name in known if name in values}, **coerced}
 
 
 def _unwrapped(value: Any) -> Any:
@@ -269,13 +296,20 @@ def _models(request: MergekitRequest, method: _Method, problems: list[Problem]) 
     base, names = request.base_model, [entry.model for entry in request.models]
     if method.name == "linear":
         if base is not None and base not in names:
-            text = "linear uses no base. To merge the base, list it under 'models' with a weight"
+            text = (
+                f"expected one of the models with merge_method: linear, got {base}, which mergekit "
+                "merges as one more model. List it under 'models' with its weight"
+            )
             problems.append(Problem("base_model", text))
+            return {"models": names}
         return {"models": names, "layout": base}
     if base is None:
         problems.append(Problem("base_model", f"is missing: {request.merge_method} needs one"))
         return {"models": names}
     tuned = [name for name in names if name != base]
+    if not tuned:
+        problems.append(Problem("models", f"expected a model besides base_model, got only {base}"))
+        return {"models": names}
     return {"models": [base, *tuned]} if method.name == "slerp" else {"base": base, "models": tuned}
 
 
@@ -322,7 +356,7 @@ def _tokenizer(request: MergekitRequest, problems: list[Problem]) -> str | None:
     path: KeyPath = ("tokenizer_source",)
     if request.tokenizer is not None:
         source, path = request.tokenizer.source, ("tokenizer", "source")
-    parents = [request.base_model, *(entry.model for entry in request.models)]
+    parents = dict.fromkeys([request.base_model, *(entry.model for entry in request.models)])
     name = request.base_model if source == "base" else source
     text = ""
     if source == "union":
@@ -331,6 +365,7 @@ def _tokenizer(request: MergekitRequest, problems: list[Problem]) -> str | None:
         text = "the source base needs the key base_model, which is missing"
     elif name is not None and name not in parents:
         text = f"expected one of the parents (base, {', '.join(filter(None, parents))}), got {name}"
-    if text:
-        problems.append(Problem(path, text))
-    return name
+    if not text:
+        return name
+    problems.append(Problem(path, text))
+    return None

@@ -133,8 +133,8 @@ def _check_ids(path: Path, rows: Sequence[Cells]) -> None:
         raise DataError(
             f"{path}: expected one id per sample, got {len(twice)} ids several times: "
             f"{', '.join(twice[:5])}{(', ...' if len(twice) > 5 else '')}. Give each sample its "
-            "own id, and each model its own table. Use the column `cluster` for several attempts at one sample, and `metric` "
-            "for several metrics."
+            "own id, and each model its own table. Use the column `cluster` for several attempts "
+            "at one sample, and `metric` for several metrics."
         )
 
 
