@@ -257,9 +257,9 @@ def _circumstances(content: Mapping[str, Any]) -> dict[str, Any]:
 def _entries(run: _Results, only: str | None) -> tuple[list[ForeignEntry], list[str]]:
     """The entries of a run, and a note for each task that is left out."""
     groups = run.groups() if only is None else {}
-    grouped = set()
+    grouped: dict[str, None] = {}
     for tasks in groups.values():
-        grouped.update(tasks)
+        grouped |= dict.fromkeys(tasks)
     alone = [task for task in run.tasks if task not in grouped and only in (None, task)]
     parts = {task: _read(run, task) for task in (*grouped, *alone)}
     entries = []
