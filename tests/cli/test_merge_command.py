@@ -445,10 +445,10 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
     shown = errors(["--config", "mergekit.yml", "--output_dir", "out"], capsys)
     for part in (
         "line 5: models[0].parameters.weight: weight has to be the same for all layers and tensors",
-        "line 6: models[1].parameters.epsilon: is no parameter of ties here. Remove it if it has no effect, or use",
+        "line 6: models[1].parameters.epsilon: is not a parameter of ties in holdfast. Remove it if it has no",
         "line 7: models[2].parameters.density: density has to be the same for all layers and tensors",
         "line 8: models[3]: unknown key 'layer_range'",
-        "line 9: parameters.normalise: is no parameter of ties here.",
+        "line 9: parameters.normalise: is not a parameter of ties in holdfast.",
         "use mergekit for this merge. Did you mean 'normalize'?",
         "line 9: parameters.lambda: lambda has to be the same for all layers and tensors. Give one value",
         "modules: merging parts of a model",
@@ -498,7 +498,7 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
         ("{base_model: base, gate_mode: hidden, experts: [{source_model: math}]}", "experts: is a key of mergekit-moe"),
         (
             "{merge_method: nuslerp, base_model: base, models: [{model: math}]}",
-            "got 'nuslerp' (text). For other methods, use mergekit for this merge",
+            "got 'nuslerp'. For other methods, use mergekit for this merge",
         ),
         (
             "{merge_method: linear, models: [{model: math, parameters: {weight: much}}]}",

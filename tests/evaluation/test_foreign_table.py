@@ -84,7 +84,11 @@ def test_each_metric_is_an_entry_with_its_own_direction(tmp_path):
         *((name, False, False) for name in ("bpb", "cross_entropy", "mae", "rmse", "edit_distance", "toxicity")),
         *((name, False, False) for name in ("hallucination_rate", "false_positive_rate", "failure_rate")),
         *((name, True, True) for name in ("attack_success_rate", "refusal_rate", "win_rate", "cost")),
-        *((name, True, False) for name in ("accuracy", "acc_norm", "exact_match", "pass@1")),
+        *(
+            (name, True, False)
+            for name in ("accuracy", "acc_norm", "exact_match", "pass@1", "error_detection_accuracy")
+        ),
+        ("no_hallucination_rate", True, True),
     ],
 )
 def test_a_direction_is_known_by_name_or_said_to_be_assumed(tmp_path, metric, higher, noted):
@@ -102,6 +106,8 @@ def test_a_standard_error_is_not_a_score(tmp_path):
     result = compare(table(tmp_path / "a.csv", rows), table(tmp_path / "b.csv", rows))
     assert [c.name for c in result.comparisons] == ["acc"]
     assert "a: acc_stderr is not read: it is a standard error, not a score." in result.notes
+    with pytest.raises(DataError, match="expected scores, got only standard errors"):
+        read(table(tmp_path / "c.csv", rows[1::2]))
 
 
 def test_columns_that_are_not_read_are_named(tmp_path):

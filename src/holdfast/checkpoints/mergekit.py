@@ -99,6 +99,14 @@ def read_model(value: Any) -> str:
     return value
 
 
+def _read_method(value: Any) -> str:
+    """A method that both have: of another one no name that is near is any help."""
+    if isinstance(value, str) and value in METHODS:
+        return value
+    text = f"expected one of {', '.join(METHODS)}, got {value!r}. For other methods, {_ELSEWHERE}"
+    raise Refused(Problem((), text))
+
+
 def _not_here(advice: str) -> Callable[[Any], Any]:
     """What reads a key that is refused, with advice."""
 
@@ -146,7 +154,7 @@ class MergekitTokenizer:
 class MergekitRequest:
     """The keys of mergekit's requests."""
 
-    merge_method: Annotated[str, Meta(choices=tuple(METHODS))]
+    merge_method: Annotated[str, Meta(parse=_read_method, expected=f"one of {', '.join(METHODS)}")]
     """The method."""
     models: Annotated[list[MergekitModel], Meta(expected=_LIST)] = field(default_factory=list)
     """Models to merge."""
@@ -209,7 +217,6 @@ def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, A
                 _parameters(method, method.each, path, entry.get("parameters"), problems)
             )
     if request is None or method is None:
-        problems = [_with_advice(problem) for problem in problems]
         names = [entry["model"] for entry in entries if isinstance(entry.get("model"), str)]
         return (
             {"models": names} if names else {}
@@ -230,14 +237,6 @@ def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, A
         "chat_template": request.chat_template,
     }
     return {key: value for key, value in translated.items() if value is not None}, problems
-
-
-def _with_advice(problem: Problem) -> Problem:
-    """Of a method that is not here another one is no help."""
-    if problem.path != ("merge_method",):
-        return problem
-    text = problem.text.partition(" Did you mean")[0]
-    return Problem(problem.path, f"{text} For other methods, {_ELSEWHERE}")
 
 
 def _parameters(
@@ -265,8 +264,8 @@ def _parameters(
             problems.append(Problem((*path, key), text))
         elif key not in known:
             text = (
-                f"is no parameter of {method.name} here. Remove it if it has no effect, or "
-                f"{_ELSEWHERE}.{did_you_mean(key, known)}"
+                f"is not a parameter of {method.name} in holdfast. Remove it if it has no effect, "
+                f"or {_ELSEWHERE}.{did_you_mean(str(key), known)}"
             )
             problems.append(Problem((*path, key), text))
         else:

@@ -30,6 +30,8 @@ _LOWER = re.compile(
     r"|bpb|cross_?entropy|mae|mape|r?mse|(edit_)?distance|toxicity|hallucinations?|failures?|invalid"
     r"|false_(positive|negative)_rate|fpr|fnr"
 )
+_HIGHER_AT_THE_END = re.compile(r"acc|accuracy|f1|em|match|precision|recall|auc|auroc")
+_NEGATION = {"no", "non", "not", "without", "free"}
 _RATE = re.compile(r"(\w+_)?rate|pct_\w+|share|fraction|probability|mass")
 _RIGHT_OR_WRONG = re.compile(
     r"(quasi_|prefix_|flexible_)?(exact[_ ]match|em)(_\w+)?|acc(uracy)?(_\w+)?|prompt_level_\w+_acc"
@@ -44,7 +46,10 @@ def is_lower_better(metric: str) -> bool:
     """Whether a metric is better when it is lower, by its name alone: for logs that do not say
     so."""
     name = metric.strip().lower().split(",")[0]
-    return any(_LOWER.fullmatch(word) for word in (name, *re.split(r"[^a-z]+", name)))
+    words, last = re.split(r"[^a-z]+", name), re.split(r"[^a-z0-9]+", name)[-1]
+    if _HIGHER_AT_THE_END.fullmatch(last) or _NEGATION.intersection(words):
+        return False
+    return any(_LOWER.fullmatch(word) for word in (name, *words))
 
 
 def is_rate(metric: str) -> bool:

@@ -237,11 +237,11 @@ def _row(sample: Mapping[str, Any]) -> dict[str, Any]:
     index = doc.get("gold_index")
     gold = list(index) if isinstance(index, list) else [] if index is None else [index]
     question = str(doc["query"])
-    asked = f"{question}{choices}"
+    content = f"{question}{choices}"
     if doc.get("images"):
-        asked += f"{doc['images']}{doc.get('id')}"
+        content += f"{doc['images']}{doc.get('id')}"
     row: dict[str, Any] = {
-        "doc": hash_of(asked),
+        "doc": hash_of(content),
         "prompt": hash_of(_prompt(doc, response)),
         "target": hash_of(f"{gold}{choices}"),
         "question": question.strip(),

@@ -225,9 +225,9 @@ def _log(runs: Sequence[_Results], only: str | None, path: Path) -> ForeignLog:
     entries: dict[str, tuple[_Results, ForeignEntry]] = {}
     notes = []
     for run in sorted(runs, key=lambda run: run.date):
-        found, left_out = _entries(run, only)
+        run_entries, left_out = _entries(run, only)
         notes += left_out
-        for entry in found:
+        for entry in run_entries:
             if entry.name in entries:
                 older = entries[entry.name][0].path
                 notes.append(
@@ -257,9 +257,9 @@ def _circumstances(content: Mapping[str, Any]) -> dict[str, Any]:
 def _entries(run: _Results, only: str | None) -> tuple[list[ForeignEntry], list[str]]:
     """The entries of a run, and a note for each task that is left out."""
     groups = run.groups() if only is None else {}
-    grouped: dict[str, None] = {}
+    grouped: list[str] = []
     for tasks in groups.values():
-        grouped |= dict.fromkeys(tasks)
+        grouped += tasks
     alone = [task for task in run.tasks if task not in grouped and only in (None, task)]
     parts = {task: _read(run, task) for task in (*grouped, *alone)}
     entries = []
@@ -326,8 +326,10 @@ def _group(run: _Results, name: str, all_parts: Mapping[str, TaskRows]) -> list[
     if not figures:
         entries = []
         for member in run.members(name):
-            is_task = member in parts
-            entries += _each(run, [member], parts) if is_task else _group(run, member, all_parts)
+            if member in parts:
+                entries += _each(run, [member], parts)
+            else:
+                entries += _group(run, member, all_parts)
         return entries
     notes += _other_averages(run, name, rows, figures)
     return [_entry(run, name, tasks, rows, figures, notes)]

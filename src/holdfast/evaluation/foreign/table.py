@@ -66,10 +66,12 @@ def read(path: Path) -> list[ForeignLog]:
     notes = [f"columns that are not read: {', '.join(unread)}."] if unread else []
     entries = []
     for metric, members in by_metric.items():
-        if metric.endswith("stderr") and len(by_metric) > 1:
+        if metric.endswith("stderr"):
             notes.append(f"{metric} is not read: it is a standard error, not a score.")
         else:
             entries.append(_entry(path, metric, members))
+    if not entries:
+        raise DataError(f"{path}: expected scores, got only standard errors.")
     return [ForeignLog(model=path.stem, path=path, entries=entries, notes=notes)]
 
 

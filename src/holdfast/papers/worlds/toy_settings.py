@@ -292,10 +292,10 @@ def _operations(making: _Making, train: str) -> Contents:
 
     seed, count = making.seed + 1, making.held_out * 3 // 2
     learnt = word_problems(making.learnt, held_out=False, seed=seed, steps=2)
-    asked = word_problems(2 * count, held_out=True, seed=seed, steps=2)
+    candidates = word_problems(2 * count, held_out=True, seed=seed, steps=2)
     # wordings are few: two questions may differ in one number
-    known = held_in(list(map(stated, asked)), map(stated, learnt))
-    unknown = [problem for index, problem in enumerate(asked) if index not in known]
+    known = held_in(list(map(stated, candidates)), map(stated, learnt))
+    unknown = [problem for index, problem in enumerate(candidates) if index not in known]
     return {train: _classified(learnt), **_split("operations", _classified(unknown[:count]))}
 
 
@@ -312,8 +312,8 @@ def _conversations(making: _Making, train: str) -> Contents:
     """Conversations with instructions."""
     learnt = _tasks(making, making.learnt, held_out=False)
     held_out = _tasks(making, making.held_out * 3 // 2, held_out=True)
-    asked = [task.conversation for task in held_out]
-    return {train: [task.conversation for task in learnt], **_split("conversations", asked)}
+    measured = [task.conversation for task in held_out]
+    return {train: [task.conversation for task in learnt], **_split("conversations", measured)}
 
 
 def _tasks(making: _Making, count: int, *, held_out: bool) -> list[Task]:

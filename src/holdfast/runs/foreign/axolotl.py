@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.runs.foreign.translation import (
     Tool,
     Values,
+    accumulation,
     data_settings,
     held_out_file,
     hold_out,
@@ -40,11 +41,6 @@ def _modules(value: Any, values: Values) -> Values:
         if isinstance(value, str) and value != "all-linear"
         else value
     }
-
-
-def _accumulation(value: Any, values: Values) -> Values:
-    """Of the rows of a step on one device."""
-    return {"gradient_accumulation_steps": int(value) // int(values.get("micro_batch_size", 1))}
 
 
 def _scheduler(value: Any, values: Values) -> Values:
@@ -142,7 +138,7 @@ AXOLOTL = Tool(
         },
         "lora_target_modules": _modules,
         "test_datasets": held_out_file,
-        "batch_size": _accumulation,
+        "batch_size": accumulation,
         "loraplus_lr_ratio": lora_plus,
         "unfrozen_parameters": _unfrozen,
         "lr_scheduler": _scheduler,

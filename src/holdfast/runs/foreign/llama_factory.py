@@ -14,6 +14,7 @@ from holdfast.errors import did_you_mean
 from holdfast.runs.foreign.translation import (
     Tool,
     Values,
+    accumulation,
     data_settings,
     held_out_file,
     hold_out,
@@ -151,11 +152,7 @@ LLAMA_FACTORY_V1 = Tool(
             Path(values.get("dataset_info") or value), [], Path(), values
         ),
         # of all processes together; how many there are is not in the file
-        "global_batch_size": lambda value, values: {
-            "gradient_accumulation_steps": max(
-                1, int(value) // int(values.get("micro_batch_size", 1))
-            )
-        },
+        "global_batch_size": accumulation,
     },
     lambda values, settings: None,
 )

@@ -196,6 +196,12 @@ def lora_plus(value: Any, values: Values) -> Values:
     return {"learning_rate_multipliers": {"lora_B": float(value)}}
 
 
+def accumulation(value: Any, values: Values) -> Values:
+    """Steps to accumulate, of the rows that all of them have."""
+    steps = int(value) // int(values.get("micro_batch_size", 1))
+    return {"gradient_accumulation_steps": max(1, steps)}
+
+
 def held_out_file(value: Any, values: Values) -> Values:
     """Data to evaluate on along training."""
     if is_on(value):
